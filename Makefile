@@ -1,0 +1,48 @@
+# The verbs of this project. `make` alone lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# 2 workers: the tests start processes of their own.
+JOBS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help run test acceptance lint types bench chaos clean
+
+help: ## list the verbs
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+$(VENV)/run.stamp: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Holdfast needs Python 3.11 or newer; say which with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "setting up $(VENV) …" >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/run.stamp
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+run: $(VENV)/run.stamp ## set up and start the program
+	@$(BIN)/holdfast demo
+
+test: lint types ## every test, with lint and types
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --ignore=tests/acceptance
+
+acceptance: $(VENV)/dev.stamp ## drive the real program as its users would
+	@$(BIN)/python -m pytest tests/acceptance -rs
+
+lint: $(VENV)/dev.stamp ## ruff: lint and format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(VENV)/dev.stamp ## mypy, strict
+	@$(BIN)/mypy
+
+bench: $(VENV)/dev.stamp ## figures beside the floor of the same run, what falls short first
+	@$(BIN)/python -m bench
+
+chaos: $(VENV)/dev.stamp ## long, seeded fault runs: make chaos SEED=1 ROUNDS=5000
+	@$(BIN)/python -m tests.chaos --seed "$(SEED)" --rounds "$(ROUNDS)"
+
+clean: ## forget the set-up
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

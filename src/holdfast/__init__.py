@@ -1,0 +1,34 @@
+"""Holdfast: conversations that last for months, and cannot fork."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from holdfast import errors as errors
+    from holdfast import types as types
+    from holdfast.store.aio import AsyncSessionDB as AsyncSessionDB
+    from holdfast.store.db import SessionDB as SessionDB
+    from holdfast.types import NewConversation as NewConversation
+    from holdfast.types import NewMessage as NewMessage
+
+# Loaded when first asked for: `holdfast --version` needs none of it.
+_LAZY = {
+    "AsyncSessionDB": "holdfast.store.aio",
+    "NewConversation": "holdfast.types",
+    "NewMessage": "holdfast.types",
+    "SessionDB": "holdfast.store.db",
+}
+
+__all__ = ["AsyncSessionDB", "NewConversation", "NewMessage", "SessionDB", "__version__", "errors", "types"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    if name in ("errors", "types"):
+        return importlib.import_module(f"holdfast.{name}")
+    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")

@@ -1,0 +1,220 @@
+"""Everything Holdfast raises on purpose.
+
+One hierarchy. The docstring of a class is its default message; what a caller needs to act on is an
+attribute, never text to be parsed. No exception carries the body of a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class HoldfastError(Exception):
+    """Holdfast could not do what was asked."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").strip())
+
+
+# --- what was named does not exist, or not only once ------------------------------------------------
+
+
+class NoSuchSession(HoldfastError, LookupError):
+    """There is no session with this id."""
+
+    def __init__(self, session_id: str, message: str | None = None) -> None:
+        super().__init__(message or f"There is no session {shown(session_id)}.")
+        self.session_id = session_id
+
+
+class ConversationDeleted(NoSuchSession):
+    """The conversation of this session was deleted; its ids are never used again."""
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(
+            session_id,
+            f"The conversation of session {shown(session_id)} was deleted; its ids are never used again.",
+        )
+
+
+class Ambiguous(HoldfastError, LookupError):
+    """More than one conversation fits; give more of the id."""
+
+    def __init__(self, text: str, candidates: Sequence[str]) -> None:
+        listed = ", ".join(candidates)
+        super().__init__(f"{shown(text)} fits more than one conversation: {listed}. Give more of the id.")
+        self.text = text
+        self.candidates = tuple(candidates)
+
+
+# --- somebody else was first -------------------------------------------------------------------------
+
+
+class Superseded(HoldfastError):
+    """The conversation has moved on: its head or its view is no longer what the caller saw."""
+
+    def __init__(self, head: str, epoch: int) -> None:
+        super().__init__(f"The conversation has moved on: its head is {head} at epoch {epoch}.")
+        self.head = head
+        self.epoch = epoch
+
+
+class LeaseLost(HoldfastError):
+    """The lease expired, was released or was taken over; nothing was written. Start again from a new one."""
+
+
+class Busy(HoldfastError):
+    """Another holder has the lease."""
+
+    def __init__(self, holder: str, expires_in: float) -> None:
+        super().__init__(f"The lease is held by {holder} for at most {expires_in:.1f} s more.")
+        self.holder = holder
+        self.expires_in = expires_in
+
+
+class ForkRefused(HoldfastError):
+    """The session already has its one continuation; go on there."""
+
+    def __init__(self, continuation: str) -> None:
+        super().__init__(f"The session already has its one continuation, {continuation}; go on there.")
+        self.continuation = continuation
+
+
+class RouteMoved(HoldfastError):
+    """The route was bound by somebody else; read it again."""
+
+    def __init__(self, key: str, conversation: str | None, version: int) -> None:
+        now = f"conversation {conversation}" if conversation else "no conversation"
+        super().__init__(f"The route {shown(key)} now names {now} (version {version}); read it again.")
+        self.key = key
+        self.conversation = conversation
+        self.version = version
+
+
+# --- what was given cannot be stored -----------------------------------------------------------------
+
+
+class UidReused(HoldfastError, ValueError):
+    """This uid already names a message with other content."""
+
+    def __init__(self, uid: str, seq: int) -> None:
+        super().__init__(f"The uid {shown(uid)} already names message {seq}, which has other content.")
+        self.uid = uid
+        self.seq = seq
+
+
+class MessageInvalid(HoldfastError, ValueError):
+    """The message cannot be stored as it is."""
+
+
+class IdInvalid(HoldfastError, ValueError):
+    """An id is 1 to 200 printable characters."""
+
+
+class IdTaken(HoldfastError, ValueError):
+    """This id already names another session."""
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"The id {shown(session_id)} already names another session.")
+        self.session_id = session_id
+
+
+class TitleInvalid(HoldfastError, ValueError):
+    """A title is 1 to 100 printable characters."""
+
+
+class TitleTaken(HoldfastError, ValueError):
+    """Another conversation of this owner has this title."""
+
+    def __init__(self, title: str, conversation: str) -> None:
+        super().__init__(f"The title {shown(title)} belongs to conversation {conversation}.")
+        self.title = title
+        self.conversation = conversation
+
+
+class OutOfRange(HoldfastError, ValueError):
+    """A number lies outside what the conversation allows."""
+
+
+class NothingToUndo(HoldfastError):
+    """There is nothing to undo."""
+
+
+class NothingToRedo(HoldfastError):
+    """There is nothing to redo: it was not undone, or something since then made it void."""
+
+
+class ShowRefused(HoldfastError):
+    """A compaction was made without these messages; undo that compaction first."""
+
+
+class HasBranches(HoldfastError):
+    """Other conversations read from this one; delete them first."""
+
+    def __init__(self, branches: Sequence[str]) -> None:
+        super().__init__(f"Other conversations read from this one: {', '.join(branches)}. Delete them first.")
+        self.branches = tuple(branches)
+
+
+# --- the store itself --------------------------------------------------------------------------------
+
+
+class StoreError(HoldfastError):
+    """The store could not be used."""
+
+
+class StoreBusy(StoreError):
+    """The database stayed locked by another process; nothing was written. Try again."""
+
+
+class StoreFull(StoreError):
+    """The disk is full (or a quota is reached); nothing was written. Free some space and try again."""
+
+
+class StoreCorrupt(StoreError):
+    """The database is damaged. Run `holdfast doctor` before anything else writes to it."""
+
+
+class StoreRefused(StoreError):
+    """The database refused a state that must not exist; nothing was written."""
+
+
+class StoreBroken(StoreError):
+    """A table or column is missing from the database. Open it anew, or run `holdfast doctor`."""
+
+
+class StoreUnusable(StoreError):
+    """This place cannot hold a store."""
+
+
+class StoreMoved(StoreError):
+    """The database file was removed or replaced while it was open; nothing was acknowledged."""
+
+
+class StoreClosed(StoreError):
+    """This SessionDB is closed."""
+
+
+class StoreForked(StoreError):
+    """This SessionDB was opened before a fork. Open a new one in the child process."""
+
+
+class SchemaTooNew(StoreError):
+    """The database was written by a newer Holdfast."""
+
+    def __init__(self, found: int, known: int) -> None:
+        super().__init__(
+            f"The database has schema {found}; this Holdfast knows schemas up to {known}. Upgrade Holdfast to open it."
+        )
+        self.found = found
+        self.known = known
+
+
+class LeasesUnavailable(StoreError):
+    """Leases cannot be read or written: work goes on without them. Run `holdfast doctor` to mend it."""
+
+
+def shown(text: object, limit: int = 60) -> str:
+    """Text from outside, safe and short enough to stand in an error."""
+    quoted = repr(text) if isinstance(text, str) else f"<{type(text).__name__}>"
+    return quoted if len(quoted) <= limit else quoted[: limit - 2] + "…" + quoted[-1]

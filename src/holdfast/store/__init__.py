@@ -1,0 +1,1 @@
+"""The store: conversations that cannot fork. `db.SessionDB` is its public face."""

@@ -1,0 +1,208 @@
+"""AsyncSessionDB: the same names as SessionDB, awaited. The only bridge between the two worlds.
+
+Every call runs on a thread of a small pool. Appends wait for each other a moment: those that arrive
+while a commit is on its way to the disk share the next one. Each is acknowledged only after its commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+
+from holdfast import errors, types
+from holdfast.store import port
+from holdfast.store.db import SessionDB
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+GROUP = 256
+THREADS = 4
+
+Step = Callable[[port.Tx], list[types.Receipt]]
+Outcome = list[types.Receipt] | errors.HoldfastError
+
+
+class Awaited(Generic[P, T]):
+    """A method of SessionDB, to be awaited: same arguments, same result, same errors."""
+
+    def __init__(self, method: Callable[Concatenate[SessionDB, P], T]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+
+    def __get__(self, owner: AsyncSessionDB, _: type | None = None) -> Callable[P, Coroutine[Any, Any, T]]:
+        async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            return await owner.run(partial(self._method, owner.db, *args, **kwargs))
+
+        return call
+
+
+class AsyncSessionDB:
+    """A SessionDB for the tasks of one event loop. Closing it closes the SessionDB too."""
+
+    def __init__(self, db: SessionDB, *, threads: int = THREADS) -> None:
+        self.db = db
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-store")
+        self._waiting: list[tuple[Step, asyncio.Future[list[types.Receipt]]]] = []
+        self._flusher: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """What was given to append is written first."""
+        if self._flusher is not None:
+            await self._flusher
+        await self.run(self.db.close)
+        self._pool.shutdown(wait=False)
+
+    async def run(self, call: Callable[[], T]) -> T:
+        """Any short call on the store, on one of its threads."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+
+    # --- appends -------------------------------------------------------------------------------------
+
+    async def append_message(
+        self,
+        session_id: str | None,
+        *,
+        role: types.Role,
+        content: types.Content = "",
+        uid: str | None = None,
+        tool_calls: Sequence[types.ToolCall | Mapping[str, Any]] = (),
+        tool_call_id: str | None = None,
+        at: float | None = None,
+        expect_head: bool = False,
+        create: types.NewConversation | None = None,
+        lease: types.Lease | None = None,
+    ) -> types.Receipt:
+        """As SessionDB.append_message. Cancelling the wait does not take the message back: it is written
+        once, as if nobody had stopped waiting."""
+        message = types.NewMessage(
+            role=role, content=content, uid=uid, tool_calls=tool_calls, tool_call_id=tool_call_id, at=at
+        )
+        receipts = await self.append_messages(
+            session_id, [message], expect_head=expect_head, create=create, lease=lease
+        )
+        return receipts[0]
+
+    async def append_messages(
+        self,
+        session_id: str | None,
+        messages: Sequence[types.NewMessage | Mapping[str, Any]],
+        *,
+        expect_head: bool = False,
+        create: types.NewConversation | None = None,
+        lease: types.Lease | None = None,
+    ) -> list[types.Receipt]:
+        """As SessionDB.append_messages: the batch shares its fate, and its commit with other appends."""
+        if not messages:
+            return []
+        step = self.db.append_step(session_id, messages, expect_head=expect_head, create=create, lease=lease)
+        loop = asyncio.get_running_loop()
+        acknowledged: asyncio.Future[list[types.Receipt]] = loop.create_future()
+        self._waiting.append((step, acknowledged))
+        if self._flusher is None or self._flusher.done():
+            self._flusher = loop.create_task(self._flush())
+        return await acknowledged
+
+    async def _flush(self) -> None:
+        while self._waiting:
+            group, self._waiting = self._waiting[:GROUP], self._waiting[GROUP:]
+            outcomes = await self.run(partial(self._commit, [step for step, _ in group]))
+            for (_, acknowledged), outcome in zip(group, outcomes, strict=True):
+                _settle(acknowledged, outcome)
+
+    def _commit(self, steps: Sequence[Step]) -> list[Outcome]:
+        """One transaction for all of them; what one caller did wrong fails that caller only."""
+        if len(steps) == 1:
+            return [self._commit_alone(steps[0])]
+        try:
+            return self.db.driver.write("append", partial(_each, steps))
+        except errors.StoreRefused:
+            # The database refused the group as a whole: find the one it meant.
+            return [self._commit_alone(step) for step in steps]
+        except errors.HoldfastError as error:
+            return [error] * len(steps)
+
+    def _commit_alone(self, step: Step) -> Outcome:
+        try:
+            return self.db.driver.write("append", step)
+        except errors.HoldfastError as error:
+            return error
+
+    # --- the rest ------------------------------------------------------------------------------------
+
+    create_session = Awaited(SessionDB.create_session)
+    get_session = Awaited(SessionDB.get_session)
+    conversation = Awaited(SessionDB.conversation)
+    head = Awaited(SessionDB.head)
+    sessions = Awaited(SessionDB.sessions)
+    continuations = Awaited(SessionDB.continuations)
+    branches = Awaited(SessionDB.branches)
+    list_sessions = Awaited(SessionDB.list_sessions)
+    resolve = Awaited(SessionDB.resolve)
+    end_session = Awaited(SessionDB.end_session)
+    end_conversation = Awaited(SessionDB.end_conversation)
+    resume = Awaited(SessionDB.resume)
+    branch = Awaited(SessionDB.branch)
+    set_session_title = Awaited(SessionDB.set_session_title)
+    context = Awaited(SessionDB.context)
+    transcript = Awaited(SessionDB.transcript)
+    hide = Awaited(SessionDB.hide)
+    show = Awaited(SessionDB.show)
+    hides = Awaited(SessionDB.hides)
+    redact = Awaited(SessionDB.redact)
+    delete_conversation = Awaited(SessionDB.delete_conversation)
+    acquire_lease = Awaited(SessionDB.acquire_lease)
+    renew_lease = Awaited(SessionDB.renew_lease)
+    release_lease = Awaited(SessionDB.release_lease)
+    leases = Awaited(SessionDB.leases)
+    snapshot = Awaited(SessionDB.snapshot)
+    begin_compaction = Awaited(SessionDB.begin_compaction)
+    try_acquire_compression_lock = Awaited(SessionDB.try_acquire_compression_lock)
+    refresh_compression_lock = Awaited(SessionDB.refresh_compression_lock)
+    release_compression_lock = Awaited(SessionDB.release_compression_lock)
+    get_compression_lock_holder = Awaited(SessionDB.get_compression_lock_holder)
+    commit_compaction = Awaited(SessionDB.commit_compaction)
+    undo_compaction = Awaited(SessionDB.undo_compaction)
+    redo_compaction = Awaited(SessionDB.redo_compaction)
+    compactions = Awaited(SessionDB.compactions)
+    route = Awaited(SessionDB.route)
+    routes = Awaited(SessionDB.routes)
+    bind_route = Awaited(SessionDB.bind_route)
+    finalize_orphaned_compression_sessions = Awaited(SessionDB.finalize_orphaned_compression_sessions)
+    prune_empty_ghost_sessions = Awaited(SessionDB.prune_empty_ghost_sessions)
+    upkeep_once = Awaited(SessionDB.upkeep_once)
+    fsck = Awaited(SessionDB.fsck)
+    facts = Awaited(SessionDB.facts)
+    meta = Awaited(SessionDB.meta)
+    set_meta = Awaited(SessionDB.set_meta)
+
+
+def _each(steps: Sequence[Step], tx: port.Tx) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    for step in steps:
+        try:
+            with tx.savepoint():
+                outcomes.append(step(tx))
+        except errors.StoreError:
+            raise
+        except errors.HoldfastError as error:
+            outcomes.append(error)
+    return outcomes
+
+
+def _settle(acknowledged: asyncio.Future[list[types.Receipt]], outcome: Outcome) -> None:
+    if acknowledged.done():
+        return
+    if isinstance(outcome, errors.HoldfastError):
+        acknowledged.set_exception(outcome)
+    else:
+        acknowledged.set_result(outcome)

@@ -1,0 +1,114 @@
+"""Turns what a caller gives into what the log keeps, and refuses what could not come back exactly."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast import errors, types
+
+MAX_BODY = 64 * 1024 * 1024
+MAX_ID = 200
+
+# Sorted keys: the same content always gives the same text, and so the same answer to a repeated uid.
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """A message checked and encoded, ready for any number of attempts to append it."""
+
+    uid: str
+    minted: bool
+    role: str
+    at: float
+    body: str
+
+
+def prepare(message: types.NewMessage, uid: str, at: float) -> Prepared:
+    if message.role not in types.ROLES:
+        raise errors.MessageInvalid(f"The role {errors.shown(message.role)} is none of {', '.join(types.ROLES)}.")
+    if message.uid is not None:
+        checked_id(message.uid, "uid")
+    body = encode(message.content, message.tool_calls, message.tool_call_id)
+    return Prepared(message.uid or uid, message.uid is None, message.role, at, body)
+
+
+def encode(
+    content: object,
+    tool_calls: Sequence[types.ToolCall | Mapping[str, Any]] = (),
+    tool_call_id: str | None = None,
+) -> str:
+    """The body as JSON text, or MessageInvalid saying what is wrong with it."""
+    try:
+        calls = tuple(tool_call(call) for call in tool_calls or ())
+        body = types.Body(_content(content), calls, tool_call_id)
+        text = _encode(body)
+    except (UnicodeEncodeError, UnicodeDecodeError):
+        raise errors.MessageInvalid("The message holds text that is not valid Unicode.") from None
+    except RecursionError:
+        raise errors.MessageInvalid("The message is nested too deeply.") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, errors.HoldfastError):
+            raise
+        raise errors.MessageInvalid("The message holds something that is not JSON.") from None
+    if len(text) > MAX_BODY:
+        raise errors.MessageInvalid(
+            f"The message has {len(text):,} bytes; at most {MAX_BODY:,} can be stored. Store a file instead."
+        )
+    _comes_back(text)
+    return text.decode()
+
+
+def _comes_back(text: bytes) -> None:
+    # Only structure can fail to come back; plain text, which is nearly every message, cannot.
+    if text.startswith(b'{"content":"') and b'"tool_call' not in text:
+        return
+    try:
+        msgspec.json.decode(text, type=types.Body)
+    except (msgspec.DecodeError, RecursionError):
+        raise errors.MessageInvalid("The message is nested too deeply, or holds parts that are not objects.") from None
+
+
+def _content(content: object) -> types.Content:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list | tuple) and all(isinstance(part, Mapping) for part in content):
+        return [dict(part) for part in content]
+    raise errors.MessageInvalid("Content is text, or a list of parts that are objects.")
+
+
+def tool_call(call: types.ToolCall | Mapping[str, Any]) -> types.ToolCall:
+    """A call in our form, or in the form most chat APIs use (with `function` inside)."""
+    if isinstance(call, Mapping):
+        inner = call.get("function", call)
+        if not isinstance(inner, Mapping):
+            raise errors.MessageInvalid("A tool call's function is an object with name and arguments.")
+        arguments = inner.get("arguments", "")
+        call = types.ToolCall(call.get("id", ""), inner.get("name", ""), arguments)
+    if not isinstance(call, types.ToolCall):
+        raise errors.MessageInvalid("A tool call is an object with id, name and arguments.")
+    if not isinstance(call.id, str) or not call.id:
+        raise errors.MessageInvalid("A tool call needs an id.")
+    if not isinstance(call.name, str) or not isinstance(call.arguments, str | dict):
+        raise errors.MessageInvalid("A tool call has a name that is text, and arguments that are text or an object.")
+    return call
+
+
+def checked_id(text: object, what: str = "id") -> str:
+    """An id from outside: any printable text of sensible length. It is data, never a path or SQL."""
+    if not isinstance(text, str) or not text or len(text) > MAX_ID:
+        raise errors.IdInvalid(f"A {what} is text of 1 to {MAX_ID} characters, not {errors.shown(text)}.")
+    if not text.isprintable():
+        raise errors.IdInvalid(f"The {what} {errors.shown(text)} holds control or unprintable characters.")
+    return text
+
+
+def digest(conversation_id: str, seq: int, uid: str, role: str, body: str) -> bytes:
+    """Covers where a message stands as well as what it says: a row in the wrong place does not verify."""
+    head = f"{conversation_id}\0{seq}\0{uid}\0{role}\0"
+    return hashlib.blake2b((head + body).encode(), digest_size=16).digest()

@@ -1,0 +1,196 @@
+"""The compaction commit, and taking one back.
+
+The lease saves work; the commit decides: it compares head, epoch and, when a lease was taken, token,
+under the conversation's lock. Its cost does not grow with the history: no message is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast import errors, types
+from holdfast.store import leases, port, sessions, state
+
+
+class Body(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a compaction says."""
+
+    summary: str = ""
+    pinned: tuple[int, ...] = ()
+    ledger: dict[str, Any] = {}
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """A finished summary on its way to the commit; the child's id is minted before the first attempt."""
+
+    child_id: str
+    cut_seq: int
+    seen_seq: int
+    body: Body
+    text: str
+    model: str | None
+
+
+def draft(
+    child_id: str,
+    cut_seq: int,
+    seen_seq: int,
+    summary: str,
+    pinned: Sequence[int],
+    ledger: Mapping[str, Any] | None,
+    model: str | None,
+) -> Draft:
+    if not isinstance(summary, str):
+        raise errors.MessageInvalid("A summary is text.")
+    numbers = (cut_seq, seen_seq, *pinned)
+    if not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
+        raise errors.OutOfRange("cut_seq, seen_seq and pinned are whole numbers.")
+    kept = tuple(sorted(set(pinned)))
+    if kept and (kept[0] < 1 or kept[-1] > cut_seq):
+        raise errors.OutOfRange(f"Pinned messages lie within 1 to cut_seq, which is {cut_seq}.")
+    if not 0 <= cut_seq <= seen_seq:
+        raise errors.OutOfRange(f"cut_seq {cut_seq} lies outside 0 to seen_seq, which is {seen_seq}.")
+    body = Body(summary, kept, dict(ledger or {}))
+    try:
+        text = msgspec.json.encode(body).decode()
+    except UnicodeEncodeError:
+        raise errors.MessageInvalid("The summary holds text that is not valid Unicode.") from None
+    except (TypeError, ValueError, RecursionError):
+        raise errors.MessageInvalid("The ledger holds something that is not JSON.") from None
+    return Draft(child_id, cut_seq, seen_seq, body, text, model)
+
+
+def commit(tx: port.Tx, work: types.Lease | types.Snapshot, draft: Draft, now: float) -> None:
+    """End the head, open its continuation, and let the context stand on the summary: all or nothing.
+
+    Raises LeaseLost when the lease no longer holds, Superseded when head or view changed meanwhile.
+    A commit repeated with the same child id finds its result and changes nothing.
+    """
+    lease = work if isinstance(work, types.Lease) else None
+    seen = lease.snapshot if lease else work
+    assert isinstance(seen, types.Snapshot)
+    here = state.lock(tx, seen.conversation_id)
+    if _committed_before(tx, here, draft, lease):
+        return
+    if lease is not None:
+        leases.check_held(tx, here, lease)
+    if (here.head_id, here.epoch, here.live) != (seen.head_id, seen.epoch, 1):
+        raise errors.Superseded(here.head_id, here.epoch)
+    _check_cut(tx, here, draft, seen)
+    rotate(tx, here, draft, lease.token if lease else None, now)
+    if lease is not None:
+        leases.free(tx, here, lease)
+
+
+def rotate(tx: port.Tx, here: state.State, draft: Draft, token: int | None, now: float) -> state.State:
+    """The one way a compaction is written; the head is live, or was ended for this very purpose."""
+    source, model, _ = tx.one("session_origin", conversation=here.key, ordinal=here.head) or ("", None, None)
+    if here.live:
+        sessions.end_head(tx, here, "compression", now)
+    sessions.add(tx, here, draft.child_id, source, draft.model or model, now)
+    tx.run(
+        "compaction_insert",
+        conversation=here.key,
+        epoch=here.epoch + 1,
+        base_epoch=here.compaction_epoch,
+        session=here.head + 1,
+        cut_seq=draft.cut_seq,
+        seen_seq=draft.seen_seq,
+        token=token,
+        body=draft.text,
+        at=now,
+    )
+    return state.moved(tx, here, head=here.head + 1, live=1, compaction_epoch=here.epoch + 1, redo_epoch=None)._replace(
+        head_id=draft.child_id
+    )
+
+
+def _committed_before(tx: port.Tx, here: state.State, draft: Draft, lease: types.Lease | None) -> bool:
+    row = tx.one("session_place", id=draft.child_id)
+    if row is None:
+        return False
+    conversation, ordinal = row
+    made = tx.one("compaction_of_session", conversation=conversation, session=ordinal)
+    mine = (draft.cut_seq, draft.seen_seq, lease.token if lease else None)
+    if conversation == here.key and made is not None and made[1:] == mine:
+        return True
+    raise errors.IdTaken(draft.child_id)
+
+
+def _check_cut(tx: port.Tx, here: state.State, draft: Draft, seen: types.Snapshot) -> None:
+    if draft.seen_seq > seen.last_seq:
+        raise errors.OutOfRange(
+            f"seen_seq {draft.seen_seq} lies beyond {seen.last_seq}, the last message when the work began."
+        )
+    base = current(tx, here)
+    if base and draft.cut_seq < base.cut_seq:
+        raise errors.OutOfRange(f"cut_seq {draft.cut_seq} lies before {base.cut_seq}, where the last cut was.")
+
+
+# --- reading -----------------------------------------------------------------------------------------
+
+
+def current(tx: port.Tx, here: state.State) -> types.Compaction | None:
+    """The compaction the context stands on: the conversation's own, else the one inherited by a branch."""
+    if here.compaction_epoch is not None:
+        return at(tx, here.key, here.compaction_epoch)
+    return _inherited(tx, here.origin, here.forked_at, here.forked_epoch)
+
+
+def _inherited(tx: port.Tx, origin: int | None, limit: int, epoch: int | None) -> types.Compaction | None:
+    # No epoch: nothing on the origin's own chain fits, so what the origin itself inherited may.
+    while origin is not None:
+        found = newest_seen(tx, origin, epoch, limit)
+        if found:
+            return found
+        origin, forked_at, epoch, _ = tx.one("origin_of", key=origin) or (None, 0, None, None)
+        limit = min(limit, forked_at)
+    return None
+
+
+def newest_seen(tx: port.Tx, key: int, epoch: int | None, limit: int) -> types.Compaction | None:
+    """Down the chain of bases from epoch: the newest compaction made from nothing after limit."""
+    while epoch is not None:
+        found = at(tx, key, epoch)
+        if found.seen_seq <= limit:
+            return found
+        epoch = found.base_epoch
+    return None
+
+
+def at(tx: port.Tx, key: int, epoch: int) -> types.Compaction:
+    row = tx.one("compaction_at", conversation=key, epoch=epoch)
+    assert row is not None  # the foreign key of conversations.compaction_epoch stands behind this
+    return from_row(row)
+
+
+def from_row(row: port.Row) -> types.Compaction:
+    epoch, base_epoch, session_id, cut_seq, seen_seq, token, made_at, text = row
+    body = msgspec.json.decode(text, type=Body)
+    return types.Compaction(
+        epoch, base_epoch, session_id, cut_seq, seen_seq, token, made_at, body.summary, body.pinned, body.ledger
+    )
+
+
+# --- undo and redo -----------------------------------------------------------------------------------
+
+
+def undo(tx: port.Tx, session_id: str) -> types.Compaction:
+    """The context stands on what the current compaction stood on; every message is still there."""
+    here = state.lock(tx, session_id)
+    if here.compaction_epoch is None:
+        raise errors.NothingToUndo("This conversation stands on no compaction of its own.")
+    undone = at(tx, here.key, here.compaction_epoch)
+    state.moved(tx, here, compaction_epoch=undone.base_epoch, redo_epoch=undone.epoch)
+    return undone
+
+
+def redo(tx: port.Tx, session_id: str) -> types.Compaction:
+    here = state.lock(tx, session_id)
+    if here.redo_epoch is None:
+        raise errors.NothingToRedo()
+    state.moved(tx, here, compaction_epoch=here.redo_epoch, redo_epoch=None)
+    return at(tx, here.key, here.redo_epoch)

@@ -1,0 +1,464 @@
+"""SessionDB: the public face of the store.
+
+Each method is one transaction. Methods take any session id of a conversation, however old; they are
+short, synchronous and safe from any thread and any number of processes. `aio.AsyncSessionDB` awaits them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from holdfast import errors, types
+from holdfast.store import (
+    bodies,
+    compactions,
+    erase,
+    fsck,
+    hides,
+    leases,
+    lineage,
+    locks,
+    log,
+    port,
+    routes,
+    sessions,
+    sqlite,
+    state,
+    titles,
+    upkeep,
+)
+
+
+class SessionDB(locks.Leases):
+    """Conversations that cannot fork, in a SQLite file (or `:memory:`).
+
+    `clock` gives Unix seconds, for people and leases alike; without it leases run on the machine's own
+    clock. `durability` is "power-loss" (every acknowledged message survives one) or "process-crash".
+    `write_timeout` bounds how long a write stands in line before it raises StoreBusy.
+    """
+
+    def __init__(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        clock: Callable[[], float] | None = None,
+        durability: str = "power-loss",
+        write_timeout: float = 10.0,
+    ) -> None:
+        self._clock = clock or time.time
+        super().__init__()
+        self.driver: port.Driver = _driver(target, clock, durability, write_timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.driver.close()
+
+    # --- sessions ------------------------------------------------------------------------------------
+
+    def create_session(
+        self,
+        session_id: str | None = None,
+        *,
+        source: str,
+        model: str | None = None,
+        parent_session_id: str | None = None,
+        title: str | None = None,
+        owner: str = "",
+    ) -> types.Session:
+        """A new conversation; or, with a parent, its continuation or a branch.
+
+        A parent ended by 'compression' gets its one continuation, whose context begins empty; a second
+        one is refused with ForkRefused, which names the first. Any other parent gives a new conversation
+        that only remembers where it came from. The same call again returns the session it made.
+        """
+        now = self._clock()
+        birth = lineage.Birth(
+            id=bodies.checked_id(session_id) if session_id is not None else state.mint_session_id(now),
+            parent=parent_session_id if parent_session_id is None else bodies.checked_id(parent_session_id),
+            **self._checked_birth(source, model, title, owner),
+        )
+        made = self.driver.write("create", lambda tx: lineage.create(tx, birth, now))
+        return self._session(made)
+
+    def get_session(self, session_id: str) -> types.Session | None:
+        return self.driver.read(lambda tx: sessions.get(tx, session_id))
+
+    def conversation(self, session_id: str) -> types.Conversation:
+        """Where the conversation of this session stands."""
+
+        def look(tx: port.Tx) -> types.Conversation:
+            row = tx.one("conversation", key=state.look(tx, session_id).key)
+            assert row is not None  # looked up in the same snapshot
+            return types.Conversation(*row)
+
+        return self.driver.read(look)
+
+    def head(self, session_id: str) -> types.Session:
+        """The newest session of the conversation: live, unless the conversation has ended."""
+        return self.driver.read(lambda tx: sessions.head(tx, session_id))
+
+    def sessions(self, session_id: str) -> list[types.Session]:
+        """Every session of the conversation, first to last."""
+        return self.driver.read(lambda tx: sessions.of_conversation(tx, session_id))
+
+    def continuations(self, session_id: str) -> list[types.Session]:
+        """What continues this very session: nothing, or one session. More cannot be written."""
+        return self.driver.read(lambda tx: sessions.continuations(tx, session_id))
+
+    def branches(self, session_id: str) -> list[str]:
+        """Ids of the conversations that began from this one."""
+
+        def look(tx: port.Tx) -> list[str]:
+            return [row[0] for row in tx.all("branches_of", conversation=state.look(tx, session_id).key)]
+
+        return self.driver.read(look)
+
+    def list_sessions(
+        self,
+        *,
+        owner: str | None = None,
+        source: str | None = None,
+        live: bool | None = None,
+        every: bool = False,
+        limit: int = 50,
+        skip: int = 0,
+    ) -> list[types.Session]:
+        """The heads of conversations, most recently active first; with `every`, all their sessions."""
+        if not isinstance(limit, int) or not isinstance(skip, int) or limit < 0 or skip < 0:
+            raise errors.OutOfRange("limit and skip are whole numbers from 0 on.")
+        return self.driver.read(
+            lambda tx: sessions.listed(tx, owner=owner, source=source, live=live, every=every, limit=limit, skip=skip)
+        )
+
+    def resolve(self, text: str, *, owner: str | None = None) -> types.Session:
+        """The head of the conversation a person means: an id, a unique prefix, a title, or `last`.
+
+        Raises Ambiguous with the candidates when a prefix fits several.
+        """
+        if not isinstance(text, str) or not text.strip():
+            raise errors.IdInvalid("Give an id, the beginning of one, a title, or `last`.")
+        return self.driver.read(lambda tx: sessions.resolve(tx, text, owner))
+
+    def end_session(self, session_id: str, end_reason: str) -> bool:
+        """End this very session, if it is the live head; whether it was. The first end wins."""
+        reason, now = sessions.checked_reason(end_reason), self._clock()
+        return self.driver.write("end", lambda tx: sessions.end(tx, session_id, reason, now, whole=False))
+
+    def end_conversation(self, session_id: str, end_reason: str) -> bool:
+        """End the head of the conversation, whichever session is given."""
+        reason, now = sessions.checked_reason(end_reason), self._clock()
+        return self.driver.write("end", lambda tx: sessions.end(tx, session_id, reason, now, whole=True))
+
+    def resume(self, session_id: str) -> types.Session:
+        """The live head; an ended conversation goes on in a continuation. Racing resumes get the same one."""
+        now = self._clock()
+        return self._session(self.driver.write("resume", lambda tx: sessions.resume(tx, session_id, now)))
+
+    def branch(
+        self, session_id: str, at_seq: int | None = None, *, branch_id: str | None = None, title: str | None = None
+    ) -> types.Session:
+        """A new conversation that shares this one's messages up to at_seq (default: all there are)."""
+        now = self._clock()
+        made_id = bodies.checked_id(branch_id) if branch_id is not None else state.mint_session_id(now)
+        named = titles.clean(title) if title is not None else None
+        self.driver.write("branch", lambda tx: lineage.branch(tx, session_id, at_seq, made_id, named, now))
+        return self._session(made_id)
+
+    def set_session_title(self, session_id: str, title: str | None) -> str | None:
+        """The conversation's title, cleaned; None removes it. TitleTaken and TitleInvalid are ValueErrors."""
+        cleaned = titles.clean(title) if title is not None else None
+        self.driver.write("title", lambda tx: titles.set_title(tx, session_id, cleaned))
+        return cleaned
+
+    # --- the log -------------------------------------------------------------------------------------
+
+    def append_message(
+        self,
+        session_id: str | None,
+        *,
+        role: types.Role,
+        content: types.Content = "",
+        uid: str | None = None,
+        tool_calls: Sequence[types.ToolCall | Mapping[str, Any]] = (),
+        tool_call_id: str | None = None,
+        at: float | None = None,
+        expect_head: bool = False,
+        create: types.NewConversation | None = None,
+        lease: types.Lease | None = None,
+    ) -> types.Receipt:
+        """Append one message to the conversation of this session; when this returns, it is stored.
+
+        It lands at the head, wherever that is now, unless expect_head is set (then Superseded names the
+        head). Repeating a uid is harmless. An ended conversation is resumed. With `create`, an unknown
+        id (or None) becomes a new conversation together with this message and its route.
+        """
+        message = types.NewMessage(
+            role=role, content=content, uid=uid, tool_calls=tool_calls, tool_call_id=tool_call_id, at=at
+        )
+        step = self.append_step(session_id, [message], expect_head=expect_head, create=create, lease=lease)
+        return self.driver.write("append", step)[0]
+
+    def append_messages(
+        self,
+        session_id: str | None,
+        messages: Sequence[types.NewMessage | Mapping[str, Any]],
+        *,
+        expect_head: bool = False,
+        create: types.NewConversation | None = None,
+        lease: types.Lease | None = None,
+    ) -> list[types.Receipt]:
+        """Append a batch in one transaction: all of it or nothing, in the order given."""
+        if not messages:
+            return []
+        step = self.append_step(session_id, messages, expect_head=expect_head, create=create, lease=lease)
+        return self.driver.write("append", step)
+
+    def append_step(
+        self,
+        session_id: str | None,
+        messages: Sequence[types.NewMessage | Mapping[str, Any]],
+        *,
+        expect_head: bool = False,
+        create: types.NewConversation | None = None,
+        lease: types.Lease | None = None,
+    ) -> Callable[[port.Tx], list[types.Receipt]]:
+        """An append checked and encoded, to be run in a transaction with others. May be run again."""
+        now = self._clock()
+        prepared = [_prepared(_new_message(message), now) for message in messages]
+        request = None
+        if create is not None:
+            request = self._request(session_id or state.mint_session_id(now), create)
+        target = bodies.checked_id(request.id if request and session_id is None else session_id)
+        # Uids minted just now cannot be known yet, so the first attempt need not look for them.
+        attempts = iter([all(message.minted for message in prepared)])
+
+        def step(tx: port.Tx) -> list[types.Receipt]:
+            return log.append(
+                tx,
+                target,
+                prepared,
+                expect_head=expect_head,
+                create=request,
+                lease=lease,
+                first_attempt=next(attempts, False),
+                now=now,
+            )
+
+        return step
+
+    def context(self, session_id: str, upto: int | None = None) -> types.Context:
+        """What the model sees: pinned messages, summary, and all that came after the cut, in one snapshot."""
+        return self.driver.read(lambda tx: log.context(tx, session_id, upto))
+
+    def transcript(self, session_id: str, after: int = 0, upto: int | None = None) -> list[types.Message]:
+        """What people see: the whole log of the conversation, or the stretch after < seq <= upto."""
+        return self.driver.read(lambda tx: log.transcript(tx, session_id, after, upto))
+
+    def hide(self, session_id: str, from_seq: int, to_seq: int | None = None) -> types.Hide:
+        """Take a range of messages (default: to the last) out of the context. Nothing is deleted."""
+        _whole(from_seq, to_seq)
+        return self.driver.write("hide", lambda tx: hides.hide(tx, session_id, from_seq, to_seq))
+
+    def show(self, session_id: str, hide_epoch: int | None = None) -> types.Hide:
+        """Bring back what one hide took out (default: the newest still hidden)."""
+        _whole(hide_epoch)
+        return self.driver.write("show", lambda tx: hides.show(tx, session_id, hide_epoch))
+
+    def hides(self, session_id: str) -> list[types.Hide]:
+        return self.driver.read(lambda tx: hides.every(tx, state.look(tx, session_id).key))
+
+    def redact(self, session_id: str, seq: int) -> None:
+        """Remove a message's text for good, with every summary that may have been made from it."""
+        now = self._clock()
+        self.driver.write("redact", lambda tx: erase.redact(tx, session_id, seq, now))
+
+    def delete_conversation(self, session_id: str) -> None:
+        """Remove a conversation for good. HasBranches lists the conversations that still read from it."""
+        now = self._clock()
+        self.driver.write("delete", lambda tx: erase.delete(tx, session_id, now))
+
+    # --- compactions ---------------------------------------------------------------------------------
+
+    def commit_compaction(
+        self,
+        work: types.Lease | types.Snapshot,
+        *,
+        summary: str,
+        cut_seq: int,
+        pinned: Sequence[int] = (),
+        seen_seq: int | None = None,
+        child_id: str | None = None,
+        ledger: Mapping[str, Any] | None = None,
+        model: str | None = None,
+    ) -> types.Session:
+        """Let the summary stand for everything up to cut_seq; the new head.
+
+        seen_seq is the last message the summarizer was given (default: the last when the work began).
+        Raises LeaseLost or Superseded, and then nothing has changed. What was appended meanwhile comes
+        after the cut, and so is in the context.
+        """
+        if not isinstance(work, types.Lease | types.Snapshot):
+            raise errors.OutOfRange("A compaction is committed with the lease or the snapshot it began from.")
+        now = self._clock()
+        snapshot = work.snapshot if isinstance(work, types.Lease) else work
+        child = bodies.checked_id(child_id) if child_id is not None else state.mint_session_id(now)
+        seen = snapshot.last_seq if seen_seq is None else seen_seq
+        draft = compactions.draft(child, cut_seq, seen, summary, pinned, ledger, model)
+        self.driver.write("commit", lambda tx: compactions.commit(tx, work, draft, now))
+        return self._session(child)
+
+    def undo_compaction(self, session_id: str) -> types.Compaction:
+        """Stand on what the newest compaction stood on; the messages it represented are back."""
+        return self.driver.write("undo", lambda tx: compactions.undo(tx, session_id))
+
+    def redo_compaction(self, session_id: str) -> types.Compaction:
+        """Take back an undo, as long as no compaction, hide, show or redaction came between."""
+        return self.driver.write("redo", lambda tx: compactions.redo(tx, session_id))
+
+    def compactions(self, session_id: str) -> list[types.Compaction]:
+        """Every compaction of the conversation, first to last, undone ones too."""
+
+        def look(tx: port.Tx) -> list[types.Compaction]:
+            key = state.look(tx, session_id).key
+            return [compactions.from_row(row) for row in tx.all("compactions_of", conversation=key)]
+
+        return self.driver.read(look)
+
+    # --- routes --------------------------------------------------------------------------------------
+
+    def route(self, key: str) -> types.Route:
+        """What a chat key names now, and the version to give to bind_route."""
+        routes.checked(key)
+        return self.driver.read(lambda tx: routes.get(tx, key))
+
+    def routes(self, session_id: str | None = None) -> list[types.Route]:
+        """Every route, or those that name one conversation."""
+
+        def look(tx: port.Tx) -> list[types.Route]:
+            return routes.every(tx, state.look(tx, session_id).key if session_id is not None else None)
+
+        return self.driver.read(look)
+
+    def bind_route(self, key: str, session_id: str | None, *, version: int) -> types.Route:
+        """Let a key name a conversation (None: the next message begins one), if it still has this version."""
+        routes.checked(key)
+        _whole(version)
+        now = self._clock()
+        return self.driver.write("route", lambda tx: routes.bind(tx, key, session_id, version, now))
+
+    # --- upkeep --------------------------------------------------------------------------------------
+
+    def finalize_orphaned_compression_sessions(self, older_than_days: float = 7) -> int:
+        """End live continuations nothing stands behind (docs/concepts.md); how many."""
+        now = self._clock()
+        return self.driver.write("upkeep", lambda tx: upkeep.finalize_orphans(tx, older_than_days, now))
+
+    def prune_empty_ghost_sessions(self) -> int:
+        """Remove conversations that never had a message and that nothing refers to; how many."""
+        now = self._clock()
+        return self.driver.write("upkeep", lambda tx: upkeep.prune_ghosts(tx, now))
+
+    def upkeep_once(self) -> dict[str, int]:
+        """Both of the above, once in the life of a database; what they did, or nothing the next time."""
+        if self.meta("upkeep_done_at") is not None:
+            return {}
+        done = {
+            "orphans_ended": self.finalize_orphaned_compression_sessions(),
+            "ghosts_removed": self.prune_empty_ghost_sessions(),
+        }
+        self.set_meta("upkeep_done_at", repr(self._clock()))
+        return done
+
+    def fsck(self, progress: fsck.Progress | None = None) -> types.Report:
+        """Check every promise over the whole store; it only reads."""
+        return fsck.check(self.driver, progress)
+
+    def facts(self) -> dict[str, Any]:
+        """Engine, version, place, sizes and modes."""
+        return self.driver.facts()
+
+    def meta(self, key: str) -> str | None:
+        """A note about the store itself."""
+        row = self.driver.read(lambda tx: tx.one("meta_get", key=key))
+        return str(row[0]) if row else None
+
+    def set_meta(self, key: str, value: str) -> None:
+        bodies.checked_id(key, "meta key")
+        if not isinstance(value, str):
+            raise errors.OutOfRange("A meta value is text.")
+        self.driver.write("meta", lambda tx: tx.run("meta_set", key=key, value=value))
+
+    # --- inside --------------------------------------------------------------------------------------
+
+    def _session(self, session_id: str) -> types.Session:
+        found = self.get_session(session_id)
+        if found is None:
+            raise errors.NoSuchSession(session_id)
+        return found
+
+    def _request(self, session_id: str, create: types.NewConversation) -> log.Request:
+        checked = self._checked_birth(create.source, create.model, create.title, create.owner)
+        route = routes.checked(create.route) if create.route is not None else None
+        return log.Request(id=bodies.checked_id(session_id), route=route, **checked)
+
+    def _checked_birth(self, source: str, model: str | None, title: str | None, owner: str) -> dict[str, Any]:
+        return {
+            "source": bodies.checked_id(source, "source"),
+            "model": bodies.checked_id(model, "model") if model is not None else None,
+            "title": titles.clean(title) if title is not None else None,
+            "owner": bodies.checked_id(owner, "owner") if owner != "" else "",
+        }
+
+
+def _driver(
+    target: str | os.PathLike[str], clock: Callable[[], float] | None, durability: str, write_timeout: float
+) -> port.Driver:
+    path = os.fspath(target)
+    if not isinstance(path, str):
+        raise errors.StoreUnusable("The store needs the path of a file, as text.")
+    if path.startswith(("postgresql://", "postgres://")):
+        raise errors.StoreUnusable("This version of Holdfast has no PostgreSQL driver yet; give a path.")
+    return sqlite.SqliteDriver(path, durability=durability, clock=clock, write_timeout=write_timeout)
+
+
+def _new_message(message: types.NewMessage | Mapping[str, Any]) -> types.NewMessage:
+    if isinstance(message, types.NewMessage):
+        return message
+    if not isinstance(message, Mapping):
+        raise errors.MessageInvalid("A batch is made of messages or of objects with role and content.")
+    unknown = set(message) - set(types.NewMessage.__struct_fields__)
+    if unknown or "role" not in message:
+        raise errors.MessageInvalid(
+            f"A message has no {errors.shown(str(sorted(map(str, unknown))))}."
+            if unknown
+            else "A message needs a role."
+        )
+    return types.NewMessage(**message)
+
+
+def _prepared(message: types.NewMessage, now: float) -> bodies.Prepared:
+    return bodies.prepare(message, state.mint_uid(), _time(message.at, now))
+
+
+def _time(at: float | None, now: float) -> float:
+    if at is None:
+        return now
+    if isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at < 1e12:
+        raise errors.MessageInvalid("`at` is a time in Unix seconds.")
+    return float(at)
+
+
+def _whole(*numbers: int | None) -> None:
+    if any(number is not None and (isinstance(number, bool) or not isinstance(number, int)) for number in numbers):
+        raise errors.OutOfRange("Numbers of messages, epochs and versions are whole.")

@@ -1,0 +1,79 @@
+"""Taking things out of the store for good: a message's text, or a whole conversation."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast import errors
+from holdfast.store import bodies, compactions, port, state
+
+
+def redact(tx: port.Tx, session_id: str, seq: int, now: float) -> None:
+    """A message's text goes, and every summary that may have been made from it, here and in branches.
+
+    The epoch rises wherever something went, so a compaction in flight cannot bring the text back.
+    """
+    here = state.lock(tx, session_id)
+    if not isinstance(seq, int) or isinstance(seq, bool) or not 1 <= seq <= here.last_seq:
+        raise errors.OutOfRange(f"There is no message {errors.shown(str(seq))}: the last is {here.last_seq}.")
+    owner = _owner_of(tx, here, seq)
+    uid, role, redacted = tx.one("message_identity", conversation=owner.key, seq=seq) or ("", "", True)
+    if not redacted:
+        digest = bodies.digest(owner.id, seq, uid, role, "")
+        tx.run("message_redact", conversation=owner.key, seq=seq, digest=digest, at=now)
+    for reader in _readers(tx, owner, seq):
+        _blank_summaries(tx, reader, seq, now)
+        state.moved(tx, reader, redo_epoch=None)
+
+
+def _owner_of(tx: port.Tx, here: state.State, seq: int) -> state.State:
+    """The conversation in whose log the message stands: this one, or an origin of it."""
+    while seq <= here.forked_at and here.origin is not None:
+        here = _by_key(tx, here.origin)
+    return here
+
+
+def _readers(tx: port.Tx, here: state.State, seq: int) -> list[state.State]:
+    """This conversation and every branch, at any depth, that reads this message."""
+    found = [here]
+    for key, _, forked_at in tx.all("branches_reading", conversation=here.key):
+        if forked_at >= seq:
+            found += _readers(tx, _by_key(tx, key), seq)
+    return found
+
+
+def _by_key(tx: port.Tx, key: int) -> state.State:
+    row = tx.one("session_id_at", conversation=key, ordinal=1)
+    assert row is not None  # every conversation has a first session
+    return state.lock(tx, row[0])
+
+
+def _blank_summaries(tx: port.Tx, here: state.State, seq: int, now: float) -> None:
+    for epoch, text in tx.all("compactions_seeing", conversation=here.key, seq=seq):
+        body = msgspec.json.decode(text, type=compactions.Body)
+        blank = msgspec.json.encode(compactions.Body(pinned=body.pinned)).decode()
+        tx.run("compaction_redact", conversation=here.key, epoch=epoch, body=blank, at=now)
+
+
+def delete(tx: port.Tx, session_id: str, now: float) -> None:
+    """Everything of a conversation; its ids stay known as deleted. Refused while branches read from it."""
+    here = state.lock(tx, session_id)
+    branches = [row[1] for row in tx.all("branches_reading", conversation=here.key)]
+    if branches:
+        raise errors.HasBranches(branches)
+    tx.run("tombstone_insert", conversation=here.key, at=now)
+    tx.run("routes_unbind", conversation=here.key, at=now)
+    remove(tx, here.key)
+
+
+def remove(tx: port.Tx, key: int) -> None:
+    """All rows of a conversation; the conversation first, since nothing else may go while it exists."""
+    for query in (
+        "erase_conversation",
+        "erase_messages",
+        "erase_compactions",
+        "erase_hides",
+        "erase_leases",
+        "erase_sessions",
+    ):
+        tx.run(query, conversation=key)

@@ -1,0 +1,82 @@
+"""Checks every promise over the whole store. It only reads; what it finds it names."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from holdfast import errors, types
+from holdfast.store import bodies, port
+
+CHUNK = 5_000
+
+CHECKS = {
+    "fsck_p1_orphan_messages": "P1",
+    "fsck_p1_uids": "P1",
+    "fsck_p2_gaps": "P2",
+    "fsck_p2_tip": "P2",
+    "fsck_p2_places": "P2",
+    "fsck_p3_heads": "P3",
+    "fsck_p3_live": "P3",
+    "fsck_p3_ends": "P3",
+    "fsck_p4_continuations": "P4",
+    "fsck_p4_forks": "P4",
+    "fsck_p4_ids": "P4",
+    "fsck_p5_cuts": "P5",
+    "fsck_p5_view": "P5",
+    "fsck_p5_hides": "P5",
+    "fsck_p6_tokens": "P6",
+    "fsck_p6_epochs": "P6",
+    "fsck_branches": "branches",
+    "fsck_routes": "routes",
+    "fsck_tombstones": "deletion",
+    "fsck_titles": "titles",
+    "fsck_leases": "leases",
+}
+
+Progress = Callable[[int, int], None]
+
+
+def check(driver: port.Driver, progress: Progress | None = None) -> types.Report:
+    """Every promise, then every digest; one snapshot for all of it."""
+    began = time.monotonic()
+    found = [types.Violation("database", "", complaint) for complaint in driver.complaints()]
+    try:
+        counts, violations = driver.read(lambda tx: _everything(tx, progress))
+    except (errors.StoreCorrupt, errors.StoreBroken) as error:
+        counts, violations = (0, 0, 0), [types.Violation("database", "", str(error))]
+    return types.Report(*counts, tuple(found + violations), time.monotonic() - began)
+
+
+def _everything(tx: port.Tx, progress: Progress | None) -> tuple[tuple[int, int, int], list[types.Violation]]:
+    counts = tx.one("fsck_counts")
+    assert counts is not None  # a row of counts always comes
+    violations: list[types.Violation] = []
+    for query, promise in CHECKS.items():
+        violations += _broken(tx, query, promise)
+    violations += _digests(tx, counts[2], progress)
+    return (counts[0], counts[1], counts[2]), violations
+
+
+def _broken(tx: port.Tx, query: str, promise: str) -> list[types.Violation]:
+    try:
+        return [types.Violation(promise, str(where), detail) for where, detail in tx.all(query)]
+    except errors.StoreBroken as error:
+        return [types.Violation("database", "", str(error))]
+
+
+def _digests(tx: port.Tx, total: int, progress: Progress | None) -> list[types.Violation]:
+    violations: list[types.Violation] = []
+    done = 0
+    for key, conversation_id, _ in tx.all("fsck_conversations"):
+        after = 0
+        while rows := tx.all("fsck_digests", conversation=key, after=after, limit=CHUNK):
+            violations += [
+                types.Violation("P1", conversation_id, f"message {seq} is not what was written")
+                for seq, uid, role, body, digest in rows
+                if bodies.digest(conversation_id, seq, uid, role, body) != digest
+            ]
+            after, done = rows[-1][0], done + len(rows)
+            if progress:
+                progress(done, total)
+    return violations

@@ -1,0 +1,69 @@
+"""Undo and redo of turns: a range leaves the context and can come back. Nothing is deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast import errors, types
+from holdfast.store import compactions, port, state
+
+Range = tuple[int, int]
+
+
+def hide(tx: port.Tx, session_id: str, from_seq: int, to_seq: int | None) -> types.Hide:
+    here = state.lock(tx, session_id)
+    last = here.last_seq if to_seq is None else to_seq
+    if not 1 <= from_seq <= last <= here.last_seq:
+        raise errors.OutOfRange(f"Messages {from_seq} to {last} are not all within 1 to {here.last_seq}.")
+    after = state.moved(tx, here, redo_epoch=None)
+    tx.run("hide_insert", conversation=here.key, epoch=after.epoch, from_seq=from_seq, to_seq=last)
+    return types.Hide(after.epoch, from_seq, last, None)
+
+
+def show(tx: port.Tx, session_id: str, epoch: int | None) -> types.Hide:
+    """Bring back one hide (by the epoch that made it), or the newest in force."""
+    here = state.lock(tx, session_id)
+    found = [hide for hide in every(tx, here.key) if hide.shown_epoch is None and epoch in (None, hide.epoch)]
+    if not found:
+        raise errors.NothingToRedo("No hidden turn is waiting to be shown again.")
+    hidden = found[-1]
+    compaction = compactions.current(tx, here)
+    # The summary was made without these messages: shown now, they would be neither in it nor after it.
+    if compaction and hidden.from_seq <= compaction.cut_seq:
+        raise errors.ShowRefused(
+            f"Messages {hidden.from_seq} to {hidden.to_seq} were hidden when the conversation was compacted "
+            f"up to {compaction.cut_seq}; undo that compaction first."
+        )
+    # A compaction undone meanwhile was made without them too, so it cannot be redone any more.
+    after = state.moved(tx, here, redo_epoch=None)
+    tx.run("hide_shown", conversation=here.key, epoch=hidden.epoch, from_seq=hidden.from_seq, shown_epoch=after.epoch)
+    return types.Hide(hidden.epoch, hidden.from_seq, hidden.to_seq, after.epoch)
+
+
+def every(tx: port.Tx, key: int) -> list[types.Hide]:
+    return [types.Hide(*row) for row in tx.all("hides_of", conversation=key)]
+
+
+def in_force(tx: port.Tx, key: int) -> list[Range]:
+    return [(row[0], row[1]) for row in tx.all("hides_in_force", conversation=key)]
+
+
+def covers(ranges: Sequence[Range], seq: int) -> bool:
+    return any(low <= seq <= high for low, high in ranges)
+
+
+def copy_to_branch(tx: port.Tx, origin: int, branch: state.State) -> None:
+    """A branch begins with what was hidden where it began."""
+    for low, high in merged(in_force(tx, origin), branch.forked_at):
+        tx.run("hide_insert", conversation=branch.key, epoch=branch.epoch, from_seq=low, to_seq=high)
+
+
+def merged(ranges: Sequence[Range], limit: int) -> list[Range]:
+    """The same coverage in ranges that do not touch, cut off at limit."""
+    result: list[Range] = []
+    for low, high in sorted((low, min(high, limit)) for low, high in ranges if low <= limit):
+        if result and low <= result[-1][1] + 1:
+            result[-1] = (result[-1][0], max(result[-1][1], high))
+        else:
+            result.append((low, high))
+    return result

@@ -1,0 +1,124 @@
+"""Who holds a lease, whether that process still lives, and by which clock a lease runs out.
+
+A clock only decides when another may take over; no commit ever rests on one. On Linux leases run on
+CLOCK_BOOTTIME (it counts while the machine sleeps and nobody can set it) and name the boot they belong
+to: a lease from another boot is over. Elsewhere, and wherever the caller gave a clock, they run on Unix
+time; the column `boot` says which of the two an expiry is measured by.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import time
+from collections.abc import Callable
+
+import msgspec
+
+UNIX = "unix"
+MACHINE_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+class Timeline(msgspec.Struct, frozen=True):
+    """What time it is for leases, and how to read an expiry written by either clock."""
+
+    boot: str
+    unix: float
+    machine: float
+
+    @property
+    def now(self) -> float:
+        return self.unix if self.boot == UNIX else self.machine
+
+    def left(self, boot: str, expires: float) -> float:
+        """Seconds until this expiry; zero or less means it has run out."""
+        if boot == UNIX:
+            return expires - self.unix
+        return expires - self.machine if boot == boot_id() else 0.0
+
+
+def timeline(clock: Callable[[], float] | None) -> Timeline:
+    unix = clock() if clock else time.time()
+    machine = time.clock_gettime(MACHINE_CLOCK) if MACHINE_CLOCK is not None else 0.0
+    by_unix = clock is not None or MACHINE_CLOCK is None or not boot_id()
+    return Timeline(UNIX if by_unix else boot_id(), unix, machine)
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """A process on a host, and the name it goes by."""
+
+    name: str
+    host: str
+    namespace: str
+    pid: int
+    started: str
+    nonce: str
+
+    def is_dead(self) -> bool:
+        """Surely gone. A process this one cannot see (other host, other container) is never called dead."""
+        if (self.host, self.namespace) != (_host(), _namespace()):
+            return False
+        if os.path.isdir("/proc/self"):
+            return _started(self.pid) != self.started
+        return not _exists(self.pid)
+
+
+def this_process(name: str | None) -> Holder:
+    nonce = os.urandom(6).hex()
+    pid = os.getpid()
+    return Holder(name or f"{_host()}:{pid}:{nonce}", _host(), _namespace(), pid, _started(pid), nonce)
+
+
+def encode(holder: Holder) -> str:
+    return msgspec.json.encode(holder).decode()
+
+
+def decode(text: str) -> Holder:
+    """A holder row as found; one written by something else still has to be readable."""
+    try:
+        return msgspec.json.decode(text, type=Holder)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return Holder(text[:100], "", "", 0, "", "")
+
+
+@functools.cache
+def boot_id() -> str:
+    return _read("/proc/sys/kernel/random/boot_id")
+
+
+@functools.cache
+def _host() -> str:
+    return f"{socket.gethostname()}/{boot_id()[:8]}"
+
+
+def _namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str:
+    """When the process began, in ticks since boot; empty when it is gone or only waits to be buried."""
+    # The name of a program, field 2, may hold spaces and brackets: count from behind it.
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else ""
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,101 @@
+"""Children of a session: its one continuation, or a branch, which is a conversation of its own."""
+
+from __future__ import annotations
+
+from holdfast import errors, types
+from holdfast.store import compactions, hides, port, sessions, state, titles
+
+
+class Birth(types.NewConversation, frozen=True, kw_only=True):
+    """A session asked for by hand: its id is minted before the first attempt."""
+
+    id: str
+    parent: str | None = None
+
+
+def create(tx: port.Tx, birth: Birth, now: float) -> str:
+    """A session with or without a parent; asked for again, it is the one that was made."""
+    found = sessions.get(tx, birth.id)
+    if found is not None:
+        if found.parent_session_id != birth.parent:
+            raise errors.IdTaken(birth.id)
+        return found.id
+    sessions.refuse_taken(tx, birth.id)
+    if birth.parent is not None:
+        here = state.lock(tx, birth.parent)
+        if _ended_by_compression(tx, here):
+            return _continue(tx, here, birth, now)
+    _branch_off(tx, birth, now)
+    return birth.id
+
+
+def _ended_by_compression(tx: port.Tx, here: state.State) -> bool:
+    row = tx.one("session_origin", conversation=here.key, ordinal=here.asked)
+    return row is not None and row[2] == "compression"
+
+
+def _continue(tx: port.Tx, here: state.State, birth: Birth, now: float) -> str:
+    """The second half of the two-call way: the child's context is its own messages."""
+    continuation = tx.one("session_id_at", conversation=here.key, ordinal=here.asked + 1)
+    if continuation is not None:
+        raise errors.ForkRefused(continuation[0])
+    if birth.title is not None:
+        titles.refuse_taken(tx, here.owner, birth.title, but=here.id)
+        tx.run("title_set", key=here.key, title=birth.title)
+    last = here.last_seq
+    compactions.rotate(tx, here, compactions.draft(birth.id, last, last, "", (), None, birth.model), None, now)
+    return birth.id
+
+
+def _branch_off(tx: port.Tx, birth: Birth, now: float) -> None:
+    if birth.title is not None:
+        titles.refuse_taken(tx, birth.owner, birth.title)
+    sessions.born(
+        tx,
+        birth.id,
+        owner=birth.owner,
+        source=birth.source,
+        model=birth.model,
+        title=birth.title,
+        now=now,
+        forked_from=birth.parent,
+        forked_at=None if birth.parent is None else 0,
+    )
+
+
+def branch(tx: port.Tx, session_id: str, at_seq: int | None, branch_id: str, title: str | None, now: float) -> str:
+    """A new conversation that reads the old one up to at_seq and goes on by itself."""
+    found = sessions.get(tx, branch_id)
+    if found is not None:
+        return found.id
+    here = state.lock(tx, session_id)
+    at = here.last_seq if at_seq is None else at_seq
+    if not isinstance(at, int) or isinstance(at, bool) or not 0 <= at <= here.last_seq:
+        raise errors.OutOfRange(f"A branch begins at a message from 0 to {here.last_seq}.")
+    if title is not None:
+        titles.refuse_taken(tx, here.owner, title)
+    source, model, _ = tx.one("session_origin", conversation=here.key, ordinal=here.head) or ("", None, None)
+    base = compactions.newest_seen(tx, here.key, here.compaction_epoch, at)
+    made = sessions.born(
+        tx,
+        branch_id,
+        owner=here.owner,
+        source=source,
+        model=model,
+        title=title or titles.numbered(tx, here.owner, here.title),
+        now=now,
+        forked_from=_session_at(tx, here, at_seq),
+        forked_at=at,
+        forked_epoch=base.epoch if base and at else None,
+        origin=here.key if at else None,
+    )
+    hides.copy_to_branch(tx, here.key, made)
+    return branch_id
+
+
+def _session_at(tx: port.Tx, here: state.State, at_seq: int | None) -> str:
+    """The session a branch came from: the one that holds its last inherited message."""
+    if at_seq is None:
+        return here.head_id
+    row = tx.one("session_holding", conversation=here.key, seq=max(at_seq, here.forked_at + 1))
+    return row[1] if row else here.head_id

@@ -1,0 +1,122 @@
+"""The lease calls of SessionDB, and the same lease for callers that know locks by name.
+
+A caller of the lock-named calls keeps no lease of its own; its name is all it has, so the name decides.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from holdfast import errors, types
+from holdfast.store import holders, leases, port, state
+
+logger = logging.getLogger("holdfast.store")
+
+LEASE_TTL = 30.0
+LOCK_TTL = 300.0
+
+
+class Leases:
+    """The part of SessionDB that gives leases. Where they cannot be had at all, compaction goes on without."""
+
+    driver: port.Driver
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def acquire_lease(
+        self, session_id: str, purpose: types.Purpose, holder: str | None = None, ttl: float = LEASE_TTL
+    ) -> types.Lease:
+        """The right to do slow work, with the snapshot it begins from; Busy when another has it.
+
+        The same holder asking again gets a new token, and its old one is dead.
+        """
+        leases.checked(purpose, holder, ttl)
+        who = holders.this_process(holder)
+        return self.driver.write("acquire", lambda tx: leases.acquire(tx, session_id, purpose, who, ttl))
+
+    def renew_lease(self, lease: types.Lease) -> None:
+        """Start the lease's time anew; LeaseLost when it is not held any more: stop the work at once."""
+        self.driver.write("renew", lambda tx: leases.renew(tx, lease))
+
+    def release_lease(self, lease: types.Lease) -> bool:
+        """Free the lease if it is still held; whether it was."""
+        return self.driver.write("release", lambda tx: leases.release(tx, lease))
+
+    def leases(self) -> list[types.LeaseHeld]:
+        """Every lease there is, and whether it is held, expired, or its holder dead."""
+        return self.driver.read(leases.every)
+
+    def snapshot(self, session_id: str) -> types.Snapshot:
+        """Where the conversation stands, for a compaction without a lease."""
+        return self.driver.read(lambda tx: leases.snapshot(state.look(tx, session_id)))
+
+    def begin_compaction(
+        self, session_id: str, holder: str | None = None, ttl: float = LEASE_TTL
+    ) -> types.Lease | types.Snapshot:
+        """A lease to compact by; where leases cannot be had at all, a bare snapshot, and one warning.
+
+        Either may be given to commit_compaction: head and epoch are compared all the same.
+        """
+        try:
+            return self.acquire_lease(session_id, "compact", holder, ttl)
+        except errors.LeasesUnavailable as error:
+            self.say_once(error)
+            return self.snapshot(session_id)
+
+    def try_acquire_compression_lock(self, session_id: str, holder: str, ttl_seconds: float = LOCK_TTL) -> bool:
+        """Take the lock, if nobody else has it."""
+        try:
+            self.acquire_lease(session_id, "compact", holder, ttl_seconds)
+        except errors.Busy:
+            return False
+        except errors.LeasesUnavailable as error:
+            # Refused, such a caller would never compact again; let through, it still cannot fork.
+            self.say_once(error)
+        return True
+
+    def refresh_compression_lock(self, session_id: str, holder: str, ttl_seconds: float = LOCK_TTL) -> bool:
+        """Start the lock's time anew; whether this holder still had it."""
+        leases.checked("compact", holder, ttl_seconds)
+
+        def step(tx: port.Tx) -> bool:
+            lease = leases.named(tx, session_id, "compact", holder, ttl_seconds)
+            if lease is not None:
+                leases.renew(tx, lease)
+            return lease is not None
+
+        try:
+            return self.driver.write("renew", step)
+        except errors.LeaseLost:
+            return False
+        except errors.LeasesUnavailable as error:
+            self.say_once(error)
+            return True
+
+    def release_compression_lock(self, session_id: str, holder: str) -> bool:
+        """Free the lock if this holder has it; whether it had."""
+        leases.checked("compact", holder, LOCK_TTL)
+
+        def step(tx: port.Tx) -> bool:
+            lease = leases.named(tx, session_id, "compact", holder, LOCK_TTL)
+            return lease is not None and leases.release(tx, lease)
+
+        try:
+            return self.driver.write("release", step)
+        except errors.LeasesUnavailable as error:
+            self.say_once(error)
+            return False
+
+    def get_compression_lock_holder(self, session_id: str) -> str | None:
+        """Who compacts this conversation now; nobody, when the lock ran out or its process died."""
+        try:
+            return self.driver.read(lambda tx: leases.holder_name(tx, session_id, "compact"))
+        except errors.LeasesUnavailable as error:
+            self.say_once(error)
+            return None
+
+    def say_once(self, error: errors.HoldfastError) -> None:
+        """A warning with its remedy, the first time only."""
+        if type(error).__name__ not in self._said:
+            self._said.add(type(error).__name__)
+            logger.warning("%s", error)

@@ -1,0 +1,184 @@
+"""The log: append, and the two ways to read it.
+
+An append is acknowledged only after its commit, has a uid that makes repeating it harmless, and always
+finds the head: the id it was given may be any session of the conversation, however old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast import errors, types
+from holdfast.store import bodies, compactions, hides, leases, port, routes, sessions, state, titles, view
+
+
+class Request(types.NewConversation, frozen=True, kw_only=True):
+    """What a new conversation needs once its title is cleaned and its id is known."""
+
+    id: str
+
+
+def append(
+    tx: port.Tx,
+    session_id: str,
+    messages: Sequence[bodies.Prepared],
+    *,
+    expect_head: bool = False,
+    create: Request | None = None,
+    lease: types.Lease | None = None,
+    first_attempt: bool = False,
+    now: float,
+) -> list[types.Receipt]:
+    """Append a batch: known uids return what is stored, the others get the next numbers in order."""
+    row = tx.one("lock_conversation", id=session_id)
+    if row is None:
+        if create is None:
+            raise state.missing(tx, session_id)
+        here = _born(tx, create, now)
+    else:
+        here = state.State(*row)
+    if expect_head and here.asked != here.head:
+        raise errors.Superseded(here.head_id, here.epoch)
+    if lease is not None:
+        leases.check_held(tx, here, lease)
+    known = {} if first_attempt or row is None else _known(tx, here, messages)
+    resumed = here.live is None and len(known) < len({message.uid for message in messages})
+    if resumed:
+        here = sessions.continue_(tx, here, now)
+    stored = _write(tx, here, messages, known)
+    moved_from = session_id if here.asked != here.head else None
+    return [
+        types.Receipt(seq, message.uid, session, here.id, here.epoch, moved_from, duplicate, resumed)
+        for message, (seq, session, duplicate) in zip(messages, stored, strict=True)
+    ]
+
+
+def _born(tx: port.Tx, create: Request, now: float) -> state.State:
+    sessions.refuse_taken(tx, create.id)
+    if create.title is not None:
+        titles.refuse_taken(tx, create.owner, create.title)
+    here = sessions.born(
+        tx, create.id, owner=create.owner, source=create.source, model=create.model, title=create.title, now=now
+    )
+    if create.route is not None:
+        routes.bind_unbound(tx, create.route, here, now)
+    return here
+
+
+Stored = tuple[int, str, bool]
+
+
+def _known(tx: port.Tx, here: state.State, messages: Sequence[bodies.Prepared]) -> dict[str, Stored]:
+    """What is stored already of these uids; other content under a known uid is refused."""
+    known: dict[str, Stored] = {}
+    for message in messages:
+        row = tx.one("message_by_uid", conversation=here.key, uid=message.uid)
+        if row is None:
+            continue
+        seq, session, role, body, redacted = row
+        if not redacted and (role, body) != (message.role, message.body):
+            raise errors.UidReused(message.uid, seq)
+        known[message.uid] = (seq, session, True)
+    return known
+
+
+def _write(
+    tx: port.Tx, here: state.State, messages: Sequence[bodies.Prepared], known: dict[str, Stored]
+) -> list[Stored]:
+    new = len({message.uid for message in messages} - known.keys())
+    if new:
+        tx.run("log_grows", key=here.key, last_seq=here.last_seq + new)
+    seq = here.last_seq
+    results: list[Stored] = []
+    for message in messages:
+        if message.uid in known:
+            results.append(known[message.uid])
+            continue
+        seq += 1
+        tx.run(
+            "message_insert",
+            conversation=here.key,
+            seq=seq,
+            session=here.head,
+            uid=message.uid,
+            role=message.role,
+            at=message.at,
+            body=message.body,
+            digest=bodies.digest(here.id, seq, message.uid, message.role, message.body),
+        )
+        results.append((seq, here.head_id, False))
+        if len(messages) > 1:
+            known[message.uid] = (seq, here.head_id, True)
+    return results
+
+
+# --- reading -----------------------------------------------------------------------------------------
+
+
+def transcript(tx: port.Tx, session_id: str, after: int = 0, upto: int | None = None) -> list[types.Message]:
+    """The whole log of the conversation, first to last, origins included, hidden turns too."""
+    here = state.look(tx, session_id)
+    last = here.last_seq if upto is None else min(upto, here.last_seq)
+    return between(tx, here, after, last)
+
+
+def context(tx: port.Tx, session_id: str, upto: int | None = None) -> types.Context:
+    """Pinned + summary + what comes after the cut and is not hidden, all of one snapshot."""
+    here = state.look(tx, session_id)
+    last = here.last_seq if upto is None else min(upto, here.last_seq)
+    compaction = compactions.current(tx, here)
+    cut = compaction.cut_seq if compaction else 0
+    tail = between(tx, here, cut, last)
+    pinned = [message for seq in _pinned(compaction, last) for message in between(tx, here, seq - 1, seq)]
+    hidden = hides.in_force(tx, here.key)
+    if hidden:
+        tail = [message for message in tail if not hides.covers(hidden, message.seq)]
+        pinned = [message for message in pinned if not hides.covers(hidden, message.seq)]
+    turn_began = leases.turn_began(tx, here) if view.open_calls(tail) else None
+    shown, running = view.arrange(tail, turn_began)
+    return types.Context(
+        [*view.arrange(pinned, None)[0], *_summary(compaction), *shown],
+        conversation_id=here.id,
+        session_id=here.head_id,
+        epoch=here.epoch,
+        last_seq=last,
+        cut_seq=cut,
+        compaction=compaction,
+        running=running,
+    )
+
+
+def _pinned(compaction: types.Compaction | None, last: int) -> list[int]:
+    return [seq for seq in compaction.pinned if seq <= last] if compaction else []
+
+
+def _summary(compaction: types.Compaction | None) -> list[types.Message]:
+    """The summary as the model sees it: one message, which stands in no log and has the cut's seq."""
+    if compaction is None or not compaction.summary:
+        return []
+    uid, body = f"summary:{compaction.epoch}", bodies.encode(compaction.summary)
+    return [types.Message(compaction.cut_seq, uid, compaction.session_id, "user", compaction.at, body)]
+
+
+def between(tx: port.Tx, here: state.State, after: int, upto: int) -> list[types.Message]:
+    """Messages with after < seq <= upto, going down the origins of a branch."""
+    messages: list[types.Message] = []
+    key, origin, forked_at = here.key, here.origin, here.forked_at
+    while upto > after:
+        if upto > forked_at:
+            messages = _stretch(tx, key, max(after, forked_at), upto) + messages
+        if origin is None:
+            break
+        upto, key = min(upto, forked_at), origin
+        origin, forked_at = (tx.one("origin_of", key=key) or (None, 0))[:2]
+    return messages
+
+
+def _stretch(tx: port.Tx, key: int, after: int, upto: int) -> list[types.Message]:
+    rows = tx.all("messages_between", conversation=key, after=after, upto=upto)
+    if not rows:
+        return []
+    # The log is in session order, so the first and the last row bound the sessions to name.
+    names: dict[int, str] = dict(tx.all("session_names", conversation=key, low=rows[0][2], high=rows[-1][2]))
+    make = types.Message
+    return [make(seq, uid, names[session], role, at, body) for seq, uid, session, role, at, body in rows]

@@ -1,0 +1,106 @@
+"""Where a store may live: whose directory it is, what file system it is on, and with what modes.
+
+Nothing here opens the database file: closing any descriptor of it would cancel the locks SQLite holds
+on it in this process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import subprocess
+import sys
+
+from holdfast import errors
+
+# POSIX locks and shared memory do not work reliably across these.
+NETWORK = re.compile(
+    r"^(nfs\d*|cifs|smb\d*|smbfs|afs|afpfs|9p|ncpfs|webdav|davfs2?|coda|ceph|lustre|gpfs|glusterfs|beegfs"
+    r"|orangefs|ocfs2|gfs2|fuse\.(sshfs|s3fs|gcsfuse|rclone|davfs2?|glusterfs|ceph.*|curlftpfs|mergerfs-nfs))$"
+)
+
+
+def prepare(path: str) -> None:
+    """Make the directory and the file if they are not there, or refuse the place with a reason."""
+    folder = os.path.dirname(path) or "."
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        if os.path.isdir(path):
+            raise errors.StoreUnusable(f"{path} is a directory; name a file in it.")
+        refuse_shared(folder)
+        refuse_network(folder)
+        _create(path)
+    except OSError as error:
+        raise errors.StoreUnusable(f"{path} cannot hold a store: {error.strerror}.") from error
+
+
+def refuse_shared(folder: str) -> None:
+    mode = os.stat(folder).st_mode
+    if os.name == "posix" and mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise errors.StoreUnusable(
+            f"Others may write to the directory {folder} (mode {stat.S_IMODE(mode):04o}). "
+            f"Use a directory of your own, or run: chmod go-w {folder}"
+        )
+
+
+def refuse_network(folder: str) -> None:
+    kind = filesystem(os.path.realpath(folder))
+    if NETWORK.match(kind):
+        raise errors.StoreUnusable(
+            f"{folder} is on a network file system ({kind}), where SQLite's locks cannot be trusted. "
+            "Use a local disk, or a PostgreSQL server for several hosts."
+        )
+
+
+def _create(path: str) -> None:
+    try:
+        # SQLite gives its -wal and -shm files the mode of the database file.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise errors.StoreUnusable(f"{path} is not a regular file.") from None
+        if os.name == "posix" and found.st_mode & 0o077 and found.st_uid == os.geteuid():
+            os.chmod(path, 0o600)
+
+
+def filesystem(folder: str) -> str:
+    """The kind of file system a folder is on, as the system names it; empty when it cannot be told."""
+    try:
+        if sys.platform == "linux":
+            with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+                return from_mountinfo(file.read(), folder)
+        if sys.platform == "darwin":
+            table = subprocess.run(["/sbin/mount"], capture_output=True, text=True, timeout=5, check=False)
+            return from_mount(table.stdout, folder)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return ""
+
+
+def from_mountinfo(text: str, folder: str) -> str:
+    """The last mount over the longest path wins, as the kernel sees it."""
+    best, kind = -1, ""
+    for line in text.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, behind = before.split(" "), after.split(" ")
+        if len(fields) < 5 or not behind[0]:
+            continue
+        point = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
+        if _within(folder, point) and len(point) >= best:
+            best, kind = len(point), behind[0]
+    return kind
+
+
+def from_mount(text: str, folder: str) -> str:
+    """The same from the output of mount(8) on macOS: `/dev/disk1s1 on /path (apfs, local, …)`."""
+    best, kind = -1, ""
+    for source_point, kinds in re.findall(r"^.+? on (.+) \((\w+)[,)]", text, re.MULTILINE):
+        if _within(folder, source_point) and len(source_point) >= best:
+            best, kind = len(source_point), kinds
+    return kind
+
+
+def _within(folder: str, point: str) -> bool:
+    return folder == point or folder.startswith(point.rstrip("/") + "/")

@@ -1,0 +1,46 @@
+"""Routes: chat keys that name conversations. A compaction never touches them."""
+
+from __future__ import annotations
+
+from holdfast import errors, types
+from holdfast.store import port, state
+
+MAX_KEY = 500
+
+
+def checked(key: object) -> str:
+    if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY or not key.isprintable():
+        raise errors.IdInvalid(f"A route key is printable text of 1 to {MAX_KEY} characters, not {errors.shown(key)}.")
+    return key
+
+
+def get(tx: port.Tx, key: str) -> types.Route:
+    """What a route names; version 0 is a route nobody ever bound."""
+    row = tx.one("route_get", key=key)
+    return types.Route(*row) if row else types.Route(key, None, 0)
+
+
+def every(tx: port.Tx, conversation: int | None = None) -> list[types.Route]:
+    return [types.Route(*row) for row in tx.all("routes_all", conversation=conversation)]
+
+
+def bind(tx: port.Tx, key: str, session_id: str | None, version: int, now: float) -> types.Route:
+    """Compare-and-swap: the route must still have the version the caller saw, else RouteMoved."""
+    here = state.lock(tx, session_id) if session_id is not None else None
+    found = get(tx, key)
+    if found.version != version:
+        raise errors.RouteMoved(key, found.conversation_id, found.version)
+    target = here.key if here else None
+    if found.version == 0:
+        tx.run("route_insert", key=key, conversation=target, at=now)
+    elif tx.run("route_swap", key=key, conversation=target, version=version, at=now) != 1:
+        raise errors.RouteMoved(key, found.conversation_id, found.version)
+    return types.Route(key, here.id if here else None, version + 1)
+
+
+def bind_unbound(tx: port.Tx, key: str, here: state.State, now: float) -> None:
+    """A conversation being born takes its route, unless another took it first."""
+    found = get(tx, key)
+    if found.conversation_id is not None:
+        raise errors.RouteMoved(key, found.conversation_id, found.version)
+    bind(tx, key, here.id, found.version, now)

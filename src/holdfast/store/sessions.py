@@ -1,0 +1,172 @@
+"""Sessions: how they are born, continued and ended, and how people find them."""
+
+from __future__ import annotations
+
+from holdfast import errors, types
+from holdfast.store import bodies, port, state
+
+MAX_REASON = 100
+
+
+def refuse_taken(tx: port.Tx, session_id: str) -> None:
+    if tx.one("session_place", id=session_id):
+        raise errors.IdTaken(session_id)
+    if tx.one("tombstone", id=session_id):
+        raise errors.ConversationDeleted(session_id)
+
+
+def born(
+    tx: port.Tx,
+    conversation_id: str,
+    *,
+    owner: str,
+    source: str,
+    model: str | None,
+    title: str | None,
+    now: float,
+    forked_from: str | None = None,
+    forked_at: int | None = None,
+    forked_epoch: int | None = None,
+    origin: int | None = None,
+) -> state.State:
+    """A new conversation and its first session."""
+    last_seq = forked_at or 0
+    tx.run(
+        "conversation_insert",
+        id=conversation_id,
+        owner=owner,
+        source=source,
+        title=title,
+        at=now,
+        last_seq=last_seq,
+        forked_from=forked_from,
+        forked_at=forked_at,
+        forked_epoch=forked_epoch,
+        origin=origin,
+    )
+    (key,) = tx.one("conversation_key", id=conversation_id) or (0,)
+    tx.run(
+        "session_insert",
+        conversation=key,
+        ordinal=1,
+        id=conversation_id,
+        parent=None,
+        source=source,
+        model=model,
+        at=now,
+        first_seq=last_seq + 1,
+    )
+    return state.State(
+        key, conversation_id, owner, source, title, 1, conversation_id, 1, 1, last_seq,
+        None, None, last_seq, origin, forked_epoch, 1,
+    )  # fmt: skip
+
+
+def add(tx: port.Tx, here: state.State, child_id: str, source: str, model: str | None, now: float) -> None:
+    """The continuation of the head, as a row; the caller moves the head."""
+    tx.run(
+        "session_insert",
+        conversation=here.key,
+        ordinal=here.head + 1,
+        id=child_id,
+        parent=here.head,
+        source=source,
+        model=model,
+        at=now,
+        first_seq=here.last_seq + 1,
+    )
+
+
+def continue_(tx: port.Tx, here: state.State, now: float, child_id: str | None = None) -> state.State:
+    """An ended conversation goes on in a continuation; nothing of its context changes."""
+    child = child_id or state.mint_session_id(now)
+    source, model, _ = tx.one("session_origin", conversation=here.key, ordinal=here.head) or ("", None, None)
+    add(tx, here, child, source, model, now)
+    return state.moved(tx, here, head=here.head + 1, live=1)._replace(head_id=child)
+
+
+def end_head(tx: port.Tx, here: state.State, reason: str, now: float) -> None:
+    """The row of the head ends; the caller raises the epoch."""
+    changed = tx.run(
+        "session_end", conversation=here.key, ordinal=here.head, at=now, reason=reason, last_seq=here.last_seq
+    )
+    if changed != 1:
+        raise errors.Superseded(here.head_id, here.epoch)
+
+
+def end(tx: port.Tx, session_id: str, reason: str, now: float, *, whole: bool) -> bool:
+    """End this very session, or the head of its conversation. The first end wins; whether this was it."""
+    here = state.lock(tx, session_id)
+    if not here.live or (not whole and here.asked != here.head):
+        return False
+    end_head(tx, here, reason, now)
+    state.moved(tx, here, live=None)
+    return True
+
+
+def resume(tx: port.Tx, session_id: str, now: float) -> str:
+    """The live head: the one there is, or a continuation opened now."""
+    here = state.lock(tx, session_id)
+    return here.head_id if here.live else continue_(tx, here, now).head_id
+
+
+def checked_reason(reason: object) -> str:
+    if not isinstance(reason, str) or not 0 < len(reason) <= MAX_REASON or not reason.isprintable():
+        raise errors.OutOfRange(
+            f"An end reason is printable text of 1 to {MAX_REASON} characters, not {errors.shown(reason)}."
+        )
+    return reason
+
+
+# --- finding -----------------------------------------------------------------------------------------
+
+
+def get(tx: port.Tx, session_id: str) -> types.Session | None:
+    row = tx.one("session_get", id=bodies.checked_id(session_id))
+    return types.Session(*row) if row else None
+
+
+def head(tx: port.Tx, session_id: str) -> types.Session:
+    found = get(tx, state.look(tx, session_id).head_id)
+    assert found is not None  # a foreign key stands behind this
+    return found
+
+
+def of_conversation(tx: port.Tx, session_id: str) -> list[types.Session]:
+    here = state.look(tx, session_id)
+    return [types.Session(*row) for row in tx.all("sessions_of", conversation=here.key)]
+
+
+def continuations(tx: port.Tx, session_id: str) -> list[types.Session]:
+    """What continues this session: nothing, or one session."""
+    here = state.look(tx, session_id)
+    row = tx.one("session_id_at", conversation=here.key, ordinal=here.asked + 1)
+    found = get(tx, row[0]) if row else None
+    return [found] if found else []
+
+
+def listed(
+    tx: port.Tx, *, owner: str | None, source: str | None, live: bool | None, every: bool, limit: int, skip: int
+) -> list[types.Session]:
+    rows = tx.all("sessions_list", owner=owner, source=source, live=live, every=every, limit=limit, skip=skip)
+    return [types.Session(*row) for row in rows]
+
+
+def resolve(tx: port.Tx, text: str, owner: str | None) -> types.Session:
+    """The head of the conversation meant: by id, title, `last`, or a prefix that fits only one."""
+    by_id = get(tx, text) if len(text) <= bodies.MAX_ID and text.isprintable() else None
+    if by_id and owner in (None, by_id.owner):
+        return head(tx, text)
+    by_title = tx.one("title_holder", owner=owner or "", title=text)
+    if by_title:
+        return head(tx, by_title[0])
+    if text == "last":
+        newest = listed(tx, owner=owner, source=None, live=None, every=False, limit=1, skip=0)
+        if newest:
+            return newest[0]
+    found = [row[0] for row in tx.all("prefix_candidates", start=text, stop=text + "\U0010ffff", owner=owner)]
+    if not found:
+        raise state.missing(tx, text)
+    if len(found) > 1:
+        raise errors.Ambiguous(text, found)
+    return head(tx, found[0])

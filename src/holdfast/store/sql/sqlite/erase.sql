@@ -1,0 +1,25 @@
+-- name: tombstone_insert
+-- The ids of a conversation about to go are never used again.
+INSERT INTO tombstones (id, deleted_at) SELECT id, :at FROM sessions WHERE conversation = :conversation;
+
+-- name: routes_unbind
+-- Routes of a conversation name nothing until the next message.
+UPDATE routes SET conversation = NULL, version = version + 1, updated_at = :at WHERE conversation = :conversation;
+
+-- name: erase_conversation
+DELETE FROM conversations WHERE key = :conversation;
+
+-- name: erase_messages
+DELETE FROM messages WHERE id > :conversation << 32 AND id <= (:conversation << 32) + 4294967295;
+
+-- name: erase_compactions
+DELETE FROM compactions WHERE conversation = :conversation;
+
+-- name: erase_hides
+DELETE FROM hides WHERE conversation = :conversation;
+
+-- name: erase_leases
+DELETE FROM leases WHERE conversation = :conversation;
+
+-- name: erase_sessions
+DELETE FROM sessions WHERE conversation = :conversation;

@@ -1,0 +1,143 @@
+-- Each of these finds the places where one promise is broken: conversation, what is wrong.
+
+-- name: fsck_counts
+SELECT (SELECT count(*) FROM conversations), (SELECT count(*) FROM sessions), (SELECT count(*) FROM messages);
+
+-- name: fsck_conversations
+-- What the digests are checked by.
+SELECT key, id, last_seq FROM conversations ORDER BY key;
+
+-- name: fsck_digests
+-- A stretch of messages with all their digests cover.
+SELECT seq, uid, role, body, digest FROM messages
+ WHERE id > (:conversation << 32) + :after AND id <= (:conversation << 32) + 4294967295
+ ORDER BY id LIMIT :limit;
+
+-- name: fsck_p1_orphan_messages
+SELECT cast(m.conversation AS TEXT), 'message ' || m.seq || ' belongs to no conversation'
+  FROM messages m WHERE NOT EXISTS (SELECT 1 FROM conversations WHERE key = m.conversation);
+
+-- name: fsck_p1_uids
+SELECT coalesce(c.id, m.conversation), 'uid of message ' || min(m.seq) || ' is used ' || count(*) || ' times'
+  FROM messages m LEFT JOIN conversations c ON c.key = m.conversation
+ GROUP BY m.conversation, m.uid HAVING count(*) > 1;
+
+-- name: fsck_p2_gaps
+SELECT c.id, 'the log should run from ' || (coalesce(c.forked_at, 0) + 1) || ' to ' || c.last_seq || ' and has '
+       || (SELECT count(*) FROM messages WHERE id > c.key << 32 AND id <= (c.key << 32) + 4294967295) || ' messages'
+  FROM conversations c
+ WHERE (SELECT count(*) FROM messages WHERE id > c.key << 32 AND id <= (c.key << 32) + 4294967295)
+       <> c.last_seq - coalesce(c.forked_at, 0)
+    OR coalesce((SELECT min(seq) FROM messages WHERE id > c.key << 32 AND id <= (c.key << 32) + 4294967295),
+                coalesce(c.forked_at, 0) + 1) <> coalesce(c.forked_at, 0) + 1
+    OR coalesce((SELECT max(seq) FROM messages WHERE id > c.key << 32 AND id <= (c.key << 32) + 4294967295),
+                c.last_seq) <> c.last_seq;
+
+-- name: fsck_p2_tip
+SELECT id, 'tip and last_seq disagree' FROM conversations
+ WHERE tip IS NOT CASE WHEN last_seq > coalesce(forked_at, 0) THEN (key << 32) + last_seq END
+    OR last_seq < coalesce(forked_at, 0);
+
+-- name: fsck_p2_places
+SELECT coalesce(c.id, m.conversation), 'message ' || m.seq || ' is not within its session'
+  FROM messages m
+  LEFT JOIN conversations c ON c.key = m.conversation
+  LEFT JOIN sessions s ON s.conversation = m.conversation AND s.ordinal = m.session
+ WHERE s.ordinal IS NULL OR m.seq < s.first_seq OR m.seq > coalesce(s.last_seq, m.seq);
+
+-- name: fsck_p3_heads
+SELECT c.id, CASE
+         WHEN h.ordinal IS NULL THEN 'the head does not exist'
+         WHEN c.live = 1 AND h.live IS NULL THEN 'the conversation is open and its head has ended'
+         WHEN c.live IS NULL AND h.live = 1 THEN 'the conversation has ended and its head is live'
+         ELSE 'the head is not the newest session' END
+  FROM conversations c LEFT JOIN sessions h ON h.conversation = c.key AND h.ordinal = c.head
+ WHERE h.ordinal IS NULL OR h.live IS NOT c.live
+    OR c.head <> (SELECT max(ordinal) FROM sessions WHERE conversation = c.key);
+
+-- name: fsck_p3_live
+SELECT c.id, count(s.ordinal) || ' sessions are live' FROM conversations c
+  LEFT JOIN sessions s ON s.conversation = c.key AND s.live = 1
+ GROUP BY c.key HAVING count(s.ordinal) <> (c.live IS NOT NULL);
+
+-- name: fsck_p3_ends
+SELECT coalesce(c.id, s.conversation), 'session ' || s.id || ' is neither live nor properly ended'
+  FROM sessions s LEFT JOIN conversations c ON c.key = s.conversation
+ WHERE (s.live IS NULL) <> (s.ended_at IS NOT NULL) OR (s.ended_at IS NULL) <> (s.end_reason IS NULL)
+    OR (s.ended_at IS NULL) <> (s.last_seq IS NULL) OR coalesce(s.live, 1) <> 1;
+
+-- name: fsck_p4_continuations
+SELECT coalesce(c.id, s.conversation), 'session ' || s.id || ' does not continue the one before it'
+  FROM sessions s
+  LEFT JOIN conversations c ON c.key = s.conversation
+  LEFT JOIN sessions p ON p.conversation = s.conversation AND p.ordinal = s.ordinal - 1
+ WHERE c.key IS NULL
+    OR (s.ordinal = 1 AND (s.parent IS NOT NULL OR s.id <> c.id OR s.first_seq <> coalesce(c.forked_at, 0) + 1))
+    OR (s.ordinal > 1 AND (s.parent IS NOT s.ordinal - 1 OR p.ordinal IS NULL OR p.last_seq IS NOT s.first_seq - 1))
+    OR s.ordinal < 1 OR s.last_seq < s.first_seq - 1;
+
+-- name: fsck_p4_forks
+SELECT coalesce(c.id, s.conversation), count(*) || ' sessions continue one' FROM sessions s
+  LEFT JOIN conversations c ON c.key = s.conversation
+ WHERE s.parent IS NOT NULL GROUP BY s.conversation, s.parent HAVING count(*) > 1;
+
+-- name: fsck_p4_ids
+SELECT min(id), 'the id ' || id || ' is used ' || count(*) || ' times' FROM sessions GROUP BY id HAVING count(*) > 1;
+
+-- name: fsck_p5_cuts
+SELECT coalesce(c.id, k.conversation), 'compaction ' || k.epoch || ' cuts outside of what it saw'
+  FROM compactions k
+  LEFT JOIN conversations c ON c.key = k.conversation
+  LEFT JOIN sessions s ON s.conversation = k.conversation AND s.ordinal = k.session
+  LEFT JOIN compactions b ON b.conversation = k.conversation AND b.epoch = k.base_epoch
+ WHERE c.key IS NULL OR s.ordinal IS NULL OR k.cut_seq > k.seen_seq OR k.cut_seq < 0 OR k.seen_seq >= s.first_seq
+    OR (k.base_epoch IS NOT NULL AND (b.epoch IS NULL OR b.epoch >= k.epoch OR b.cut_seq > k.cut_seq))
+    OR k.epoch > c.epoch;
+
+-- name: fsck_p5_view
+SELECT c.id, 'the context stands on a compaction that does not exist' FROM conversations c
+ WHERE (c.compaction_epoch IS NOT NULL
+        AND NOT EXISTS (SELECT 1 FROM compactions WHERE conversation = c.key AND epoch = c.compaction_epoch))
+    OR (c.redo_epoch IS NOT NULL
+        AND NOT EXISTS (SELECT 1 FROM compactions WHERE conversation = c.key AND epoch = c.redo_epoch));
+
+-- name: fsck_p5_hides
+SELECT coalesce(c.id, h.conversation), 'a hide lies outside of the log'
+  FROM hides h LEFT JOIN conversations c ON c.key = h.conversation
+ WHERE c.key IS NULL OR h.from_seq < 1 OR h.from_seq > h.to_seq OR h.to_seq > c.last_seq OR h.epoch > c.epoch
+    OR h.shown_epoch <= h.epoch OR h.shown_epoch > c.epoch;
+
+-- name: fsck_p6_tokens
+SELECT coalesce(c.id, k.conversation), 'compaction ' || k.epoch || ' bears an older token than one before it'
+  FROM compactions k LEFT JOIN conversations c ON c.key = k.conversation
+ WHERE k.token > c.fence
+    OR k.token <= (SELECT max(token) FROM compactions WHERE conversation = k.conversation AND epoch < k.epoch);
+
+-- name: fsck_p6_epochs
+SELECT id, 'the epoch is older than what it counts' FROM conversations c
+ WHERE epoch < head OR compaction_epoch > epoch OR redo_epoch > epoch;
+
+-- name: fsck_branches
+SELECT b.id, 'the fork point does not exist in the origin' FROM conversations b
+  LEFT JOIN conversations o ON o.key = b.origin
+ WHERE (b.origin IS NOT NULL) <> (coalesce(b.forked_at, 0) > 0) OR (b.forked_from IS NULL) <> (b.forked_at IS NULL)
+    OR (b.origin IS NOT NULL AND (o.key IS NULL OR b.forked_at > o.last_seq))
+    OR (b.forked_epoch IS NOT NULL
+        AND NOT EXISTS (SELECT 1 FROM compactions
+                         WHERE conversation = b.origin AND epoch = b.forked_epoch AND seen_seq <= b.forked_at));
+
+-- name: fsck_routes
+SELECT r.key, 'the route names a conversation that does not exist' FROM routes r
+ WHERE r.conversation IS NOT NULL AND NOT EXISTS (SELECT 1 FROM conversations WHERE key = r.conversation);
+
+-- name: fsck_tombstones
+SELECT s.id, 'a deleted id is in use' FROM sessions s WHERE EXISTS (SELECT 1 FROM tombstones WHERE id = s.id);
+
+-- name: fsck_titles
+SELECT min(id), 'a title is used ' || count(*) || ' times' FROM conversations
+ WHERE title IS NOT NULL GROUP BY owner, title HAVING count(*) > 1;
+
+-- name: fsck_leases
+SELECT coalesce(c.id, l.conversation), 'a lease bears a token that was never given' FROM leases l
+  LEFT JOIN conversations c ON c.key = l.conversation
+ WHERE c.key IS NULL OR l.token > c.fence OR l.token < 1;

@@ -1,0 +1,427 @@
+"""The SQLite driver, on apsw. No other file knows either.
+
+One connection writes, under a lock for this process's threads, a fair queue for all processes, and
+BEGIN IMMEDIATE; others read, each in a snapshot of its own. After every commit the files on disk are
+compared with those that were opened: a commit into a file that was unlinked meanwhile is not
+acknowledged but done again in the file that is there now.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import apsw
+
+from holdfast import errors
+from holdfast.store import holders, place, points, port, queries, reconcile, turnstile
+
+T = TypeVar("T")
+
+# 3.7.0 to 3.51.2 can corrupt a WAL when several processes write and checkpoint it.
+OLDEST = (3, 51, 3)
+SYNCHRONOUS = {"power-loss": "FULL", "process-crash": "NORMAL"}
+READERS = 4
+ATTEMPTS = 3
+
+_TYPED: tuple[tuple[type[apsw.Error], type[errors.StoreError]], ...] = (
+    (apsw.BusyError, errors.StoreBusy),
+    (apsw.LockedError, errors.StoreBusy),
+    (apsw.FullError, errors.StoreFull),
+    (apsw.CorruptError, errors.StoreCorrupt),
+    (apsw.NotADBError, errors.StoreCorrupt),
+    (apsw.ConstraintError, errors.StoreRefused),
+    (apsw.ConnectionClosedError, errors.StoreClosed),
+    (apsw.ReadOnlyError, errors.StoreUnusable),
+    (apsw.CantOpenError, errors.StoreUnusable),
+    (apsw.PermissionsError, errors.StoreUnusable),
+    (apsw.AuthError, errors.StoreUnusable),
+    (apsw.SQLError, errors.StoreBroken),
+    (apsw.SchemaChangeError, errors.StoreBroken),
+)
+
+
+def translated(error: apsw.Error) -> errors.StoreError:
+    """The one place where SQLite's errors become ours. Their texts name tables, never what is in them."""
+    for theirs, ours in _TYPED:
+        if isinstance(error, theirs):
+            doc = (ours.__doc__ or "").strip()
+            return ours(f"{doc} ({error})")
+    return errors.StoreError(f"SQLite failed: {type(error).__name__} ({error})")
+
+
+class Transaction:
+    """One transaction on one connection."""
+
+    def __init__(
+        self, connection: apsw.Connection, sql: dict[str, str], operation: str, clock: Callable[[], float] | None
+    ) -> None:
+        self._connection = connection
+        self._execute = connection.execute
+        self._sql = sql
+        self._operation = operation
+        self._clock = clock
+
+    def one(self, query: str, /, **values: Any) -> port.Row | None:
+        try:
+            return self._execute(self._sql[query], values).fetchone()
+        except apsw.Error as error:
+            raise translated(error) from error
+
+    def all(self, query: str, /, **values: Any) -> list[port.Row]:
+        try:
+            return self._execute(self._sql[query], values).fetchall()
+        except apsw.Error as error:
+            raise translated(error) from error
+
+    def run(self, query: str, /, **values: Any) -> int:
+        try:
+            self._execute(self._sql[query], values)
+        except apsw.Error as error:
+            raise translated(error) from error
+        if points.hook is not None:
+            points.reach(self._operation, query)
+        return self._connection.changes()
+
+    @contextlib.contextmanager
+    def savepoint(self) -> Iterator[None]:
+        self._execute("SAVEPOINT step")
+        try:
+            yield
+        except BaseException:
+            self._execute("ROLLBACK TO step")
+            self._execute("RELEASE step")
+            raise
+        self._execute("RELEASE step")
+
+    @property
+    def clock(self) -> holders.Timeline:
+        return holders.timeline(self._clock)
+
+
+class SqliteDriver:
+    """A database file, or `:memory:`, which lives as long as the driver."""
+
+    name = "sqlite"
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        durability: str = "power-loss",
+        clock: Callable[[], float] | None = None,
+        write_timeout: float = 10.0,
+        plan: reconcile.Plan = reconcile.PLAN,
+    ) -> None:
+        _check_version(apsw.sqlite_lib_version())
+        if durability not in SYNCHRONOUS:
+            raise errors.OutOfRange(f"durability is one of {', '.join(SYNCHRONOUS)}.")
+        self.memory = target == ":memory:"
+        self.path = target if self.memory else _checked_path(target)
+        self._durability = durability
+        self._clock = clock
+        self._write_timeout = write_timeout
+        self._sql = queries.load(self.name)
+        self._plan = plan
+        self._pid = os.getpid()
+        self._closed = False
+        self._writing = threading.RLock()
+        self._idle: list[tuple[int, apsw.Connection]] = []
+        self._generation = 0
+        self._files: tuple[tuple[int, int], ...] = ()
+        self._line: turnstile.Turnstile | None = None
+        _alive.add(self)
+        with _translating():
+            self._open()
+
+    # --- opening and closing -------------------------------------------------------------------------
+
+    def _open(self, *, create: bool = True) -> None:
+        if not self.memory:
+            if create:
+                place.prepare(self.path)
+            elif not os.path.exists(self.path):
+                raise errors.StoreMoved(f"The database file {self.path} is gone; nothing was acknowledged.")
+            if self._line is None:
+                self._line = turnstile.Turnstile(self.path + ".queue")
+        self._writer = self._connect(reader=False)
+        try:
+            self._prepare_schema()
+        except BaseException:
+            self._writer.close()
+            raise
+        self._files = self._files_now()
+
+    def _connect(self, *, reader: bool) -> apsw.Connection:
+        flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if self.memory else 0)
+        connection = apsw.Connection(self.path, flags)
+        connection.set_busy_timeout(int(self._write_timeout * 1000) if reader else 0)
+        # Plans that do not depend on bound values: without this, joins are planned anew at every call.
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+        if not self.memory and connection.pragma("journal_mode") != "wal":
+            with self._in_line():
+                connection.pragma("journal_mode", "wal")
+        connection.pragma("synchronous", SYNCHRONOUS[self._durability])
+        connection.pragma("foreign_keys", True)
+        # Without it, INSERT OR REPLACE would delete rows behind the triggers' back.
+        connection.pragma("recursive_triggers", True)
+        if connection.pragma("foreign_keys") != 1 or connection.pragma("recursive_triggers") != 1:
+            raise errors.StoreUnusable("This SQLite enforces no foreign keys or triggers.")
+        connection.pragma("journal_size_limit", 64 * 1024 * 1024)
+        return connection
+
+    def _prepare_schema(self) -> None:
+        found = self._writer.pragma("application_id")
+        if found not in (0, reconcile.APPLICATION_ID):
+            raise errors.StoreUnusable(f"{self.path} is a database of another program.")
+        plan = self._plan
+        if reconcile.is_current(self._writer.execute, plan):
+            return
+        if found == 0 and reconcile.entries(self._writer.execute):
+            raise errors.StoreUnusable(f"{self.path} is a database of another program.")
+        with self._in_line():
+            self._writer.execute("BEGIN IMMEDIATE")
+            try:
+                now = self._clock() if self._clock else time.time()
+                reconcile.reconcile(self._writer.execute, plan, _declared(), now)
+                points.reach("migrate", "committing")
+                self._writer.execute("COMMIT")
+            except BaseException:
+                self._roll_back()
+                raise
+        points.reach("migrate", "committed")
+
+    @contextlib.contextmanager
+    def _in_line(self) -> Iterator[None]:
+        if self._line is None:
+            yield
+            return
+        self._line.enter(time.monotonic() + self._write_timeout)
+        try:
+            yield
+        finally:
+            self._line.leave()
+
+    def close(self) -> None:
+        if self._closed or self._pid != os.getpid():
+            return
+        with self._writing:
+            self._closed = True
+            self._drop_connections()
+            if self._line is not None:
+                self._line.close()
+
+    def _drop_connections(self) -> None:
+        while self._idle:
+            self._idle.pop()[1].close()
+        self._writer.close()
+
+    # --- writing -------------------------------------------------------------------------------------
+
+    def write(self, operation: str, step: Callable[[port.Tx], T]) -> T:
+        self._check_usable()
+        deadline = time.monotonic() + self._write_timeout
+        if not self._writing.acquire(timeout=self._write_timeout):
+            raise errors.StoreBusy()
+        try:
+            self._check_usable()
+            for _ in range(ATTEMPTS):
+                result = self._attempt(operation, step, deadline)
+                if self._files_now() == self._files:
+                    return result
+                # Committed into a file nobody can reach any more: not acknowledged, done again.
+                self._reopen()
+            raise errors.StoreMoved()
+        except apsw.Error as error:
+            raise translated(error) from error
+        finally:
+            self._writing.release()
+
+    def _attempt(self, operation: str, step: Callable[[port.Tx], T], deadline: float) -> T:
+        line = self._line
+        if line is not None:
+            line.enter(deadline)
+        try:
+            if points.hook is not None:
+                points.reach(operation, "queued")
+            self._begin(deadline)
+            try:
+                if points.hook is not None:
+                    points.reach(operation, "begun")
+                result = step(Transaction(self._writer, self._sql, operation, self._clock))
+                if points.hook is not None:
+                    points.reach(operation, "committing")
+                self._writer.execute("COMMIT")
+            except BaseException:
+                self._roll_back()
+                raise
+            if points.hook is not None:
+                points.reach(operation, "committed")
+            return result
+        finally:
+            if line is not None:
+                line.leave()
+
+    def _begin(self, deadline: float) -> None:
+        while True:
+            try:
+                self._writer.execute("BEGIN IMMEDIATE")
+                return
+            except apsw.BusyError:
+                # The front of the line, and still locked: a foreign program writes, or there is no line.
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(random.uniform(0.0002, 0.004))
+
+    def _roll_back(self) -> None:
+        if not self._writer.get_autocommit():
+            with contextlib.suppress(apsw.Error):
+                self._writer.execute("ROLLBACK")
+
+    def _files_now(self) -> tuple[tuple[int, int], ...]:
+        if self.memory:
+            return ()
+        try:
+            main, log = os.stat(self.path), os.stat(self.path + "-wal")
+        except FileNotFoundError:
+            return ((0, 0),)
+        return ((main.st_dev, main.st_ino), (log.st_dev, log.st_ino))
+
+    def _reopen(self) -> None:
+        self._drop_connections()
+        self._generation += 1
+        self._open(create=False)
+
+    # --- reading -------------------------------------------------------------------------------------
+
+    def read(self, step: Callable[[port.Tx], T]) -> T:
+        self._check_usable()
+        if self.memory:
+            return self._read_in_memory(step)
+        if self._files_now() != self._files:
+            with self._writing:
+                if self._files_now() != self._files:
+                    self._reopen()
+        with _translating():
+            generation, connection = self._reader()
+            try:
+                connection.execute("BEGIN")
+                return step(Transaction(connection, self._sql, "read", self._clock))
+            finally:
+                self._put_back(generation, connection)
+
+    def _reader(self) -> tuple[int, apsw.Connection]:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._generation, self._connect(reader=True)
+
+    def _put_back(self, generation: int, connection: apsw.Connection) -> None:
+        if not connection.get_autocommit():
+            connection.execute("ROLLBACK")
+        if len(self._idle) < READERS and generation == self._generation and not self._closed:
+            self._idle.append((generation, connection))
+        else:
+            connection.close()
+
+    def _read_in_memory(self, step: Callable[[port.Tx], T]) -> T:
+        with self._writing, _translating():
+            return step(Transaction(self._writer, self._sql, "read", self._clock))
+
+    # --- facts ---------------------------------------------------------------------------------------
+
+    def facts(self) -> dict[str, Any]:
+        self._check_usable()
+        with self._writing, _translating():
+            pragma = self._writer.pragma
+            facts: dict[str, Any] = {
+                "engine": "SQLite",
+                "version": apsw.sqlite_lib_version(),
+                "path": self.path,
+                "durability": self._durability,
+                "format": pragma("user_version"),
+                "journal": pragma("journal_mode"),
+                "page_size": pragma("page_size"),
+                "pages": pragma("page_count"),
+            }
+        if not self.memory:
+            facts["filesystem"] = place.filesystem(os.path.realpath(os.path.dirname(self.path) or "."))
+            facts["files"] = {suffix or "main": _size_and_mode(self.path + suffix) for suffix in _FILES}
+        return facts
+
+    def complaints(self) -> list[str]:
+        self._check_usable()
+        with self._writing, _translating():
+            execute = self._writer.execute
+            found = [str(row[0]) for row in execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
+            broken = [
+                f"a row of {row[0]} refers to a missing row of {row[2]}" for row in execute("PRAGMA foreign_key_check")
+            ]
+            actual = reconcile.entries(execute)
+            lacking = [f"the {kind} {name} is missing" for kind, name in _declared() if (kind, name) not in actual]
+        return found + sorted(set(broken)) + lacking
+
+    def _check_usable(self) -> None:
+        if self._pid != os.getpid():
+            raise errors.StoreForked()
+        if self._closed:
+            raise errors.StoreClosed()
+
+
+_FILES = ("", "-wal", "-shm", ".queue")
+
+
+def _size_and_mode(path: str) -> dict[str, Any] | None:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return {"bytes": found.st_size, "mode": f"{found.st_mode & 0o7777:04o}"}
+
+
+@contextlib.contextmanager
+def _translating() -> Iterator[None]:
+    try:
+        yield
+    except apsw.Error as error:
+        raise translated(error) from error
+
+
+def _check_version(version: str) -> None:
+    if tuple(int(part) for part in version.split(".")) < OLDEST:
+        raise errors.StoreUnusable(
+            f"This apsw carries SQLite {version}, which can corrupt a WAL that several processes write; "
+            f"at least {'.'.join(map(str, OLDEST))} is needed. Upgrade with: pip install --upgrade apsw"
+        )
+
+
+def _checked_path(target: str) -> str:
+    if not target or "\0" in target:
+        raise errors.StoreUnusable("The store needs the path of a file.")
+    return os.path.abspath(target)
+
+
+def _declared() -> reconcile.Entries:
+    """The declared schema, as SQLite itself keeps it."""
+    scratch = apsw.Connection(":memory:")
+    scratch.execute(queries.schema("sqlite"))
+    return reconcile.entries(scratch.execute)
+
+
+# A child process must not close connections it inherited: that would cancel the parent's locks.
+_alive: weakref.WeakSet[SqliteDriver] = weakref.WeakSet()
+_inherited: list[Any] = []
+
+
+def _keep_inherited() -> None:
+    _inherited.extend((driver, vars(driver).copy()) for driver in list(_alive))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keep_inherited)

@@ -1,0 +1,98 @@
+"""Where a conversation stands, as seen under its lock; every step begins here."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, NamedTuple
+
+from holdfast import errors
+from holdfast.store import bodies, port
+
+
+class State(NamedTuple):
+    """The row of a conversation, its head, and which of its sessions was asked for."""
+
+    key: int
+    id: str
+    owner: str
+    source: str
+    title: str | None
+    head: int
+    head_id: str
+    live: int | None
+    epoch: int
+    last_seq: int
+    compaction_epoch: int | None
+    redo_epoch: int | None
+    forked_at: int
+    origin: int | None
+    forked_epoch: int | None
+    asked: int
+
+
+def lock(tx: port.Tx, session_id: str) -> State:
+    """The conversation of any of its session ids, locked until the transaction ends."""
+    return _found(tx, session_id, tx.one("lock_conversation", id=bodies.checked_id(session_id)))
+
+
+def look(tx: port.Tx, session_id: str) -> State:
+    """The same without the lock, for readers."""
+    return _found(tx, session_id, tx.one("look_conversation", id=bodies.checked_id(session_id)))
+
+
+def _found(tx: port.Tx, session_id: str, row: port.Row | None) -> State:
+    if row is not None:
+        return State(*row)
+    raise missing(tx, session_id)
+
+
+def missing(tx: port.Tx, session_id: str) -> errors.NoSuchSession:
+    """The right error for an id nobody knows."""
+    if tx.one("tombstone", id=session_id):
+        return errors.ConversationDeleted(session_id)
+    return errors.NoSuchSession(session_id)
+
+
+_SAME: Any = object()
+
+
+def moved(
+    tx: port.Tx,
+    here: State,
+    *,
+    head: int | None = None,
+    live: int | None = _SAME,
+    compaction_epoch: int | None = _SAME,
+    redo_epoch: int | None = _SAME,
+) -> State:
+    """Change head, end or view; the epoch rises with it. This is the only place that does."""
+    after = here._replace(
+        epoch=here.epoch + 1,
+        head=here.head if head is None else head,
+        live=here.live if live is _SAME else live,
+        compaction_epoch=here.compaction_epoch if compaction_epoch is _SAME else compaction_epoch,
+        redo_epoch=here.redo_epoch if redo_epoch is _SAME else redo_epoch,
+    )
+    changed = tx.run(
+        "conversation_moves",
+        key=here.key,
+        epoch=here.epoch,
+        head=after.head,
+        live=after.live,
+        compaction_epoch=after.compaction_epoch,
+        redo_epoch=after.redo_epoch,
+    )
+    if changed != 1:
+        raise errors.Superseded(here.head_id, here.epoch)
+    return after
+
+
+def mint_session_id(now: float) -> str:
+    """Ids look like 20260527_234659_e65f0e: when it began (UTC), and six characters of chance."""
+    return time.strftime("%Y%m%d_%H%M%S", time.gmtime(now)) + "_" + os.urandom(3).hex()
+
+
+def mint_uid() -> str:
+    """Ordered by time, so that the index of uids grows at its end."""
+    return f"{time.time_ns():016x}{os.urandom(4).hex()}"

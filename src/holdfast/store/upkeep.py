@@ -1,0 +1,37 @@
+"""Housekeeping of rows that were brought from elsewhere or left behind. Nobody's message is lost by it."""
+
+from __future__ import annotations
+
+from holdfast import errors
+from holdfast.store import compactions, erase, leases, port, sessions, state
+
+GHOST_AGE = 24 * 3600.0
+
+
+def finalize_orphans(tx: port.Tx, older_than_days: float, now: float) -> int:
+    """End live continuations nothing stands behind; a later message resumes them all the same."""
+    ended = 0
+    for (session_id,) in tx.all("orphan_candidates", before=now - older_than_days * 86_400):
+        here = state.lock(tx, session_id)
+        base = compactions.current(tx, here)
+        if (base is None or not base.summary) and not _leased(tx, session_id):
+            ended += sessions.end(tx, session_id, "orphaned_compression", now, whole=False)
+    return ended
+
+
+def prune_ghosts(tx: port.Tx, now: float) -> int:
+    """Remove conversations that never had a message. No tombstone: nobody ever wrote to them."""
+    removed = 0
+    for key, conversation_id in tx.all("ghosts", before=now - GHOST_AGE):
+        state.lock(tx, conversation_id)
+        if not _leased(tx, conversation_id):
+            erase.remove(tx, key)
+            removed += 1
+    return removed
+
+
+def _leased(tx: port.Tx, session_id: str) -> bool:
+    try:
+        return any(leases.holder_name(tx, session_id, purpose) for purpose in leases.PURPOSES)
+    except errors.LeasesUnavailable:
+        return False

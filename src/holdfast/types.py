@@ -1,0 +1,284 @@
+"""The values everything else speaks in: frozen, and knowing nothing of storage or providers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Literal, overload
+
+import msgspec
+
+Role = Literal["system", "user", "assistant", "tool"]
+ROLES: tuple[Role, ...] = ("system", "user", "assistant", "tool")
+
+Content = str | list[dict[str, Any]]
+Purpose = Literal["compact", "turn"]
+
+
+class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One call the model asked for. Arguments are kept as the model gave them, valid JSON or not."""
+
+    id: str
+    name: str = ""
+    arguments: str | dict[str, Any] = ""
+
+
+class Body(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is stored of a message beside its columns; keys this version does not know are ignored."""
+
+    content: Content = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+
+
+_decode = msgspec.json.Decoder(Body).decode
+
+
+class Message(msgspec.Struct, frozen=True, dict=True):
+    """A message of the log. Its body is decoded when it is looked at, not when it is read."""
+
+    seq: int
+    uid: str
+    session_id: str
+    role: Role
+    at: float
+    body: str
+
+    @cached_property
+    def _decoded(self) -> Body:
+        return _decode(self.body) if self.body else Body()
+
+    @property
+    def content(self) -> Content:
+        return self._decoded.content
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        return self._decoded.tool_calls
+
+    @property
+    def tool_call_id(self) -> str | None:
+        return self._decoded.tool_call_id
+
+    @property
+    def redacted(self) -> bool:
+        return not self.body
+
+
+class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message on its way into the log."""
+
+    role: Role
+    content: Content = ""
+    uid: str | None = None
+    tool_calls: Sequence[ToolCall | Mapping[str, Any]] = ()
+    tool_call_id: str | None = None
+    at: float | None = None
+
+
+class NewConversation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a conversation needs to be born together with its first message."""
+
+    source: str
+    model: str | None = None
+    title: str | None = None
+    owner: str = ""
+    route: str | None = None
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """An acknowledged append: the message is in the log, on disk, at this seq."""
+
+    seq: int
+    uid: str
+    session_id: str
+    conversation_id: str
+    epoch: int
+    moved_from: str | None = None
+    duplicate: bool = False
+    resumed: bool = False
+
+
+class Session(msgspec.Struct, frozen=True):
+    """One segment of a conversation."""
+
+    id: str
+    conversation_id: str
+    ordinal: int
+    parent_session_id: str | None
+    owner: str
+    source: str
+    model: str | None
+    title: str | None
+    started_at: float
+    ended_at: float | None
+    end_reason: str | None
+    first_seq: int
+    last_seq: int
+    active_at: float
+
+    @property
+    def live(self) -> bool:
+        return self.ended_at is None
+
+    @property
+    def message_count(self) -> int:
+        return self.last_seq - self.first_seq + 1
+
+
+class Conversation(msgspec.Struct, frozen=True):
+    """The durable thing: where it stands now."""
+
+    id: str
+    owner: str
+    source: str
+    title: str | None
+    created_at: float
+    head_id: str
+    live: bool
+    epoch: int
+    last_seq: int
+    compaction_epoch: int | None
+    redo_epoch: int | None
+    forked_from: str | None
+    forked_at: int | None
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """Where a conversation stood when slow work on it began. A commit compares against it."""
+
+    conversation_id: str
+    head_id: str
+    epoch: int
+    last_seq: int
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """The right to do slow work on a conversation, and where that conversation stood when it was given."""
+
+    snapshot: Snapshot
+    purpose: Purpose
+    token: int
+    holder: str
+    ttl: float
+
+    @property
+    def conversation_id(self) -> str:
+        return self.snapshot.conversation_id
+
+
+class LeaseHeld(msgspec.Struct, frozen=True):
+    """A lease as others see it."""
+
+    conversation_id: str
+    purpose: Purpose
+    token: int
+    holder: str
+    host: str
+    pid: int
+    expires_in: float
+    state: Literal["held", "expired", "dead"]
+    snap_seq: int
+
+
+class Compaction(msgspec.Struct, frozen=True):
+    """Everything up to cut_seq is represented by this summary and these pinned messages."""
+
+    epoch: int
+    base_epoch: int | None
+    session_id: str
+    cut_seq: int
+    seen_seq: int
+    token: int | None
+    at: float
+    summary: str
+    pinned: tuple[int, ...] = ()
+    ledger: dict[str, Any] = {}
+
+
+class Hide(msgspec.Struct, frozen=True):
+    """A range of turns taken out of the context by /undo; it can be shown again."""
+
+    epoch: int
+    from_seq: int
+    to_seq: int
+    shown_epoch: int | None
+
+
+class Route(msgspec.Struct, frozen=True):
+    """A chat key and the conversation it names (None: the next message begins a new one)."""
+
+    key: str
+    conversation_id: str | None
+    version: int
+
+
+class Context(Sequence[Message]):
+    """What the model sees: pinned messages, summary, and everything after the cut. Computed, never stored."""
+
+    __slots__ = ("compaction", "conversation_id", "cut_seq", "epoch", "last_seq", "messages", "running", "session_id")
+
+    def __init__(
+        self,
+        messages: Sequence[Message],
+        *,
+        conversation_id: str,
+        session_id: str,
+        epoch: int,
+        last_seq: int,
+        cut_seq: int = 0,
+        compaction: Compaction | None = None,
+        running: frozenset[str] = frozenset(),
+    ) -> None:
+        self.messages = tuple(messages)
+        self.conversation_id = conversation_id
+        self.session_id = session_id
+        self.epoch = epoch
+        self.last_seq = last_seq
+        self.cut_seq = cut_seq
+        self.compaction = compaction
+        self.running = running
+
+    @property
+    def summary(self) -> str | None:
+        return self.compaction.summary if self.compaction else None
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:
+        return self.messages[index]
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.messages)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Context of {self.conversation_id}: {len(self)} messages, epoch {self.epoch}, last_seq {self.last_seq}>"
+        )
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """One promise found broken, and where."""
+
+    promise: str
+    conversation_id: str
+    detail: str
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What fsck found."""
+
+    conversations: int
+    sessions: int
+    messages: int
+    violations: tuple[Violation, ...]
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        return not self.violations
