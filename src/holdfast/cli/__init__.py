@@ -13,4 +13,7 @@ def main() -> None:
     if sys.argv[1:] in (["--version"], ["-V"]):
         print(f"holdfast {holdfast.__version__}")
         return
-    importlib.import_module("holdfast.cli.program").run()
+    try:
+        importlib.import_module("holdfast.cli.program").run()
+    except KeyboardInterrupt:  # while loading
+        sys.exit(130)

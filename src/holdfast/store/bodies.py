@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
+import itertools
+import os
+import time
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -12,6 +15,7 @@ from holdfast import errors, types
 
 MAX_BODY = 64 * 1024 * 1024
 MAX_ID = 200
+PLAIN = 1024 * 1024
 
 # Sorted keys: the same content always gives the same text, and so the same answer to a repeated uid.
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -27,13 +31,42 @@ class Prepared(msgspec.Struct, frozen=True):
     body: str
 
 
-def prepare(message: types.NewMessage, uid: str, at: float) -> Prepared:
-    if message.role not in types.ROLES:
-        raise errors.MessageInvalid(f"The role {errors.shown(message.role)} is none of {', '.join(types.ROLES)}.")
-    if message.uid is not None:
-        checked_id(message.uid, "uid")
+def prepare(message: types.NewMessage, now: float) -> Prepared:
+    role, uid, at = message.role, message.uid, message.at
+    if role not in types.ROLES:
+        raise errors.MessageInvalid(f"The role {errors.shown(role)} is none of {', '.join(types.ROLES)}.")
     body = encode(message.content, message.tool_calls, message.tool_call_id)
-    return Prepared(message.uid or uid, message.uid is None, message.role, at, body)
+    return Prepared(
+        mint_uid() if uid is None else checked_id(uid, "uid"),
+        uid is None,
+        role,
+        now if at is None else _checked_time(at),
+        body,
+    )
+
+
+_process = os.urandom(4).hex()
+_minted = itertools.count(int.from_bytes(os.urandom(2), "big"))
+
+
+def _new_process() -> None:
+    global _process  # noqa: PLW0603 -- a forked child must not mint its parent's uids
+    _process = os.urandom(4).hex()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_process)
+
+
+def mint_uid() -> str:
+    """Ordered by time, so that the index of uids grows at its end; then the process, and a count."""
+    return f"{time.time_ns():016x}{_process}{next(_minted) & 0xFFFF:04x}"
+
+
+def _checked_time(at: object) -> float:
+    if isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at < 1e12:
+        raise errors.MessageInvalid("`at` is a time in Unix seconds.")
+    return float(at)
 
 
 def encode(
@@ -42,6 +75,18 @@ def encode(
     tool_call_id: str | None = None,
 ) -> str:
     """The body as JSON text, or MessageInvalid saying what is wrong with it."""
+    # Nearly every message: plain text needs no looking at, and this is on the path of each of them.
+    if type(content) is str and len(content) < PLAIN and not tool_calls and tool_call_id is None:
+        try:
+            return f'{{"content":{_encode(content).decode()}}}'
+        except UnicodeEncodeError:
+            raise errors.MessageInvalid("The message holds text that is not valid Unicode.") from None
+    return _encode_any(content, tool_calls, tool_call_id)
+
+
+def _encode_any(
+    content: object, tool_calls: Sequence[types.ToolCall | Mapping[str, Any]], tool_call_id: str | None
+) -> str:
     try:
         calls = tuple(tool_call(call) for call in tool_calls or ())
         body = types.Body(_content(content), calls, tool_call_id)
@@ -63,9 +108,6 @@ def encode(
 
 
 def _comes_back(text: bytes) -> None:
-    # Only structure can fail to come back; plain text, which is nearly every message, cannot.
-    if text.startswith(b'{"content":"') and b'"tool_call' not in text:
-        return
     try:
         msgspec.json.decode(text, type=types.Body)
     except (msgspec.DecodeError, RecursionError):
@@ -110,5 +152,4 @@ def checked_id(text: object, what: str = "id") -> str:
 
 def digest(conversation_id: str, seq: int, uid: str, role: str, body: str) -> bytes:
     """Covers where a message stands as well as what it says: a row in the wrong place does not verify."""
-    head = f"{conversation_id}\0{seq}\0{uid}\0{role}\0"
-    return hashlib.blake2b((head + body).encode(), digest_size=16).digest()
+    return blake2b(f"{conversation_id}\0{seq}\0{uid}\0{role}\0{body}".encode(), digest_size=16).digest()

@@ -19,7 +19,6 @@ from holdfast.store import (
     erase,
     fsck,
     hides,
-    leases,
     lineage,
     locks,
     log,
@@ -232,30 +231,15 @@ class SessionDB(locks.Leases):
         expect_head: bool = False,
         create: types.NewConversation | None = None,
         lease: types.Lease | None = None,
-    ) -> Callable[[port.Tx], list[types.Receipt]]:
-        """An append checked and encoded, to be run in a transaction with others. May be run again."""
+    ) -> log.Append:
+        """An append checked and encoded, to be run in a transaction with others."""
         now = self._clock()
-        prepared = [_prepared(_new_message(message), now) for message in messages]
         request = None
         if create is not None:
             request = self._request(session_id or state.mint_session_id(now), create)
-        target = bodies.checked_id(request.id if request and session_id is None else session_id)
-        # Uids minted just now cannot be known yet, so the first attempt need not look for them.
-        attempts = iter([all(message.minted for message in prepared)])
-
-        def step(tx: port.Tx) -> list[types.Receipt]:
-            return log.append(
-                tx,
-                target,
-                prepared,
-                expect_head=expect_head,
-                create=request,
-                lease=lease,
-                first_attempt=next(attempts, False),
-                now=now,
-            )
-
-        return step
+            session_id = request.id
+        prepared = [bodies.prepare(_new_message(message), now) for message in messages]
+        return log.Append(bodies.checked_id(session_id), prepared, expect_head, request, lease, now)
 
     def context(self, session_id: str, upto: int | None = None) -> types.Context:
         """What the model sees: pinned messages, summary, and all that came after the cut, in one snapshot."""
@@ -445,18 +429,6 @@ def _new_message(message: types.NewMessage | Mapping[str, Any]) -> types.NewMess
             else "A message needs a role."
         )
     return types.NewMessage(**message)
-
-
-def _prepared(message: types.NewMessage, now: float) -> bodies.Prepared:
-    return bodies.prepare(message, state.mint_uid(), _time(message.at, now))
-
-
-def _time(at: float | None, now: float) -> float:
-    if at is None:
-        return now
-    if isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at < 1e12:
-        raise errors.MessageInvalid("`at` is a time in Unix seconds.")
-    return float(at)
 
 
 def _whole(*numbers: int | None) -> None:

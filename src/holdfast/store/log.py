@@ -18,39 +18,53 @@ class Request(types.NewConversation, frozen=True, kw_only=True):
     id: str
 
 
-def append(
-    tx: port.Tx,
-    session_id: str,
-    messages: Sequence[bodies.Prepared],
-    *,
-    expect_head: bool = False,
-    create: Request | None = None,
-    lease: types.Lease | None = None,
-    first_attempt: bool = False,
-    now: float,
-) -> list[types.Receipt]:
-    """Append a batch: known uids return what is stored, the others get the next numbers in order."""
-    row = tx.one("lock_conversation", id=session_id)
-    if row is None:
-        if create is None:
-            raise state.missing(tx, session_id)
-        here = _born(tx, create, now)
-    else:
-        here = state.State(*row)
-    if expect_head and here.asked != here.head:
-        raise errors.Superseded(here.head_id, here.epoch)
-    if lease is not None:
-        leases.check_held(tx, here, lease)
-    known = {} if first_attempt or row is None else _known(tx, here, messages)
-    resumed = here.live is None and len(known) < len({message.uid for message in messages})
-    if resumed:
-        here = sessions.continue_(tx, here, now)
-    stored = _write(tx, here, messages, known)
-    moved_from = session_id if here.asked != here.head else None
-    return [
-        types.Receipt(seq, message.uid, session, here.id, here.epoch, moved_from, duplicate, resumed)
-        for message, (seq, session, duplicate) in zip(messages, stored, strict=True)
-    ]
+class Append:
+    """An append checked and encoded, to be run in a transaction, alone or with others; it may run again."""
+
+    __slots__ = ("create", "expect_head", "fresh", "lease", "messages", "now", "session_id")
+
+    def __init__(
+        self,
+        session_id: str,
+        messages: Sequence[bodies.Prepared],
+        expect_head: bool,
+        create: Request | None,
+        lease: types.Lease | None,
+        now: float,
+    ) -> None:
+        self.session_id = session_id
+        self.messages = messages
+        self.expect_head = expect_head
+        self.create = create
+        self.lease = lease
+        self.now = now
+        # Uids minted just now cannot be known yet, so the first attempt need not look for them.
+        self.fresh = all(message.minted for message in messages)
+
+    def __call__(self, tx: port.Tx) -> list[types.Receipt]:
+        """Known uids return what is stored, the others get the next numbers in order."""
+        fresh, self.fresh = self.fresh, False
+        messages, row = self.messages, tx.one("lock_conversation", id=self.session_id)
+        here = state.State(*row) if row is not None else self._born(tx)
+        if self.expect_head and here.asked != here.head:
+            raise errors.Superseded(here.head_id, here.epoch)
+        if self.lease is not None:
+            leases.check_held(tx, here, self.lease)
+        known = {} if fresh or row is None else _known(tx, here, messages)
+        resumed = here.live is None and any(message.uid not in known for message in messages)
+        if resumed:
+            here = sessions.continue_(tx, here, self.now)
+        stored = _write(tx, here, messages, known)
+        moved_from = self.session_id if here.asked != here.head else None
+        return [
+            types.Receipt(seq, message.uid, session, here.id, here.epoch, moved_from, duplicate, resumed)
+            for message, (seq, session, duplicate) in zip(messages, stored, strict=True)
+        ]
+
+    def _born(self, tx: port.Tx) -> state.State:
+        if self.create is None:
+            raise state.missing(tx, self.session_id)
+        return _born(tx, self.create, self.now)
 
 
 def _born(tx: port.Tx, create: Request, now: float) -> state.State:
@@ -85,9 +99,6 @@ def _known(tx: port.Tx, here: state.State, messages: Sequence[bodies.Prepared]) 
 def _write(
     tx: port.Tx, here: state.State, messages: Sequence[bodies.Prepared], known: dict[str, Stored]
 ) -> list[Stored]:
-    new = len({message.uid for message in messages} - known.keys())
-    if new:
-        tx.run("log_grows", key=here.key, last_seq=here.last_seq + new)
     seq = here.last_seq
     results: list[Stored] = []
     for message in messages:

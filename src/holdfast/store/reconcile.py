@@ -44,10 +44,7 @@ def is_current(execute: Execute, plan: Plan) -> bool:
         raise errors.SchemaTooNew(found, plan.format)
     if found < plan.format or ("table", "meta") not in entries(execute):
         return False
-    known = dict(
-        (key, value)
-        for key, value in execute("SELECT key, value FROM meta WHERE key IN ('schema_revision', 'schema_cookie')")
-    )
+    known = {row[0]: row[1] for row in execute("SELECT key, value FROM meta WHERE key LIKE 'schema_%'")}
     # A newer version's additions bear its cookie, and are none of this version's business.
     same = known.get("schema_cookie") == str(_value(execute, "PRAGMA schema_version"))
     return same and int(known.get("schema_revision", 0)) >= plan.revision

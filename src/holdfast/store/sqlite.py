@@ -59,46 +59,45 @@ def translated(error: apsw.Error) -> errors.StoreError:
 class Transaction:
     """One transaction on one connection."""
 
-    def __init__(
-        self, connection: apsw.Connection, sql: dict[str, str], operation: str, clock: Callable[[], float] | None
-    ) -> None:
-        self._connection = connection
-        self._execute = connection.execute
+    def __init__(self, connection: apsw.Connection, sql: dict[str, str], clock: Callable[[], float] | None) -> None:
+        self.operation = "read"
+        # One cursor for all: a new one for every statement costs more than the statement.
+        self.execute = connection.cursor().execute
+        self.connection = connection
         self._sql = sql
-        self._operation = operation
         self._clock = clock
 
     def one(self, query: str, /, **values: Any) -> port.Row | None:
         try:
-            return self._execute(self._sql[query], values).fetchone()
+            return self.execute(self._sql[query], values).fetchone()
         except apsw.Error as error:
             raise translated(error) from error
 
     def all(self, query: str, /, **values: Any) -> list[port.Row]:
         try:
-            return self._execute(self._sql[query], values).fetchall()
+            return self.execute(self._sql[query], values).fetchall()
         except apsw.Error as error:
             raise translated(error) from error
 
     def run(self, query: str, /, **values: Any) -> int:
         try:
-            self._execute(self._sql[query], values)
+            self.execute(self._sql[query], values)
         except apsw.Error as error:
             raise translated(error) from error
         if points.hook is not None:
-            points.reach(self._operation, query)
-        return self._connection.changes()
+            points.reach(self.operation, query)
+        return self.connection.changes()
 
     @contextlib.contextmanager
     def savepoint(self) -> Iterator[None]:
-        self._execute("SAVEPOINT step")
+        self.execute("SAVEPOINT step")
         try:
             yield
         except BaseException:
-            self._execute("ROLLBACK TO step")
-            self._execute("RELEASE step")
+            self.execute("ROLLBACK TO step")
+            self.execute("RELEASE step")
             raise
-        self._execute("RELEASE step")
+        self.execute("RELEASE step")
 
     @property
     def clock(self) -> holders.Timeline:
@@ -132,9 +131,10 @@ class SqliteDriver:
         self._pid = os.getpid()
         self._closed = False
         self._writing = threading.RLock()
-        self._idle: list[tuple[int, apsw.Connection]] = []
+        self._idle: list[tuple[int, Transaction]] = []
         self._generation = 0
-        self._files: tuple[tuple[int, int], ...] = ()
+        self._log_path = self.path + "-wal"
+        self._files: tuple[int, ...] = ()
         self._line: turnstile.Turnstile | None = None
         _alive.add(self)
         with _translating():
@@ -151,12 +151,13 @@ class SqliteDriver:
             if self._line is None:
                 self._line = turnstile.Turnstile(self.path + ".queue")
         self._writer = self._connect(reader=False)
+        self._tx = Transaction(self._writer, self._sql, self._clock)
         try:
             self._prepare_schema()
         except BaseException:
             self._writer.close()
             raise
-        self._files = self._files_now()
+        self._files = () if self.memory else self._files_now()
 
     def _connect(self, *, reader: bool) -> apsw.Connection:
         flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if self.memory else 0)
@@ -202,7 +203,7 @@ class SqliteDriver:
         if self._line is None:
             yield
             return
-        self._line.enter(time.monotonic() + self._write_timeout)
+        self._line.enter(self._write_timeout)
         try:
             yield
         finally:
@@ -219,21 +220,21 @@ class SqliteDriver:
 
     def _drop_connections(self) -> None:
         while self._idle:
-            self._idle.pop()[1].close()
+            self._idle.pop()[1].connection.close()
         self._writer.close()
 
     # --- writing -------------------------------------------------------------------------------------
 
     def write(self, operation: str, step: Callable[[port.Tx], T]) -> T:
-        self._check_usable()
-        deadline = time.monotonic() + self._write_timeout
+        if self._pid != os.getpid():
+            raise errors.StoreForked()
         if not self._writing.acquire(timeout=self._write_timeout):
             raise errors.StoreBusy()
         try:
-            self._check_usable()
+            self._check_open()
             for _ in range(ATTEMPTS):
-                result = self._attempt(operation, step, deadline)
-                if self._files_now() == self._files:
+                result = self._attempt(operation, step)
+                if self.memory or self._files_now() == self._files:
                     return result
                 # Committed into a file nobody can reach any more: not acknowledged, done again.
                 self._reopen()
@@ -243,21 +244,22 @@ class SqliteDriver:
         finally:
             self._writing.release()
 
-    def _attempt(self, operation: str, step: Callable[[port.Tx], T], deadline: float) -> T:
-        line = self._line
+    def _attempt(self, operation: str, step: Callable[[port.Tx], T]) -> T:
+        line, tx = self._line, self._tx
         if line is not None:
-            line.enter(deadline)
+            line.enter(self._write_timeout)
         try:
+            tx.operation = operation
             if points.hook is not None:
                 points.reach(operation, "queued")
-            self._begin(deadline)
+            self._begin()
             try:
                 if points.hook is not None:
                     points.reach(operation, "begun")
-                result = step(Transaction(self._writer, self._sql, operation, self._clock))
+                result = step(tx)
                 if points.hook is not None:
                     points.reach(operation, "committing")
-                self._writer.execute("COMMIT")
+                tx.execute("COMMIT")
             except BaseException:
                 self._roll_back()
                 raise
@@ -268,35 +270,49 @@ class SqliteDriver:
             if line is not None:
                 line.leave()
 
-    def _begin(self, deadline: float) -> None:
+    def _begin(self) -> None:
+        try:
+            self._tx.execute("BEGIN IMMEDIATE")
+        except apsw.BusyError:
+            self._begin_patiently()
+
+    def _begin_patiently(self) -> None:
+        """The front of the line, and still locked: a foreign program writes, or there is no line."""
+        deadline = time.monotonic() + self._write_timeout
         while True:
+            time.sleep(random.uniform(0.0002, 0.004))
             try:
-                self._writer.execute("BEGIN IMMEDIATE")
+                self._tx.execute("BEGIN IMMEDIATE")
                 return
             except apsw.BusyError:
-                # The front of the line, and still locked: a foreign program writes, or there is no line.
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(random.uniform(0.0002, 0.004))
 
     def _roll_back(self) -> None:
         if not self._writer.get_autocommit():
             with contextlib.suppress(apsw.Error):
-                self._writer.execute("ROLLBACK")
+                self._tx.execute("ROLLBACK")
 
-    def _files_now(self) -> tuple[tuple[int, int], ...]:
-        if self.memory:
-            return ()
+    def _files_now(self) -> tuple[int, ...]:
+        """Which files are at the paths now."""
         try:
-            main, log = os.stat(self.path), os.stat(self.path + "-wal")
+            main, log = os.stat(self.path), os.stat(self._log_path)
         except FileNotFoundError:
-            return ((0, 0),)
-        return ((main.st_dev, main.st_ino), (log.st_dev, log.st_ino))
+            return ()
+        return (main.st_ino, log.st_ino, main.st_dev, log.st_dev)
 
     def _reopen(self) -> None:
+        self._files = ()
         self._drop_connections()
         self._generation += 1
         self._open(create=False)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise errors.StoreClosed()
+        # Lost when the file was gone the last time; it may have come back.
+        if not self._files and not self.memory:
+            self._reopen()
 
     # --- reading -------------------------------------------------------------------------------------
 
@@ -305,34 +321,34 @@ class SqliteDriver:
         if self.memory:
             return self._read_in_memory(step)
         if self._files_now() != self._files:
-            with self._writing:
+            with self._writing, _translating():
                 if self._files_now() != self._files:
                     self._reopen()
         with _translating():
-            generation, connection = self._reader()
+            generation, tx = self._reader()
             try:
-                connection.execute("BEGIN")
-                return step(Transaction(connection, self._sql, "read", self._clock))
+                tx.execute("BEGIN")
+                return step(tx)
             finally:
-                self._put_back(generation, connection)
+                self._put_back(generation, tx)
 
-    def _reader(self) -> tuple[int, apsw.Connection]:
+    def _reader(self) -> tuple[int, Transaction]:
         try:
             return self._idle.pop()
         except IndexError:
-            return self._generation, self._connect(reader=True)
+            return self._generation, Transaction(self._connect(reader=True), self._sql, self._clock)
 
-    def _put_back(self, generation: int, connection: apsw.Connection) -> None:
-        if not connection.get_autocommit():
-            connection.execute("ROLLBACK")
+    def _put_back(self, generation: int, tx: Transaction) -> None:
+        if not tx.connection.get_autocommit():
+            tx.execute("ROLLBACK")
         if len(self._idle) < READERS and generation == self._generation and not self._closed:
-            self._idle.append((generation, connection))
+            self._idle.append((generation, tx))
         else:
-            connection.close()
+            tx.connection.close()
 
     def _read_in_memory(self, step: Callable[[port.Tx], T]) -> T:
         with self._writing, _translating():
-            return step(Transaction(self._writer, self._sql, "read", self._clock))
+            return step(self._tx)
 
     # --- facts ---------------------------------------------------------------------------------------
 

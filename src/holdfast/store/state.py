@@ -91,8 +91,3 @@ def moved(
 def mint_session_id(now: float) -> str:
     """Ids look like 20260527_234659_e65f0e: when it began (UTC), and six characters of chance."""
     return time.strftime("%Y%m%d_%H%M%S", time.gmtime(now)) + "_" + os.urandom(3).hex()
-
-
-def mint_uid() -> str:
-    """Ordered by time, so that the index of uids grows at its end."""
-    return f"{time.time_ns():016x}{os.urandom(4).hex()}"

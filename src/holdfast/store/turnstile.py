@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from queue import Empty, SimpleQueue
 
 from holdfast import errors
@@ -29,15 +28,15 @@ class Turnstile:
         self._held = -1
         self._waiter: _Waiter | None = None
 
-    def enter(self, deadline: float) -> None:
-        """Come to the front, or raise StoreBusy when the deadline (monotonic) has passed."""
+    def enter(self, timeout: float) -> None:
+        """Come to the front, or raise StoreBusy when that takes longer."""
         if fcntl is None:
             return
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._held = self._fd
         except BlockingIOError:
-            self._held = self._wait(deadline)
+            self._held = self._wait(timeout)
 
     def leave(self) -> None:
         if fcntl is not None and self._held >= 0:
@@ -50,10 +49,10 @@ class Turnstile:
         if self._waiter:
             self._waiter.dismiss()
 
-    def _wait(self, deadline: float) -> int:
+    def _wait(self, timeout: float) -> int:
         waiter = self._waiter or _Waiter(self._path)
         self._waiter = waiter
-        if waiter.wait(deadline):
+        if waiter.wait(timeout):
             return waiter.fd
         # It stays in line until it gets through, lets go at once and ends; the next wait has a new one.
         self._waiter = None
@@ -75,10 +74,10 @@ class _Waiter(threading.Thread):
         self._given_up = False
         self.start()
 
-    def wait(self, deadline: float) -> bool:
+    def wait(self, timeout: float) -> bool:
         self._asked.put(True)
         try:
-            return self._granted.get(timeout=max(0.0, deadline - time.monotonic()))
+            return self._granted.get(timeout=timeout)
         except Empty:
             with self._guard:
                 self._given_up = self._granted.empty()

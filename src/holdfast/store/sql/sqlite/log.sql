@@ -1,9 +1,5 @@
--- name: log_grows
--- The conversation's counter moves first; the rows that fill it follow in the same transaction.
-UPDATE conversations SET last_seq = :last_seq, tip = (key << 32) + :last_seq WHERE key = :key;
-
 -- name: message_insert
--- One message at its seq.
+-- One message at its seq; a trigger counts it in its conversation.
 INSERT INTO messages (id, session, uid, role, at, body, digest)
 VALUES ((:conversation << 32) + :seq, :session, :uid, :role, :at, :body, :digest);
 

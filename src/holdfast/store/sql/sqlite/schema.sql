@@ -245,12 +245,12 @@ BEGIN SELECT raise(ABORT, 'a message joins a live session'); END;
 
 CREATE TRIGGER message_is_the_next
 BEFORE INSERT ON messages
-WHEN coalesce(
-       (SELECT (NEW.id & 4294967295) > last_seq OR (NEW.id & 4294967295) <= coalesce(forked_at, 0)
-            OR ((NEW.id & 4294967295) <> coalesce(forked_at, 0) + 1
-                AND NOT EXISTS (SELECT 1 FROM messages WHERE id = NEW.id - 1))
-          FROM conversations WHERE key = NEW.id >> 32), 1)
+WHEN NEW.id IS NOT (SELECT (key << 32) + last_seq + 1 FROM conversations WHERE key = NEW.id >> 32)
 BEGIN SELECT raise(ABORT, 'messages are numbered without a gap'); END;
+
+CREATE TRIGGER message_is_counted
+AFTER INSERT ON messages
+BEGIN UPDATE conversations SET last_seq = last_seq + 1, tip = NEW.id WHERE key = NEW.id >> 32; END;
 
 CREATE TRIGGER message_is_only_redacted
 BEFORE UPDATE ON messages

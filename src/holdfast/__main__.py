@@ -1,0 +1,8 @@
+"""`python -m holdfast` is the program."""
+
+from __future__ import annotations
+
+from holdfast import cli
+
+if __name__ == "__main__":
+    cli.main()

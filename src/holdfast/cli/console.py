@@ -1,0 +1,109 @@
+"""Where the program writes: data to standard output, everything else to standard error.
+
+What a terminal can show is asked once. A pipe or a file gets plain text of any width, without colour.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any, NamedTuple, TextIO
+
+from holdfast import config
+from holdfast.cli import text
+
+
+class Glyphs(NamedTuple):
+    """What lines and marks are drawn with."""
+
+    fork: str = "├─ "
+    last: str = "└─ "
+    pipe: str = "│  "
+    rule: str = "─"
+    live: str = "●"
+    ended: str = "○"
+    cut: str = "◆"
+    dash: str = "–"
+    more: str = "…"
+    dot: str = "·"
+
+
+ASCII = Glyphs("|- ", "`- ", "|  ", "-", "*", "o", "#", "-", "...", "-")
+COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
+
+
+class Console:
+    """One run of the program, as its user sees it."""
+
+    def __init__(self, settings: config.Settings) -> None:
+        self.settings = settings
+        self.out, self.err = _prepared(sys.stdout), _prepared(sys.stderr)
+        self.tty = _is_tty(self.out)
+        self.colour = self.tty and settings.colour
+        self.glyphs = _glyphs(self.out)
+        self.width = settings.columns or (_width(self.out) if self.tty else None)
+
+    def print(self, line: str = "") -> None:
+        """A line of data. It must be safe already: see text.safe."""
+        print(line, file=self.out)
+
+    def json(self, value: Any) -> None:
+        """Data for programs. All ASCII, so it is safe on every terminal and in every encoding."""
+        print(json.dumps(value, indent=2).replace("\x7f", "\\u007f"), file=self.out)
+
+    def note(self, line: object) -> None:
+        """Anything that is not data: one line on standard error."""
+        print(text.safe(line), file=self.err, flush=True)
+
+    def progress(self, line: str) -> None:
+        """A line that replaces itself, only where somebody is watching; an empty one takes it away."""
+        if _is_tty(self.err):
+            print(f"\r\x1b[K{text.safe(line)}", end="", file=self.err, flush=True)
+
+    def style(self, line: str, *names: str) -> str:
+        if not self.colour:
+            return line
+        return f"\x1b[{';'.join(COLOURS[name] for name in names)}m{line}\x1b[0m"
+
+    def span(self, first: int, last: int) -> str:
+        """A range of messages."""
+        if last < first:
+            return "no messages"
+        return str(first) if first == last else f"{first}{self.glyphs.dash}{last}"
+
+    def clipped(self, line: str, room: int | None) -> str:
+        return line if room is None else text.clipped(line, room, self.glyphs.more)
+
+
+def _prepared(stream: TextIO | None) -> TextIO:
+    """The stream, so that a character it cannot encode is spelled out instead of raising."""
+    if stream is None:  # closed by whoever started the program
+        return open(os.devnull, "w", encoding="utf-8")
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")
+    return stream
+
+
+def _is_tty(stream: TextIO) -> bool:
+    try:
+        return stream.isatty()
+    except ValueError:
+        return False
+
+
+def _glyphs(stream: TextIO) -> Glyphs:
+    try:
+        "".join(Glyphs()).encode(stream.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return ASCII
+    return Glyphs()
+
+
+def _width(stream: TextIO) -> int:
+    try:
+        # Some pseudo-terminals say 0.
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80

@@ -1,0 +1,79 @@
+"""`holdfast sessions list`: one line a conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from holdfast import app, types
+from holdfast.cli import console, lazy, shapes, text
+
+
+@click.command(name="list")
+@lazy.database
+@lazy.as_json
+@click.option("--all", "every", is_flag=True, help="Every session of every conversation, not only the heads.")
+@click.option("--limit", type=click.IntRange(1, 1_000_000), default=50, show_default=True, help="At most this many.")
+@click.pass_obj
+def command(out: console.Console, path: str | None, as_json: bool, every: bool, limit: int) -> None:
+    """List conversations, the most recently active first."""
+    target = path or out.settings.database
+    with app.open_to_look(target) as db:
+        found = db.list_sessions(every=every, limit=limit + 1)
+    shown, more = found[:limit], len(found) > limit
+    if as_json:
+        key, shape = ("sessions", shapes.session) if every else ("conversations", conversation)
+        out.json({"database": target, key: [shape(session) for session in shown], "more": more})
+        return
+    _table(out, shown, every)
+    if not shown:
+        out.note(f"No conversations in {target} yet.")
+    if more:
+        out.note(f"These are the {limit} most recent; see more with --limit.")
+
+
+def conversation(head: types.Session) -> dict[str, Any]:
+    """A conversation, as its newest session tells it."""
+    return {
+        "id": head.conversation_id,
+        "title": head.title,
+        "owner": head.owner,
+        "source": head.source,
+        "messages": head.last_seq,
+        "last_active": head.active_at,
+        "live": head.live,
+        "end_reason": head.end_reason,
+        "head": head.id,
+    }
+
+
+def _table(out: console.Console, sessions: Sequence[types.Session], every: bool) -> None:
+    rows = [_row(session, every) for session in sessions]
+    # A heading is for people: lines in a pipe are counted and cut by programs.
+    if out.tty and rows:
+        rows.insert(0, ("session" if every else "conversation", "messages", "last active", "state", "title"))
+    widths = [max((text.cells(row[column]) for row in rows), default=0) for column in range(4)]
+    for number, (name, messages, active, state, title) in enumerate(rows):
+        start = "  ".join(
+            (
+                text.padded(name, widths[0]),
+                text.padded(messages, widths[1], right=True),
+                text.padded(active, widths[2]),
+                text.padded(state, widths[3]),
+            )
+        )
+        line = out.clipped(f"{start}  {title}".rstrip(), out.width)
+        out.print(out.style(line, "dim") if out.tty and number == 0 else line)
+
+
+def _row(session: types.Session, every: bool) -> tuple[str, str, str, str, str]:
+    state = "live" if session.live else f"ended: {session.end_reason}"
+    return (
+        text.safe(session.id if every else session.conversation_id),
+        f"{session.message_count if every else session.last_seq:,}",
+        text.when(session.active_at),
+        text.clipped(text.safe(state), 30),
+        text.safe(session.title or ""),
+    )

@@ -1,0 +1,90 @@
+"""The `holdfast` program: its commands, and what becomes of errors.
+
+Data goes to standard output, the rest to standard error. Exit codes: 0, 1 (something went wrong),
+2 (used wrongly), 130 (interrupted). An error of Holdfast is one sentence, never a traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+import msgspec
+
+import holdfast
+from holdfast import config, errors
+from holdfast.cli import console, lazy
+
+COMMANDS = {
+    "sessions": ("holdfast.cli.sessions", "List conversations, show one, draw its lineage."),
+    "doctor": ("holdfast.cli.doctor", "Check the store and its surroundings; say what to do."),
+    "demo": ("holdfast.cli.demo", "Race processes on naive tables and on the store; draw what became of both."),
+}
+
+
+@click.group(
+    cls=lazy.LazyGroup,
+    commands_in=COMMANDS,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(holdfast.__version__, "-V", "--version", prog_name="holdfast", message="%(prog)s %(version)s")
+@click.pass_context
+def program(context: click.Context) -> None:
+    """Conversations that last for months, and cannot fork."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+def run() -> NoReturn:
+    """Run the command line of this process and leave with its exit code."""
+    out = console.Console(config.load())
+    try:
+        code = _outcome(sys.argv[1:], out)
+        out.out.flush()
+    except BrokenPipeError:
+        code = 0  # Whoever read has seen enough.
+        _silence(out)
+    except OSError as error:
+        out.note(f"holdfast: the output could not be written: {error.strerror or error}.")
+        code = 1
+        _silence(out)
+    sys.exit(code)
+
+
+def _outcome(arguments: Sequence[str], out: console.Console) -> int:
+    try:
+        with program.make_context("holdfast", list(arguments), obj=out) as context:
+            return program.invoke(context) or 0
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
+    except click.ClickException as error:
+        out.note(_usage(error))
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        out.progress("")
+        out.note("Interrupted.")
+        return 130
+    except errors.HoldfastError as error:
+        out.progress("")
+        out.note(f"holdfast: {error}")
+        return 1
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        out.note("holdfast: something stored cannot be read back. Run `holdfast doctor` to see how much is damaged.")
+        return 1
+
+
+def _usage(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context else "holdfast"
+    return f"{where}: {error.format_message()} Try `{where} --help`."
+
+
+def _silence(out: console.Console) -> None:
+    """Python flushes standard output once more at its end; by then it must lead somewhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, out.out.fileno())
+    os.close(nowhere)

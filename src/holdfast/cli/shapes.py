@@ -1,0 +1,39 @@
+"""Values of the store as the objects that --json prints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast import types
+
+
+def session(value: types.Session) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(value), "live": value.live, "message_count": value.message_count}
+
+
+def conversation(value: types.Conversation) -> dict[str, Any]:
+    return msgspec.structs.asdict(value)
+
+
+def compaction(value: types.Compaction) -> dict[str, Any]:
+    return msgspec.structs.asdict(value)
+
+
+def hide(value: types.Hide) -> dict[str, Any]:
+    return msgspec.structs.asdict(value)
+
+
+def message(value: types.Message) -> dict[str, Any]:
+    return {
+        "seq": value.seq,
+        "uid": value.uid,
+        "session_id": value.session_id,
+        "role": value.role,
+        "at": value.at,
+        "content": value.content,
+        "tool_calls": msgspec.to_builtins(value.tool_calls),
+        "tool_call_id": value.tool_call_id,
+        "redacted": value.redacted,
+    }

@@ -1,0 +1,103 @@
+"""Text that is safe to show, and how much room it takes. Pure: text in, text out.
+
+Whatever comes from the store or the command line may hold codes that move the cursor, recolour the
+terminal or turn the reading direction. Nothing of that kind leaves this program as it came.
+"""
+
+from __future__ import annotations
+
+import datetime
+import unicodedata
+
+# Joiners are part of the spelling of several scripts and of composed emoji, and can do no harm.
+_JOINERS = "\u200c\u200d"
+
+
+def safe(text: object) -> str:
+    """One line: line breaks and tabs become spaces, everything unprintable is spelled out."""
+    line = str(text)
+    return line if line.isprintable() else "".join(map(_shown, line))
+
+
+def safe_lines(text: str) -> list[str]:
+    """The same for text of several lines."""
+    return [safe(line.expandtabs(4)) for line in text.replace("\r\n", "\n").split("\n")]
+
+
+def _shown(character: str) -> str:
+    if character.isprintable() or character in _JOINERS:
+        return character
+    if character.isspace() and character not in "\x1c\x1d\x1e\x1f\x85\v\f":
+        return " "
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def cells(text: str) -> int:
+    """How many columns of a terminal the text takes."""
+    return len(text) if text.isascii() else sum(map(_cell, text))
+
+
+def _cell(character: str) -> int:
+    if character in _JOINERS or unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def clipped(text: str, room: int, mark: str = "…") -> str:
+    """The text, or as much of it as fits with the mark behind it."""
+    if cells(text) <= room:
+        return text
+    taken = max(0, room - cells(mark))
+    return _head(text, taken).rstrip() + mark[: max(0, room)]
+
+
+def _head(text: str, room: int) -> str:
+    used = 0
+    for place, character in enumerate(text):
+        used += _cell(character)
+        if used > room:
+            return text[:place]
+    return text
+
+
+def padded(text: str, room: int, *, right: bool = False) -> str:
+    """The text filled up with spaces."""
+    spaces = " " * (room - cells(text))
+    return spaces + text if right else text + spaces
+
+
+def wrapped(line: str, room: int | None) -> list[str]:
+    """One line broken between words, inside of words that are longer than a line."""
+    if room is None or cells(line) <= room:
+        return [line]
+    lines, rest = [], line
+    while cells(rest) > room:
+        head = _head(rest, room) or rest[0]
+        space = head.rfind(" ")
+        # A line of nothing but its own indent would never come to an end.
+        cut = space if space > 0 and head[:space].strip() else len(head)
+        lines.append(rest[:cut].rstrip())
+        rest = rest[cut:].lstrip(" ")
+    return [*lines, rest] if rest else lines
+
+
+def when(at: float) -> str:
+    """A time as people read it, on this machine's clock."""
+    try:
+        moment = datetime.datetime.fromtimestamp(at, datetime.UTC).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return f"@{at:.0f}"
+    return moment.strftime("%Y-%m-%d %H:%M")
+
+
+def count(number: int, one: str, many: str | None = None) -> str:
+    """`1 message`, `2,000 messages`."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def size(number: int) -> str:
+    """Bytes in the largest unit that leaves at least one."""
+    for unit, step in (("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)):
+        if number >= step:
+            return f"{number / step:.1f} {unit}"
+    return f"{number} B"
