@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 import apsw
@@ -166,8 +167,7 @@ class SqliteDriver:
         # Plans that do not depend on bound values: without this, joins are planned anew at every call.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         if not self.memory and connection.pragma("journal_mode") != "wal":
-            with self._in_line():
-                connection.pragma("journal_mode", "wal")
+            self._in_line(lambda: connection.pragma("journal_mode", "wal"))
         connection.pragma("synchronous", SYNCHRONOUS[self._durability])
         connection.pragma("foreign_keys", True)
         # Without it, INSERT OR REPLACE would delete rows behind the triggers' back.
@@ -181,33 +181,26 @@ class SqliteDriver:
         found = self._writer.pragma("application_id")
         if found not in (0, reconcile.APPLICATION_ID):
             raise errors.StoreUnusable(f"{self.path} is a database of another program.")
-        plan = self._plan
-        if reconcile.is_current(self._writer.execute, plan):
+        if reconcile.is_current(self._writer.execute, self._plan):
             return
         if found == 0 and reconcile.entries(self._writer.execute):
             raise errors.StoreUnusable(f"{self.path} is a database of another program.")
-        with self._in_line():
-            self._writer.execute("BEGIN IMMEDIATE")
-            try:
-                now = self._clock() if self._clock else time.time()
-                reconcile.reconcile(self._writer.execute, plan, _declared(), now)
-                points.reach("migrate", "committing")
-                self._writer.execute("COMMIT")
-            except BaseException:
-                self._roll_back()
-                raise
+        self._in_line(self._reconcile)
         points.reach("migrate", "committed")
 
-    @contextlib.contextmanager
-    def _in_line(self) -> Iterator[None]:
-        if self._line is None:
-            yield
-            return
-        self._line.enter(self._write_timeout)
+    def _reconcile(self) -> None:
+        self._begin()
         try:
-            yield
-        finally:
-            self._line.leave()
+            now = self._clock() if self._clock else time.time()
+            reconcile.reconcile(self._writer.execute, self._plan, _declared(), now)
+            points.reach("migrate", "committing")
+            self._tx.execute("COMMIT")
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def _in_line(self, work: Callable[[], T]) -> T:
+        return work() if self._line is None else self._line.run(work, self._write_timeout)
 
     def close(self) -> None:
         if self._closed or self._pid != os.getpid():
@@ -245,30 +238,29 @@ class SqliteDriver:
             self._writing.release()
 
     def _attempt(self, operation: str, step: Callable[[port.Tx], T]) -> T:
-        line, tx = self._line, self._tx
-        if line is not None:
-            line.enter(self._write_timeout)
+        if self._line is None:
+            return self._transact(operation, step)
+        return self._line.run(partial(self._transact, operation, step), self._write_timeout)
+
+    def _transact(self, operation: str, step: Callable[[port.Tx], T]) -> T:
+        tx = self._tx
+        tx.operation = operation
+        if points.hook is not None:
+            points.reach(operation, "queued")
+        self._begin()
         try:
-            tx.operation = operation
             if points.hook is not None:
-                points.reach(operation, "queued")
-            self._begin()
-            try:
-                if points.hook is not None:
-                    points.reach(operation, "begun")
-                result = step(tx)
-                if points.hook is not None:
-                    points.reach(operation, "committing")
-                tx.execute("COMMIT")
-            except BaseException:
-                self._roll_back()
-                raise
+                points.reach(operation, "begun")
+            result = step(tx)
             if points.hook is not None:
-                points.reach(operation, "committed")
-            return result
-        finally:
-            if line is not None:
-                line.leave()
+                points.reach(operation, "committing")
+            tx.execute("COMMIT")
+        except BaseException:
+            self._roll_back()
+            raise
+        if points.hook is not None:
+            points.reach(operation, "committed")
+        return result
 
     def _begin(self) -> None:
         try:
@@ -297,7 +289,7 @@ class SqliteDriver:
         """Which files are at the paths now."""
         try:
             main, log = os.stat(self.path), os.stat(self._log_path)
-        except FileNotFoundError:
+        except OSError:
             return ()
         return (main.st_ino, log.st_ino, main.st_dev, log.st_dev)
 

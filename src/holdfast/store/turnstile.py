@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
 
 from holdfast import errors
 
@@ -18,6 +20,8 @@ try:
 except ImportError:  # Windows: writers fall back to the driver's short random waits.
     fcntl = None  # type: ignore[assignment]
 
+T = TypeVar("T")
+
 
 class Turnstile:
     """One place in line for this SessionDB; its own threads are ordered by the driver's lock."""
@@ -25,75 +29,105 @@ class Turnstile:
     def __init__(self, path: str) -> None:
         self._path = path
         self._fd = _open(path)
-        self._held = -1
         self._waiter: _Waiter | None = None
 
-    def enter(self, timeout: float) -> None:
-        """Come to the front, or raise StoreBusy when that takes longer."""
+    def run(self, work: Callable[[], T], timeout: float) -> T:
+        """Do the work at the front of the line; StoreBusy when it takes longer to get there."""
         if fcntl is None:
-            return
+            return work()
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._held = self._fd
         except BlockingIOError:
-            self._held = self._wait(timeout)
-
-    def leave(self) -> None:
-        if fcntl is not None and self._held >= 0:
-            fcntl.flock(self._held, fcntl.LOCK_UN)
-            self._held = -1
+            return self._wait(work, timeout)
+        try:
+            return work()
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        self.leave()
         os.close(self._fd)
-        if self._waiter:
+        if self._waiter is not None:
             self._waiter.dismiss()
 
-    def _wait(self, timeout: float) -> int:
+    def _wait(self, work: Callable[[], T], timeout: float) -> T:
         waiter = self._waiter or _Waiter(self._path)
-        self._waiter = waiter
-        if waiter.wait(timeout):
-            return waiter.fd
-        # It stays in line until it gets through, lets go at once and ends; the next wait has a new one.
+        # One whose caller gave up stays in line until it gets through, and ends; the next gets a new one.
         self._waiter = None
-        raise errors.StoreBusy()
+        result = waiter.run_for(work, timeout)
+        self._waiter = waiter
+        return result
+
+
+class _Job:
+    """Work handed to the waiter: begun only if its caller still waits, and then always awaited."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self.work = work
+        self.begun = False
+        self.given_up = False
+        self.done: SimpleQueue[bool] = SimpleQueue()
+        self.result: Any = None
+        self.error: BaseException | None = None
 
 
 class _Waiter(threading.Thread):
-    """Blocks on the lock on behalf of a caller that must not block for ever: flock knows no timeout.
+    """Waits for the lock, and then works, on behalf of a caller that must not wait for ever.
 
-    It has a descriptor of its own, so a lock it gets after its caller gave up is nobody else's.
+    flock knows no timeout, so a thread of its own blocks on it. The work is done in this thread too: to
+    wake the caller first would let everybody in line wait for that. It has a descriptor of its own, so a
+    lock it gets after its caller gave up is nobody else's.
     """
 
     def __init__(self, path: str) -> None:
         super().__init__(name="holdfast-turnstile", daemon=True)
-        self.fd = _open(path)
-        self._asked: SimpleQueue[bool] = SimpleQueue()
-        self._granted: SimpleQueue[bool] = SimpleQueue()
+        self._fd = _open(path)
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._guard = threading.Lock()
-        self._given_up = False
         self.start()
 
-    def wait(self, timeout: float) -> bool:
-        self._asked.put(True)
+    def run_for(self, work: Callable[[], T], timeout: float) -> T:
+        job = _Job(work)
+        self._jobs.put(job)
         try:
-            return self._granted.get(timeout=timeout)
-        except Empty:
-            with self._guard:
-                self._given_up = self._granted.empty()
-            return not self._given_up and self._granted.get()
+            job.done.get(timeout=timeout)
+        except BaseException as reason:
+            # Not even Ctrl-C may leave work running that nobody waits for: it uses the caller's connection.
+            if self._gave_up(job):
+                raise errors.StoreBusy() if isinstance(reason, Empty) else reason from None
+            job.done.get()
+            if not isinstance(reason, Empty):
+                raise
+        if job.error is not None:
+            raise job.error
+        result: T = job.result
+        return result
+
+    def _gave_up(self, job: _Job) -> bool:
+        with self._guard:
+            job.given_up = not job.begun
+            return job.given_up
 
     def dismiss(self) -> None:
-        self._asked.put(False)
+        self._jobs.put(None)
 
     def run(self) -> None:
-        while self._asked.get():
-            fcntl.flock(self.fd, fcntl.LOCK_EX)
+        while job := self._jobs.get():
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
             with self._guard:
-                if self._given_up:
-                    break
-                self._granted.put(True)
-        os.close(self.fd)
+                job.begun = not job.given_up
+            if not job.begun:
+                break
+            self._work(job)
+        os.close(self._fd)
+
+    def _work(self, job: _Job) -> None:
+        try:
+            job.result = job.work()
+        except BaseException as error:  # noqa: BLE001 -- it is the caller's, and raised there
+            job.error = error
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            job.done.put(True)
 
 
 def _open(path: str) -> int:
