@@ -24,11 +24,14 @@ class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Body(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is stored of a message beside its columns; keys this version does not know are ignored."""
+    """What is stored of a message beside its columns; keys this version does not know are ignored.
 
-    content: Content = ""
+    Calls come first, so that a reader tells from the first characters whether there are any.
+    """
+
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
+    content: Content = ""
 
 
 _decode = msgspec.json.Decoder(Body).decode

@@ -89,7 +89,7 @@ def _encode_any(
 ) -> str:
     try:
         calls = tuple(tool_call(call) for call in tool_calls or ())
-        body = types.Body(_content(content), calls, tool_call_id)
+        body = types.Body(calls, tool_call_id, _content(content))
         text = _encode(body)
     except (UnicodeEncodeError, UnicodeDecodeError):
         raise errors.MessageInvalid("The message holds text that is not valid Unicode.") from None

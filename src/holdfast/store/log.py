@@ -145,10 +145,11 @@ def context(tx: port.Tx, session_id: str, upto: int | None = None) -> types.Cont
     if hidden:
         tail = [message for message in tail if not hides.covers(hidden, message.seq)]
         pinned = [message for message in pinned if not hides.covers(hidden, message.seq)]
-    turn_began = leases.turn_began(tx, here) if view.open_calls(tail) else None
-    shown, running = view.arrange(tail, turn_began)
+    running: frozenset[str] = frozenset()
+    if view.has_calls(tail):
+        tail, running = view.arrange(tail, leases.turn_began(tx, here))
     return types.Context(
-        [*view.arrange(pinned, None)[0], *_summary(compaction), *shown],
+        [*view.arrange(pinned, None)[0], *_summary(compaction), *tail],
         conversation_id=here.id,
         session_id=here.head_id,
         epoch=here.epoch,

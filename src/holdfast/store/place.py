@@ -6,11 +6,13 @@ on it in this process.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
 import subprocess
 import sys
+from collections.abc import Iterable
 
 from holdfast import errors
 
@@ -25,7 +27,7 @@ def prepare(path: str) -> None:
     """Make the directory and the file if they are not there, or refuse the place with a reason."""
     folder = os.path.dirname(path) or "."
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        _make(folder)
         if os.path.isdir(path):
             raise errors.StoreUnusable(f"{path} is a directory; name a file in it.")
         refuse_shared(folder)
@@ -33,6 +35,14 @@ def prepare(path: str) -> None:
         _create(path)
     except OSError as error:
         raise errors.StoreUnusable(f"{path} cannot hold a store: {error.strerror}.") from error
+
+
+def _make(folder: str) -> None:
+    # Not makedirs: it gives the folders in between whatever mode the umask allows.
+    if not os.path.isdir(folder):
+        _make(os.path.dirname(folder) or ".")
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
 
 
 def refuse_shared(folder: str) -> None:
@@ -61,8 +71,15 @@ def _create(path: str) -> None:
         found = os.stat(path)
         if not stat.S_ISREG(found.st_mode):
             raise errors.StoreUnusable(f"{path} is not a regular file.") from None
-        if os.name == "posix" and found.st_mode & 0o077 and found.st_uid == os.geteuid():
-            os.chmod(path, 0o600)
+
+
+def tighten(paths: Iterable[str]) -> None:
+    """Files of ours that somebody made readable to others, or brought along so, are ours alone again."""
+    for path in paths if os.name == "posix" else ():
+        with contextlib.suppress(FileNotFoundError):
+            found = os.stat(path)
+            if found.st_mode & 0o077 and found.st_uid == os.geteuid():
+                os.chmod(path, 0o600)
 
 
 def filesystem(folder: str) -> str:

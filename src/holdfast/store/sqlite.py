@@ -95,8 +95,10 @@ class Transaction:
         try:
             yield
         except BaseException:
-            self.execute("ROLLBACK TO step")
-            self.execute("RELEASE step")
+            # Some failures (a full disk) have undone the whole transaction already.
+            if not self.connection.get_autocommit():
+                self.execute("ROLLBACK TO step")
+                self.execute("RELEASE step")
             raise
         self.execute("RELEASE step")
 
@@ -138,8 +140,13 @@ class SqliteDriver:
         self._files: tuple[int, ...] = ()
         self._line: turnstile.Turnstile | None = None
         _alive.add(self)
-        with _translating():
-            self._open()
+        try:
+            with _translating():
+                self._open()
+        except BaseException:
+            if self._line is not None:
+                self._line.close()
+            raise
 
     # --- opening and closing -------------------------------------------------------------------------
 
@@ -158,14 +165,19 @@ class SqliteDriver:
         except BaseException:
             self._writer.close()
             raise
-        self._files = () if self.memory else self._files_now()
+        self._writer.set_busy_timeout(0)  # from here on it stands in line
+        if not self.memory:
+            place.tighten(self.path + suffix for suffix in _FILES)
+            self._files = self._files_now()
 
     def _connect(self, *, reader: bool) -> apsw.Connection:
         flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if self.memory else 0)
         connection = apsw.Connection(self.path, flags)
-        connection.set_busy_timeout(int(self._write_timeout * 1000) if reader else 0)
+        connection.set_busy_timeout(int(self._write_timeout * 1000))
         # Plans that do not depend on bound values: without this, joins are planned anew at every call.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+        if not self.memory and not reader:
+            self._refuse_foreign(connection)
         if not self.memory and connection.pragma("journal_mode") != "wal":
             self._in_line(lambda: connection.pragma("journal_mode", "wal"))
         connection.pragma("synchronous", SYNCHRONOUS[self._durability])
@@ -177,14 +189,19 @@ class SqliteDriver:
         connection.pragma("journal_size_limit", 64 * 1024 * 1024)
         return connection
 
-    def _prepare_schema(self) -> None:
-        found = self._writer.pragma("application_id")
-        if found not in (0, reconcile.APPLICATION_ID):
+    def _refuse_foreign(self, connection: apsw.Connection) -> None:
+        """Before anything is changed in it; in one snapshot, as another process may be making it just now."""
+        connection.execute("BEGIN")
+        found = connection.pragma("application_id")
+        filled = bool(reconcile.entries(connection.execute))
+        connection.execute("ROLLBACK")
+        if found != reconcile.APPLICATION_ID and (found != 0 or filled):
+            connection.close()
             raise errors.StoreUnusable(f"{self.path} is a database of another program.")
+
+    def _prepare_schema(self) -> None:
         if reconcile.is_current(self._writer.execute, self._plan):
             return
-        if found == 0 and reconcile.entries(self._writer.execute):
-            raise errors.StoreUnusable(f"{self.path} is a database of another program.")
         self._in_line(self._reconcile)
         points.reach("migrate", "committed")
 
@@ -412,7 +429,8 @@ def _check_version(version: str) -> None:
 def _checked_path(target: str) -> str:
     if not target or "\0" in target:
         raise errors.StoreUnusable("The store needs the path of a file.")
-    return os.path.abspath(target)
+    # SQLite puts its -wal beside the file a link leads to, and so must every look at it.
+    return os.path.realpath(target)
 
 
 def _declared() -> reconcile.Entries:

@@ -22,8 +22,6 @@ def arrange(messages: Sequence[types.Message], turn_began: int | None) -> tuple[
     turn_began is the last seq before the turn that holds the lease (None: no turn runs): a call after
     it without a result is running and stays open, an older one is dead and gets a synthetic result.
     """
-    if not any(_may_pair(message) for message in messages):
-        return list(messages), frozenset()
     groups, running = _grouped(messages), set[str]()
     arranged: list[types.Message] = []
     for message, results in groups:
@@ -38,13 +36,9 @@ def arrange(messages: Sequence[types.Message], turn_began: int | None) -> tuple[
     return arranged, frozenset(running)
 
 
-def open_calls(messages: Iterable[types.Message]) -> bool:
-    """Whether any call might lack its result, so that it matters who holds the turn."""
-    return any(_may_pair(message) for message in messages)
-
-
-def _may_pair(message: types.Message) -> bool:
-    return message.role == "tool" or (message.role == "assistant" and '"tool_calls"' in message.body)
+def has_calls(messages: Iterable[types.Message]) -> bool:
+    """Whether there is anything to arrange; told from how bodies begin, so that none need be decoded."""
+    return any(message.role == "tool" or message.body.startswith('{"tool_calls') for message in messages)
 
 
 Group = tuple[types.Message, dict[str, types.Message]]
