@@ -14,7 +14,6 @@ CHECKS = {
     "fsck_p1_orphan_messages": "P1",
     "fsck_p1_uids": "P1",
     "fsck_p2_gaps": "P2",
-    "fsck_p2_tip": "P2",
     "fsck_p2_places": "P2",
     "fsck_p3_heads": "P3",
     "fsck_p3_live": "P3",

@@ -440,13 +440,17 @@ def _declared() -> reconcile.Entries:
     return reconcile.entries(scratch.execute)
 
 
-# A child process must not close connections it inherited: that would cancel the parent's locks.
+# A child process must not close connections it inherited: that would cancel the parent's locks. Its place
+# in line it must not keep: a lock held through it would outlive the parent.
 _alive: weakref.WeakSet[SqliteDriver] = weakref.WeakSet()
 _inherited: list[Any] = []
 
 
 def _keep_inherited() -> None:
-    _inherited.extend((driver, vars(driver).copy()) for driver in list(_alive))
+    for driver in list(_alive):
+        _inherited.append((driver, vars(driver).copy()))
+        if driver._line is not None:
+            driver._line.let_go()
 
 
 if hasattr(os, "register_at_fork"):

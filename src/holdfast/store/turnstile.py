@@ -48,14 +48,23 @@ class Turnstile:
         os.close(self._fd)
         if self._waiter is not None:
             self._waiter.dismiss()
+        self._fd, self._waiter = -1, None
 
     def _wait(self, work: Callable[[], T], timeout: float) -> T:
-        waiter = self._waiter or _Waiter(self._path)
-        # One whose caller gave up stays in line until it gets through, and ends; the next gets a new one.
-        self._waiter = None
-        result = waiter.run_for(work, timeout)
-        self._waiter = waiter
-        return result
+        waiter = self._waiter = self._waiter or _Waiter(self._path)
+        try:
+            return waiter.run_for(work, timeout)
+        finally:
+            # One whose caller gave up stays in line until it gets through, and ends; the next gets a new one.
+            if waiter.abandoned:
+                self._waiter = None
+
+    def let_go(self) -> None:
+        """In a forked child: close what was inherited. That leaves the parent its lock, and keeps none alive."""
+        for fd in (self._fd, self._waiter.fd if self._waiter else -1):
+            if fd >= 0:
+                os.close(fd)
+        self._fd, self._waiter = -1, None
 
 
 class _Job:
@@ -80,9 +89,10 @@ class _Waiter(threading.Thread):
 
     def __init__(self, path: str) -> None:
         super().__init__(name="holdfast-turnstile", daemon=True)
-        self._fd = _open(path)
+        self.fd = _open(path)
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._guard = threading.Lock()
+        self.abandoned = False
         self.start()
 
     def run_for(self, work: Callable[[], T], timeout: float) -> T:
@@ -104,7 +114,7 @@ class _Waiter(threading.Thread):
 
     def _gave_up(self, job: _Job) -> bool:
         with self._guard:
-            job.given_up = not job.begun
+            self.abandoned = job.given_up = not job.begun
             return job.given_up
 
     def dismiss(self) -> None:
@@ -112,13 +122,13 @@ class _Waiter(threading.Thread):
 
     def run(self) -> None:
         while job := self._jobs.get():
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            fcntl.flock(self.fd, fcntl.LOCK_EX)
             with self._guard:
                 job.begun = not job.given_up
             if not job.begun:
                 break
             self._work(job)
-        os.close(self._fd)
+        os.close(self.fd)
 
     def _work(self, job: _Job) -> None:
         try:
@@ -126,9 +136,13 @@ class _Waiter(threading.Thread):
         except BaseException as error:  # noqa: BLE001 -- it is the caller's, and raised there
             job.error = error
         finally:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            fcntl.flock(self.fd, fcntl.LOCK_UN)
             job.done.put(True)
 
 
 def _open(path: str) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+    try:
+        return os.open(path, flags, 0o600)
+    except OSError as error:
+        raise errors.StoreUnusable(f"{path}, where writers stand in line, does not open: {error.strerror}.") from error

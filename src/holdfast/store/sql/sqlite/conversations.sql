@@ -77,7 +77,7 @@ SELECT ordinal, id FROM sessions WHERE conversation = :conversation AND ordinal 
 -- One session with all that people may know of it.
 SELECT s.id, c.id, s.ordinal, coalesce(p.id, c.forked_from), c.owner, s.source, s.model, c.title, s.started_at,
        s.ended_at, s.end_reason, s.first_seq, coalesce(s.last_seq, c.last_seq),
-       coalesce((SELECT at FROM messages WHERE id = c.tip), s.started_at)
+       coalesce((SELECT at FROM messages WHERE id = (c.key << 32) + c.last_seq), s.started_at)
   FROM sessions s
   JOIN conversations c ON c.key = s.conversation
   LEFT JOIN sessions p ON p.conversation = s.conversation AND p.ordinal = s.parent
@@ -87,7 +87,7 @@ SELECT s.id, c.id, s.ordinal, coalesce(p.id, c.forked_from), c.owner, s.source, 
 -- Every session of a conversation, in order.
 SELECT s.id, c.id, s.ordinal, coalesce(p.id, c.forked_from), c.owner, s.source, s.model, c.title, s.started_at,
        s.ended_at, s.end_reason, s.first_seq, coalesce(s.last_seq, c.last_seq),
-       coalesce((SELECT at FROM messages WHERE id = c.tip), s.started_at)
+       coalesce((SELECT at FROM messages WHERE id = (c.key << 32) + c.last_seq), s.started_at)
   FROM sessions s
   JOIN conversations c ON c.key = s.conversation
   LEFT JOIN sessions p ON p.conversation = s.conversation AND p.ordinal = s.parent
@@ -98,7 +98,7 @@ SELECT s.id, c.id, s.ordinal, coalesce(p.id, c.forked_from), c.owner, s.source, 
 -- Heads (or, when asked, every session), the most recently active conversation first.
 SELECT s.id, c.id, s.ordinal, coalesce(p.id, c.forked_from), c.owner, s.source, s.model, c.title, s.started_at,
        s.ended_at, s.end_reason, s.first_seq, coalesce(s.last_seq, c.last_seq),
-       coalesce((SELECT at FROM messages WHERE id = c.tip), s.started_at) AS active_at
+       coalesce((SELECT at FROM messages WHERE id = (c.key << 32) + c.last_seq), s.started_at) AS active_at
   FROM conversations c
   JOIN sessions s ON s.conversation = c.key AND (:every OR s.ordinal = c.head)
   LEFT JOIN sessions p ON p.conversation = s.conversation AND p.ordinal = s.parent

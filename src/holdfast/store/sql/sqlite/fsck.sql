@@ -33,11 +33,6 @@ SELECT c.id, 'the log should run from ' || (coalesce(c.forked_at, 0) + 1) || ' t
     OR coalesce((SELECT max(seq) FROM messages WHERE id > c.key << 32 AND id <= (c.key << 32) + 4294967295),
                 c.last_seq) <> c.last_seq;
 
--- name: fsck_p2_tip
-SELECT id, 'tip and last_seq disagree' FROM conversations
- WHERE tip IS NOT CASE WHEN last_seq > coalesce(forked_at, 0) THEN (key << 32) + last_seq END
-    OR last_seq < coalesce(forked_at, 0);
-
 -- name: fsck_p2_places
 SELECT coalesce(c.id, m.conversation), 'message ' || m.seq || ' is not within its session'
   FROM messages m

@@ -36,7 +36,6 @@ CREATE TABLE conversations (
   live             INTEGER CHECK (live = 1),
   epoch            INTEGER NOT NULL CHECK (epoch >= 1),
   last_seq         INTEGER NOT NULL CHECK (last_seq BETWEEN 0 AND 4294967295),
-  tip              INTEGER REFERENCES messages (id) DEFERRABLE INITIALLY DEFERRED,
   fence            INTEGER NOT NULL DEFAULT 0 CHECK (fence >= 0),
   compaction_epoch INTEGER,
   redo_epoch       INTEGER,
@@ -52,8 +51,6 @@ CREATE TABLE conversations (
   FOREIGN KEY (key, redo_epoch) REFERENCES compactions (conversation, epoch) DEFERRABLE INITIALLY DEFERRED,
   FOREIGN KEY (origin, forked_epoch) REFERENCES compactions (conversation, epoch) DEFERRABLE INITIALLY DEFERRED,
   CHECK (last_seq >= coalesce(forked_at, 0)),
-  CHECK ((tip IS NULL) = (last_seq = coalesce(forked_at, 0))),
-  CHECK (tip = (key << 32) + last_seq),
   CHECK ((forked_from IS NULL) = (forked_at IS NULL)),
   CHECK ((origin IS NOT NULL) = (coalesce(forked_at, 0) > 0)),
   CHECK (forked_epoch IS NULL OR origin IS NOT NULL),
@@ -168,6 +165,17 @@ BEFORE UPDATE OF epoch, last_seq, fence ON conversations
 WHEN NEW.epoch < OLD.epoch OR NEW.last_seq < OLD.last_seq OR NEW.fence < OLD.fence
 BEGIN SELECT raise(ABORT, 'epoch, last_seq and fence never go back'); END;
 
+CREATE TRIGGER conversation_counts_what_is_there
+BEFORE UPDATE OF last_seq ON conversations
+WHEN NEW.last_seq <> OLD.last_seq
+ AND (NEW.last_seq <> OLD.last_seq + 1 OR NOT EXISTS (SELECT 1 FROM messages WHERE id = (NEW.key << 32) + NEW.last_seq))
+BEGIN SELECT raise(ABORT, 'last_seq counts messages that exist'); END;
+
+CREATE TRIGGER conversation_begins_at_its_fork_point
+BEFORE INSERT ON conversations
+WHEN NEW.last_seq <> coalesce(NEW.forked_at, 0)
+BEGIN SELECT raise(ABORT, 'last_seq counts messages that exist'); END;
+
 CREATE TRIGGER conversation_view_needs_epoch
 BEFORE UPDATE OF head, live, compaction_epoch ON conversations
 WHEN NEW.epoch <= OLD.epoch
@@ -194,7 +202,7 @@ BEGIN SELECT raise(ABORT, 'a branch begins within its origin'); END;
 
 CREATE TRIGGER conversation_leaves_tombstones
 BEFORE DELETE ON conversations
-WHEN OLD.tip IS NOT NULL
+WHEN OLD.last_seq > coalesce(OLD.forked_at, 0)
  AND EXISTS (SELECT 1 FROM sessions WHERE conversation = OLD.key AND id NOT IN (SELECT id FROM tombstones))
 BEGIN SELECT raise(ABORT, 'a deletion leaves a tombstone for every session'); END;
 
@@ -250,7 +258,7 @@ BEGIN SELECT raise(ABORT, 'messages are numbered without a gap'); END;
 
 CREATE TRIGGER message_is_counted
 AFTER INSERT ON messages
-BEGIN UPDATE conversations SET last_seq = last_seq + 1, tip = NEW.id WHERE key = NEW.id >> 32; END;
+BEGIN UPDATE conversations SET last_seq = last_seq + 1 WHERE key = NEW.id >> 32; END;
 
 CREATE TRIGGER message_is_only_redacted
 BEFORE UPDATE ON messages

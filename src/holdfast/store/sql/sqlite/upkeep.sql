@@ -5,7 +5,7 @@ SELECT s.id
   JOIN conversations c ON c.key = s.conversation AND c.head = s.ordinal
   JOIN sessions p ON p.conversation = s.conversation AND p.ordinal = s.parent
  WHERE s.live = 1 AND p.end_reason = 'compression' AND s.started_at < :before AND c.last_seq >= s.first_seq
-   AND (SELECT at FROM messages WHERE id = c.tip) < :before
+   AND (SELECT at FROM messages WHERE id = (c.key << 32) + c.last_seq) < :before
    AND NOT EXISTS (SELECT 1 FROM routes WHERE conversation = c.key)
  ORDER BY c.key;
 
@@ -13,7 +13,7 @@ SELECT s.id
 -- Whole conversations without a message of their own that nothing refers to.
 SELECT c.key, c.id
   FROM conversations c
- WHERE c.tip IS NULL AND c.title IS NULL AND (c.live IS NULL OR c.created_at < :before)
+ WHERE c.last_seq = coalesce(c.forked_at, 0) AND c.title IS NULL AND (c.live IS NULL OR c.created_at < :before)
    AND NOT EXISTS (SELECT 1 FROM routes WHERE conversation = c.key)
    AND NOT EXISTS (SELECT 1 FROM conversations WHERE origin = c.key)
  ORDER BY c.key;
