@@ -39,7 +39,7 @@ class Append:
         self.lease = lease
         self.now = now
         # Uids minted just now cannot be known yet, so the first attempt need not look for them.
-        self.fresh = all(message.minted for message in messages)
+        self.fresh = messages[0].minted and (len(messages) == 1 or all(message.minted for message in messages))
 
     def __call__(self, tx: port.Tx) -> list[types.Receipt]:
         """Known uids return what is stored, the others get the next numbers in order."""

@@ -15,7 +15,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, TypeVar
 
 import apsw
@@ -217,7 +216,7 @@ class SqliteDriver:
             raise
 
     def _in_line(self, work: Callable[[], T]) -> T:
-        return work() if self._line is None else self._line.run(work, self._write_timeout)
+        return work() if self._line is None else self._line.run(self._write_timeout, work)
 
     def close(self) -> None:
         if self._closed or self._pid != os.getpid():
@@ -257,7 +256,7 @@ class SqliteDriver:
     def _attempt(self, operation: str, step: Callable[[port.Tx], T]) -> T:
         if self._line is None:
             return self._transact(operation, step)
-        return self._line.run(partial(self._transact, operation, step), self._write_timeout)
+        return self._line.run(self._write_timeout, self._transact, operation, step)
 
     def _transact(self, operation: str, step: Callable[[port.Tx], T]) -> T:
         tx = self._tx

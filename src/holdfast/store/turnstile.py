@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -31,16 +32,16 @@ class Turnstile:
         self._fd = _open(path)
         self._waiter: _Waiter | None = None
 
-    def run(self, work: Callable[[], T], timeout: float) -> T:
+    def run(self, timeout: float, work: Callable[..., T], *args: Any) -> T:
         """Do the work at the front of the line; StoreBusy when it takes longer to get there."""
         if fcntl is None:
-            return work()
+            return work(*args)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return self._wait(work, timeout)
+            return self._wait(partial(work, *args), timeout)
         try:
-            return work()
+            return work(*args)
         finally:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
