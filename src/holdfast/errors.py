@@ -7,6 +7,7 @@ attribute, never text to be parsed. No exception carries the body of a message.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class HoldfastError(Exception):
@@ -14,6 +15,16 @@ class HoldfastError(Exception):
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or (type(self).__doc__ or "").strip())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors travel between processes and are copied, though most are not made from their message alone.
+        return _again, (type(self), self.args, vars(self))
+
+
+def _again(kind: type[HoldfastError], args: tuple[Any, ...], attributes: dict[str, Any]) -> HoldfastError:
+    error = kind.__new__(kind, *args)
+    vars(error).update(attributes)
+    return error
 
 
 # --- what was named does not exist, or not only once ------------------------------------------------

@@ -23,7 +23,7 @@ GROUP = 256
 THREADS = 4
 
 Step = Callable[[port.Tx], list[types.Receipt]]
-Outcome = list[types.Receipt] | errors.HoldfastError
+Outcome = list[types.Receipt] | BaseException
 
 
 class Awaited(Generic[P, T]):
@@ -48,6 +48,7 @@ class AsyncSessionDB:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-store")
         self._waiting: list[tuple[Step, asyncio.Future[list[types.Receipt]]]] = []
         self._flusher: asyncio.Task[None] | None = None
+        self._closed = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -56,15 +57,22 @@ class AsyncSessionDB:
         await self.close()
 
     async def close(self) -> None:
-        """What was given to append is written first."""
+        """What was given to append is written first; whoever comes later gets StoreClosed."""
+        self._closed = True
         if self._flusher is not None:
-            await self._flusher
-        await self.run(self.db.close)
+            # Not awaited itself: cancelling the close must not cancel what others wait for.
+            await asyncio.wait([self._flusher])
+        await asyncio.to_thread(self.db.close)
         self._pool.shutdown(wait=False)
 
     async def run(self, call: Callable[[], T]) -> T:
         """Any short call on the store, on one of its threads."""
+        self._check_open()
         return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise errors.StoreClosed()
 
     # --- appends -------------------------------------------------------------------------------------
 
@@ -102,7 +110,8 @@ class AsyncSessionDB:
         lease: types.Lease | None = None,
     ) -> list[types.Receipt]:
         """As SessionDB.append_messages: the batch shares its fate, and its commit with other appends."""
-        if not messages:
+        self._check_open()
+        if messages in ([], ()):
             return []
         step = self.db.append_step(session_id, messages, expect_head=expect_head, create=create, lease=lease)
         loop = asyncio.get_running_loop()
@@ -115,7 +124,11 @@ class AsyncSessionDB:
     async def _flush(self) -> None:
         while self._waiting:
             group, self._waiting = self._waiting[:GROUP], self._waiting[GROUP:]
-            outcomes = await self.run(partial(self._commit, [step for step, _ in group]))
+            commit = partial(self._commit, [step for step, _ in group])
+            try:
+                outcomes = await asyncio.get_running_loop().run_in_executor(self._pool, commit)
+            except BaseException as error:  # noqa: BLE001 -- it is theirs who wait, and nobody may wait for ever
+                outcomes = [error] * len(group)
             for (_, acknowledged), outcome in zip(group, outcomes, strict=True):
                 _settle(acknowledged, outcome)
 
@@ -125,7 +138,7 @@ class AsyncSessionDB:
             return [self._commit_alone(steps[0])]
         try:
             return self.db.driver.write("append", partial(_each, steps))
-        except errors.StoreRefused:
+        except (errors.StoreRefused, errors.LeasesUnavailable):
             # The database refused the group as a whole: find the one it meant.
             return [self._commit_alone(step) for step in steps]
         except errors.HoldfastError as error:
@@ -202,7 +215,9 @@ def _each(steps: Sequence[Step], tx: port.Tx) -> list[Outcome]:
 def _settle(acknowledged: asyncio.Future[list[types.Receipt]], outcome: Outcome) -> None:
     if acknowledged.done():
         return
-    if isinstance(outcome, errors.HoldfastError):
+    if isinstance(outcome, asyncio.CancelledError):
+        acknowledged.cancel()
+    elif isinstance(outcome, BaseException):
         acknowledged.set_exception(outcome)
     else:
         acknowledged.set_result(outcome)

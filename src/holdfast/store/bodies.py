@@ -15,6 +15,7 @@ from holdfast import errors, types
 
 MAX_BODY = 64 * 1024 * 1024
 MAX_ID = 200
+MAX_DEPTH = 100
 PLAIN = 1024 * 1024
 
 # Sorted keys: the same content always gives the same text, and so the same answer to a repeated uid.
@@ -79,39 +80,63 @@ def encode(
     if type(content) is str and len(content) < PLAIN and not tool_calls and tool_call_id is None:
         try:
             return f'{{"content":{_encode(content).decode()}}}'
-        except UnicodeEncodeError:
-            raise errors.MessageInvalid("The message holds text that is not valid Unicode.") from None
+        except UnicodeEncodeError:  # said below, where the error at hand does not carry the text
+            pass
     return _encode_any(content, tool_calls, tool_call_id)
 
 
 def _encode_any(
     content: object, tool_calls: Sequence[types.ToolCall | Mapping[str, Any]], tool_call_id: str | None
 ) -> str:
-    try:
-        calls = tuple(tool_call(call) for call in tool_calls or ())
-        body = types.Body(calls, tool_call_id, _content(content))
-        text = _encode(body)
-    except (UnicodeEncodeError, UnicodeDecodeError):
-        raise errors.MessageInvalid("The message holds text that is not valid Unicode.") from None
-    except RecursionError:
-        raise errors.MessageInvalid("The message is nested too deeply.") from None
-    except (TypeError, ValueError, OverflowError) as error:
-        if isinstance(error, errors.HoldfastError):
-            raise
-        raise errors.MessageInvalid("The message holds something that is not JSON.") from None
+    if not isinstance(tool_calls or (), list | tuple):
+        raise errors.MessageInvalid("Tool calls are a list.")
+    calls = tuple(tool_call(call) for call in tool_calls or ())
+    return exact(types.Body(content=_content(content), tool_calls=calls, tool_call_id=tool_call_id), "message")
+
+
+def exact(value: msgspec.Struct, what: str) -> str:
+    """A value as JSON text that gives back the same value, or MessageInvalid.
+
+    Raised outside of any handler: the error at hand might hold the text itself.
+    """
+    problem, text = _encoded(value)
+    if problem:
+        raise errors.MessageInvalid(f"The {what} {problem}.")
     if len(text) > MAX_BODY:
         raise errors.MessageInvalid(
-            f"The message has {len(text):,} bytes; at most {MAX_BODY:,} can be stored. Store a file instead."
+            f"The {what} has {len(text):,} bytes; at most {MAX_BODY:,} can be stored. Store a file instead."
         )
-    _comes_back(text)
     return text.decode()
 
 
-def _comes_back(text: bytes) -> None:
+def _encoded(value: msgspec.Struct) -> tuple[str, bytes]:
+    if any(_too_deep(getattr(value, field), MAX_DEPTH) for field in value.__struct_fields__):
+        return f"is nested more than {MAX_DEPTH} deep", b""
     try:
-        msgspec.json.decode(text, type=types.Body)
-    except (msgspec.DecodeError, RecursionError):
-        raise errors.MessageInvalid("The message is nested too deeply, or holds parts that are not objects.") from None
+        text = _encode(value)
+        # JSON would quietly make something else of bytes, dates, tuples and numbers that are none.
+        same = msgspec.json.decode(text, type=type(value)) == value
+    except UnicodeError:
+        return "holds text that is not valid Unicode", b""
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return "holds something that is not JSON", b""
+    return ("", text) if same else ("holds something that JSON cannot give back as it was", b"")
+
+
+def _too_deep(value: object, left: int) -> bool:
+    """Within this depth a body can be read however deep the stack of its reader is already."""
+    if isinstance(value, types.ToolCall):
+        return _too_deep(value.arguments, left)
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return False
+    return left == 0 or any(_too_deep(inner, left - 1) for inner in value)
+
+
+def written(content: types.Content, tool_call_id: str | None = None) -> str:
+    """The body of a message that stands in no log, made from what was checked when it came in."""
+    return _encode(types.Body(content=content, tool_call_id=tool_call_id)).decode()
 
 
 def _content(content: object) -> types.Content:

@@ -6,13 +6,13 @@ under the conversation's lock. Its cost does not grow with the history: no messa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store import leases, port, sessions, state
+from holdfast.store import bodies, leases, port, sessions, state
 
 
 class Body(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -24,9 +24,8 @@ class Body(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """A finished summary on its way to the commit; the child's id is minted before the first attempt."""
+    """A finished summary on its way to the commit."""
 
-    child_id: str
     cut_seq: int
     seen_seq: int
     body: Body
@@ -35,7 +34,6 @@ class Draft(msgspec.Struct, frozen=True):
 
 
 def draft(
-    child_id: str,
     cut_seq: int,
     seen_seq: int,
     summary: str,
@@ -45,7 +43,9 @@ def draft(
 ) -> Draft:
     if not isinstance(summary, str):
         raise errors.MessageInvalid("A summary is text.")
-    numbers = (cut_seq, seen_seq, *pinned)
+    if not isinstance(ledger, Mapping | None):
+        raise errors.MessageInvalid("A ledger is an object.")
+    numbers = (cut_seq, seen_seq, *(pinned if isinstance(pinned, Sequence | Set) else (None,)))
     if not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
         raise errors.OutOfRange("cut_seq, seen_seq and pinned are whole numbers.")
     kept = tuple(sorted(set(pinned)))
@@ -54,16 +54,10 @@ def draft(
     if not 0 <= cut_seq <= seen_seq:
         raise errors.OutOfRange(f"cut_seq {cut_seq} lies outside 0 to seen_seq, which is {seen_seq}.")
     body = Body(summary, kept, dict(ledger or {}))
-    try:
-        text = msgspec.json.encode(body).decode()
-    except UnicodeEncodeError:
-        raise errors.MessageInvalid("The summary holds text that is not valid Unicode.") from None
-    except (TypeError, ValueError, RecursionError):
-        raise errors.MessageInvalid("The ledger holds something that is not JSON.") from None
-    return Draft(child_id, cut_seq, seen_seq, body, text, model)
+    return Draft(cut_seq, seen_seq, body, bodies.exact(body, "summary or its ledger"), model)
 
 
-def commit(tx: port.Tx, work: types.Lease | types.Snapshot, draft: Draft, now: float) -> None:
+def commit(tx: port.Tx, work: types.Lease | types.Snapshot, child_id: str, draft: Draft, now: float) -> None:
     """End the head, open its continuation, and let the context stand on the summary: all or nothing.
 
     Raises LeaseLost when the lease no longer holds, Superseded when head or view changed meanwhile.
@@ -73,24 +67,32 @@ def commit(tx: port.Tx, work: types.Lease | types.Snapshot, draft: Draft, now: f
     seen = lease.snapshot if lease else work
     assert isinstance(seen, types.Snapshot)
     here = state.lock(tx, seen.conversation_id)
-    if _committed_before(tx, here, draft, lease):
+    if _committed_before(tx, here, child_id, draft, lease):
         return
     if lease is not None:
         leases.check_held(tx, here, lease)
     if (here.head_id, here.epoch, here.live) != (seen.head_id, seen.epoch, 1):
         raise errors.Superseded(here.head_id, here.epoch)
     _check_cut(tx, here, draft, seen)
-    rotate(tx, here, draft, lease.token if lease else None, now)
+    rotate(tx, here, child_id, draft, lease.token if lease else None, now)
     if lease is not None:
         leases.free(tx, here, lease)
 
 
-def rotate(tx: port.Tx, here: state.State, draft: Draft, token: int | None, now: float) -> state.State:
+def rotate(
+    tx: port.Tx,
+    here: state.State,
+    child_id: str,
+    draft: Draft,
+    token: int | None,
+    now: float,
+    source: str | None = None,
+) -> state.State:
     """The one way a compaction is written; the head is live, or was ended for this very purpose."""
-    source, model, _ = tx.one("session_origin", conversation=here.key, ordinal=here.head) or ("", None, None)
+    origin, model, _ = tx.one("session_origin", conversation=here.key, ordinal=here.head) or ("", None, None)
     if here.live:
         sessions.end_head(tx, here, "compression", now)
-    sessions.add(tx, here, draft.child_id, source, draft.model or model, now)
+    sessions.add(tx, here, child_id, source or origin, draft.model or model, now)
     tx.run(
         "compaction_insert",
         conversation=here.key,
@@ -104,20 +106,21 @@ def rotate(tx: port.Tx, here: state.State, draft: Draft, token: int | None, now:
         at=now,
     )
     return state.moved(tx, here, head=here.head + 1, live=1, compaction_epoch=here.epoch + 1, redo_epoch=None)._replace(
-        head_id=draft.child_id
+        head_id=child_id
     )
 
 
-def _committed_before(tx: port.Tx, here: state.State, draft: Draft, lease: types.Lease | None) -> bool:
-    row = tx.one("session_place", id=draft.child_id)
+def _committed_before(tx: port.Tx, here: state.State, child_id: str, draft: Draft, lease: types.Lease | None) -> bool:
+    row = tx.one("session_place", id=child_id)
     if row is None:
+        sessions.refuse_taken(tx, child_id)
         return False
     conversation, ordinal = row
     made = tx.one("compaction_of_session", conversation=conversation, session=ordinal)
     mine = (draft.cut_seq, draft.seen_seq, lease.token if lease else None)
     if conversation == here.key and made is not None and made[1:] == mine:
         return True
-    raise errors.IdTaken(draft.child_id)
+    raise errors.IdTaken(child_id)
 
 
 def _check_cut(tx: port.Tx, here: state.State, draft: Draft, seen: types.Snapshot) -> None:

@@ -19,6 +19,7 @@ from holdfast.store import (
     erase,
     fsck,
     hides,
+    leases,
     lineage,
     locks,
     log,
@@ -82,13 +83,12 @@ class SessionDB(locks.Leases):
         that only remembers where it came from. The same call again returns the session it made.
         """
         now = self._clock()
+        new = state.NewId(session_id, now)
         birth = lineage.Birth(
-            id=bodies.checked_id(session_id) if session_id is not None else state.mint_session_id(now),
             parent=parent_session_id if parent_session_id is None else bodies.checked_id(parent_session_id),
             **self._checked_birth(source, model, title, owner),
         )
-        made = self.driver.write("create", lambda tx: lineage.create(tx, birth, now))
-        return self._session(made)
+        return self._session(self.driver.write("create", lambda tx: lineage.create(tx, new.settle(tx), birth, now)))
 
     def get_session(self, session_id: str) -> types.Session | None:
         return self.driver.read(lambda tx: sessions.get(tx, session_id))
@@ -134,8 +134,9 @@ class SessionDB(locks.Leases):
         skip: int = 0,
     ) -> list[types.Session]:
         """The heads of conversations, most recently active first; with `every`, all their sessions."""
-        if not isinstance(limit, int) or not isinstance(skip, int) or limit < 0 or skip < 0:
-            raise errors.OutOfRange("limit and skip are whole numbers from 0 on.")
+        _whole(limit, skip)
+        _known_type(str, owner, source)
+        _known_type(bool, live, every)
         return self.driver.read(
             lambda tx: sessions.listed(tx, owner=owner, source=source, live=live, every=every, limit=limit, skip=skip)
         )
@@ -145,8 +146,9 @@ class SessionDB(locks.Leases):
 
         Raises Ambiguous with the candidates when a prefix fits several.
         """
-        if not isinstance(text, str) or not text.strip():
+        if not isinstance(text, str) or not text.isprintable() or not text.strip():
             raise errors.IdInvalid("Give an id, the beginning of one, a title, or `last`.")
+        _known_type(str, owner)
         return self.driver.read(lambda tx: sessions.resolve(tx, text, owner))
 
     def end_session(self, session_id: str, end_reason: str) -> bool:
@@ -169,10 +171,11 @@ class SessionDB(locks.Leases):
     ) -> types.Session:
         """A new conversation that shares this one's messages up to at_seq (default: all there are)."""
         now = self._clock()
-        made_id = bodies.checked_id(branch_id) if branch_id is not None else state.mint_session_id(now)
+        new = state.NewId(branch_id, now)
         named = titles.clean(title) if title is not None else None
-        self.driver.write("branch", lambda tx: lineage.branch(tx, session_id, at_seq, made_id, named, now))
-        return self._session(made_id)
+        return self._session(
+            self.driver.write("branch", lambda tx: lineage.branch(tx, session_id, at_seq, new.settle(tx), named, now))
+        )
 
     def set_session_title(self, session_id: str, title: str | None) -> str | None:
         """The conversation's title, cleaned; None removes it. TitleTaken and TitleInvalid are ValueErrors."""
@@ -218,7 +221,7 @@ class SessionDB(locks.Leases):
         lease: types.Lease | None = None,
     ) -> list[types.Receipt]:
         """Append a batch in one transaction: all of it or nothing, in the order given."""
-        if not messages:
+        if messages in ([], ()):
             return []
         step = self.append_step(session_id, messages, expect_head=expect_head, create=create, lease=lease)
         return self.driver.write("append", step)
@@ -234,19 +237,23 @@ class SessionDB(locks.Leases):
     ) -> log.Append:
         """An append checked and encoded, to be run in a transaction with others."""
         now = self._clock()
-        request = None
-        if create is not None:
-            request = self._request(session_id or state.mint_session_id(now), create)
-            session_id = request.id
+        if lease is not None:
+            leases.checked_lease(lease)
+        if not isinstance(messages, Sequence) or not messages:
+            raise errors.MessageInvalid("A batch is a list of messages.")
+        request = self._request(create) if create is not None else None
+        target = state.NewId(session_id, now) if request else bodies.checked_id(session_id)
         prepared = [bodies.prepare(_new_message(message), now) for message in messages]
-        return log.Append(bodies.checked_id(session_id), prepared, expect_head, request, lease, now)
+        return log.Append(target, prepared, expect_head, request, lease, now)
 
     def context(self, session_id: str, upto: int | None = None) -> types.Context:
         """What the model sees: pinned messages, summary, and all that came after the cut, in one snapshot."""
+        _whole(upto)
         return self.driver.read(lambda tx: log.context(tx, session_id, upto))
 
     def transcript(self, session_id: str, after: int = 0, upto: int | None = None) -> list[types.Message]:
         """What people see: the whole log of the conversation, or the stretch after < seq <= upto."""
+        _whole(after, upto)
         return self.driver.read(lambda tx: log.transcript(tx, session_id, after, upto))
 
     def hide(self, session_id: str, from_seq: int, to_seq: int | None = None) -> types.Hide:
@@ -294,13 +301,16 @@ class SessionDB(locks.Leases):
         """
         if not isinstance(work, types.Lease | types.Snapshot):
             raise errors.OutOfRange("A compaction is committed with the lease or the snapshot it began from.")
+        if isinstance(work, types.Lease):
+            leases.checked_lease(work, "compact")
         now = self._clock()
         snapshot = work.snapshot if isinstance(work, types.Lease) else work
-        child = bodies.checked_id(child_id) if child_id is not None else state.mint_session_id(now)
+        child = state.NewId(child_id, now)
         seen = snapshot.last_seq if seen_seq is None else seen_seq
-        draft = compactions.draft(child, cut_seq, seen, summary, pinned, ledger, model)
-        self.driver.write("commit", lambda tx: compactions.commit(tx, work, draft, now))
-        return self._session(child)
+        named = bodies.checked_id(model, "model") if model is not None else None
+        draft = compactions.draft(cut_seq, seen, summary, pinned, ledger, named)
+        self.driver.write("commit", lambda tx: compactions.commit(tx, work, child.settle(tx), draft, now))
+        return self._session(child.id)
 
     def undo_compaction(self, session_id: str) -> types.Compaction:
         """Stand on what the newest compaction stood on; the messages it represented are back."""
@@ -345,6 +355,8 @@ class SessionDB(locks.Leases):
 
     def finalize_orphaned_compression_sessions(self, older_than_days: float = 7) -> int:
         """End live continuations nothing stands behind (docs/concepts.md); how many."""
+        if isinstance(older_than_days, bool) or not isinstance(older_than_days, int | float) or older_than_days < 0:
+            raise errors.OutOfRange("older_than_days is a number from 0 on.")
         now = self._clock()
         return self.driver.write("upkeep", lambda tx: upkeep.finalize_orphans(tx, older_than_days, now))
 
@@ -374,13 +386,14 @@ class SessionDB(locks.Leases):
 
     def meta(self, key: str) -> str | None:
         """A note about the store itself."""
+        bodies.checked_id(key, "meta key")
         row = self.driver.read(lambda tx: tx.one("meta_get", key=key))
         return str(row[0]) if row else None
 
     def set_meta(self, key: str, value: str) -> None:
         bodies.checked_id(key, "meta key")
-        if not isinstance(value, str):
-            raise errors.OutOfRange("A meta value is text.")
+        if not isinstance(value, str) or not value.isascii():
+            raise errors.OutOfRange("A meta value is ASCII text.")
         self.driver.write("meta", lambda tx: tx.run("meta_set", key=key, value=value))
 
     # --- inside --------------------------------------------------------------------------------------
@@ -391,10 +404,12 @@ class SessionDB(locks.Leases):
             raise errors.NoSuchSession(session_id)
         return found
 
-    def _request(self, session_id: str, create: types.NewConversation) -> log.Request:
+    def _request(self, create: types.NewConversation) -> types.NewConversation:
+        if not isinstance(create, types.NewConversation):
+            raise errors.MessageInvalid("`create` is a NewConversation.")
         checked = self._checked_birth(create.source, create.model, create.title, create.owner)
         route = routes.checked(create.route) if create.route is not None else None
-        return log.Request(id=bodies.checked_id(session_id), route=route, **checked)
+        return types.NewConversation(route=route, **checked)
 
     def _checked_birth(self, source: str, model: str | None, title: str | None, owner: str) -> dict[str, Any]:
         return {
@@ -408,7 +423,10 @@ class SessionDB(locks.Leases):
 def _driver(
     target: str | os.PathLike[str], clock: Callable[[], float] | None, durability: str, write_timeout: float
 ) -> port.Driver:
-    path = os.fspath(target)
+    _known_type(str, durability)
+    if isinstance(write_timeout, bool) or not isinstance(write_timeout, int | float) or not 0 <= write_timeout < 1e6:
+        raise errors.OutOfRange("write_timeout is a number of seconds.")
+    path = os.fspath(target) if isinstance(target, str | os.PathLike) else None
     if not isinstance(path, str):
         raise errors.StoreUnusable("The store needs the path of a file, as text.")
     if path.startswith(("postgresql://", "postgres://")):
@@ -432,5 +450,11 @@ def _new_message(message: types.NewMessage | Mapping[str, Any]) -> types.NewMess
 
 
 def _whole(*numbers: int | None) -> None:
-    if any(number is not None and (isinstance(number, bool) or not isinstance(number, int)) for number in numbers):
-        raise errors.OutOfRange("Numbers of messages, epochs and versions are whole.")
+    for number in numbers:
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 2**63):
+            raise errors.OutOfRange("Numbers of messages, epochs and versions are whole, from 0 on.")
+
+
+def _known_type(kind: type, *values: object) -> None:
+    if not all(value is None or isinstance(value, kind) for value in values):
+        raise errors.OutOfRange(f"This takes {kind.__name__} or None.")

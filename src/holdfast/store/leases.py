@@ -27,6 +27,11 @@ def checked(purpose: types.Purpose, holder: str | None, ttl: float) -> None:
         raise errors.OutOfRange("A holder is printable text of 1 to 200 characters.")
 
 
+def checked_lease(lease: object, purpose: types.Purpose | None = None) -> None:
+    if not isinstance(lease, types.Lease) or purpose not in (None, lease.purpose):
+        raise errors.OutOfRange(f"This takes a lease{f' to {purpose}' if purpose else ''}.")
+
+
 @contextmanager
 def reachable() -> Iterator[None]:
     """The lease table is the one part the store can do without: say so by a type of its own."""

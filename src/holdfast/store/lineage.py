@@ -7,26 +7,25 @@ from holdfast.store import compactions, hides, port, sessions, state, titles
 
 
 class Birth(types.NewConversation, frozen=True, kw_only=True):
-    """A session asked for by hand: its id is minted before the first attempt."""
+    """A session asked for by hand."""
 
-    id: str
     parent: str | None = None
 
 
-def create(tx: port.Tx, birth: Birth, now: float) -> str:
+def create(tx: port.Tx, session_id: str, birth: Birth, now: float) -> str:
     """A session with or without a parent; asked for again, it is the one that was made."""
-    found = sessions.get(tx, birth.id)
+    found = sessions.get(tx, session_id)
     if found is not None:
-        if found.parent_session_id != birth.parent:
-            raise errors.IdTaken(birth.id)
-        return found.id
-    sessions.refuse_taken(tx, birth.id)
-    if birth.parent is not None:
-        here = state.lock(tx, birth.parent)
-        if _ended_by_compression(tx, here):
-            return _continue(tx, here, birth, now)
-    _branch_off(tx, birth, now)
-    return birth.id
+        if found.parent_session_id != birth.parent or (birth.parent is None and found.owner != birth.owner):
+            raise errors.IdTaken(session_id)
+        return session_id
+    sessions.refuse_taken(tx, session_id)
+    here = state.lock(tx, birth.parent) if birth.parent is not None else None
+    if here is not None and _ended_by_compression(tx, here):
+        _continue(tx, here, session_id, birth, now)
+    else:
+        _branch_off(tx, session_id, birth, now)
+    return session_id
 
 
 def _ended_by_compression(tx: port.Tx, here: state.State) -> bool:
@@ -34,7 +33,7 @@ def _ended_by_compression(tx: port.Tx, here: state.State) -> bool:
     return row is not None and row[2] == "compression"
 
 
-def _continue(tx: port.Tx, here: state.State, birth: Birth, now: float) -> str:
+def _continue(tx: port.Tx, here: state.State, session_id: str, birth: Birth, now: float) -> None:
     """The second half of the two-call way: the child's context is its own messages."""
     continuation = tx.one("session_id_at", conversation=here.key, ordinal=here.asked + 1)
     if continuation is not None:
@@ -43,16 +42,16 @@ def _continue(tx: port.Tx, here: state.State, birth: Birth, now: float) -> str:
         titles.refuse_taken(tx, here.owner, birth.title, but=here.id)
         tx.run("title_set", key=here.key, title=birth.title)
     last = here.last_seq
-    compactions.rotate(tx, here, compactions.draft(birth.id, last, last, "", (), None, birth.model), None, now)
-    return birth.id
+    draft = compactions.draft(last, last, "", (), None, birth.model)
+    compactions.rotate(tx, here, session_id, draft, None, now, source=birth.source)
 
 
-def _branch_off(tx: port.Tx, birth: Birth, now: float) -> None:
+def _branch_off(tx: port.Tx, session_id: str, birth: Birth, now: float) -> None:
     if birth.title is not None:
         titles.refuse_taken(tx, birth.owner, birth.title)
     sessions.born(
         tx,
-        birth.id,
+        session_id,
         owner=birth.owner,
         source=birth.source,
         model=birth.model,
@@ -65,10 +64,10 @@ def _branch_off(tx: port.Tx, birth: Birth, now: float) -> None:
 
 def branch(tx: port.Tx, session_id: str, at_seq: int | None, branch_id: str, title: str | None, now: float) -> str:
     """A new conversation that reads the old one up to at_seq and goes on by itself."""
-    found = sessions.get(tx, branch_id)
-    if found is not None:
-        return found.id
     here = state.lock(tx, session_id)
+    if _branched_before(tx, here, at_seq, branch_id):
+        return branch_id
+    sessions.refuse_taken(tx, branch_id)
     at = here.last_seq if at_seq is None else at_seq
     if not isinstance(at, int) or isinstance(at, bool) or not 0 <= at <= here.last_seq:
         raise errors.OutOfRange(f"A branch begins at a message from 0 to {here.last_seq}.")
@@ -91,6 +90,14 @@ def branch(tx: port.Tx, session_id: str, at_seq: int | None, branch_id: str, tit
     )
     hides.copy_to_branch(tx, here.key, made)
     return branch_id
+
+
+def _branched_before(tx: port.Tx, here: state.State, at_seq: int | None, branch_id: str) -> bool:
+    found = sessions.get(tx, branch_id)
+    if found is None or found.ordinal > 1 or at_seq not in (None, found.first_seq - 1):
+        return False
+    parent = tx.one("session_place", id=found.parent_session_id)
+    return parent is not None and parent[0] == here.key
 
 
 def _session_at(tx: port.Tx, here: state.State, at_seq: int | None) -> str:

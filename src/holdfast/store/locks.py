@@ -37,10 +37,12 @@ class Leases:
 
     def renew_lease(self, lease: types.Lease) -> None:
         """Start the lease's time anew; LeaseLost when it is not held any more: stop the work at once."""
+        leases.checked_lease(lease)
         self.driver.write("renew", lambda tx: leases.renew(tx, lease))
 
     def release_lease(self, lease: types.Lease) -> bool:
         """Free the lease if it is still held; whether it was."""
+        leases.checked_lease(lease)
         return self.driver.write("release", lambda tx: leases.release(tx, lease))
 
     def leases(self) -> list[types.LeaseHeld]:
@@ -66,6 +68,7 @@ class Leases:
 
     def try_acquire_compression_lock(self, session_id: str, holder: str, ttl_seconds: float = LOCK_TTL) -> bool:
         """Take the lock, if nobody else has it."""
+        leases.checked("compact", _name(holder), ttl_seconds)
         try:
             self.acquire_lease(session_id, "compact", holder, ttl_seconds)
         except errors.Busy:
@@ -77,7 +80,7 @@ class Leases:
 
     def refresh_compression_lock(self, session_id: str, holder: str, ttl_seconds: float = LOCK_TTL) -> bool:
         """Start the lock's time anew; whether this holder still had it."""
-        leases.checked("compact", holder, ttl_seconds)
+        leases.checked("compact", _name(holder), ttl_seconds)
 
         def step(tx: port.Tx) -> bool:
             lease = leases.named(tx, session_id, "compact", holder, ttl_seconds)
@@ -95,7 +98,7 @@ class Leases:
 
     def release_compression_lock(self, session_id: str, holder: str) -> bool:
         """Free the lock if this holder has it; whether it had."""
-        leases.checked("compact", holder, LOCK_TTL)
+        leases.checked("compact", _name(holder), LOCK_TTL)
 
         def step(tx: port.Tx) -> bool:
             lease = leases.named(tx, session_id, "compact", holder, LOCK_TTL)
@@ -120,3 +123,8 @@ class Leases:
         if type(error).__name__ not in self._said:
             self._said.add(type(error).__name__)
             logger.warning("%s", error)
+
+
+def _name(holder: str) -> str:
+    """Without a name, nobody could ever give the lock back."""
+    return "" if holder is None else holder

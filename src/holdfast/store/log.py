@@ -12,27 +12,22 @@ from holdfast import errors, types
 from holdfast.store import bodies, compactions, hides, leases, port, routes, sessions, state, titles, view
 
 
-class Request(types.NewConversation, frozen=True, kw_only=True):
-    """What a new conversation needs once its title is cleaned and its id is known."""
-
-    id: str
-
-
 class Append:
     """An append checked and encoded, to be run in a transaction, alone or with others; it may run again."""
 
-    __slots__ = ("create", "expect_head", "fresh", "lease", "messages", "now", "session_id")
+    __slots__ = ("create", "expect_head", "fresh", "lease", "messages", "new_id", "now", "session_id")
 
     def __init__(
         self,
-        session_id: str,
+        session_id: str | state.NewId,
         messages: Sequence[bodies.Prepared],
         expect_head: bool,
-        create: Request | None,
+        create: types.NewConversation | None,
         lease: types.Lease | None,
         now: float,
     ) -> None:
-        self.session_id = session_id
+        self.session_id = session_id if isinstance(session_id, str) else session_id.id
+        self.new_id = None if isinstance(session_id, str) else session_id
         self.messages = messages
         self.expect_head = expect_head
         self.create = create
@@ -44,14 +39,16 @@ class Append:
     def __call__(self, tx: port.Tx) -> list[types.Receipt]:
         """Known uids return what is stored, the others get the next numbers in order."""
         fresh, self.fresh = self.fresh, False
+        if self.new_id is not None:
+            self.session_id = self.new_id.settle(tx)
         messages, row = self.messages, tx.one("lock_conversation", id=self.session_id)
         here = state.State(*row) if row is not None else self._born(tx)
-        if self.expect_head and here.asked != here.head:
-            raise errors.Superseded(here.head_id, here.epoch)
-        if self.lease is not None:
-            leases.check_held(tx, here, self.lease)
         known = {} if fresh or row is None else _known(tx, here, messages)
-        resumed = here.live is None and any(message.uid not in known for message in messages)
+        resumed = False
+        # What is stored already stays acknowledged, whatever became of the head or the lease since.
+        if not known or any(message.uid not in known for message in messages):
+            self._check(tx, here)
+            resumed = here.live is None
         if resumed:
             here = sessions.continue_(tx, here, self.now)
         stored = _write(tx, here, messages, known)
@@ -61,18 +58,24 @@ class Append:
             for message, (seq, session, duplicate) in zip(messages, stored, strict=True)
         ]
 
+    def _check(self, tx: port.Tx, here: state.State) -> None:
+        if self.expect_head and here.asked != here.head:
+            raise errors.Superseded(here.head_id, here.epoch)
+        if self.lease is not None:
+            leases.check_held(tx, here, self.lease)
+
     def _born(self, tx: port.Tx) -> state.State:
         if self.create is None:
             raise state.missing(tx, self.session_id)
-        return _born(tx, self.create, self.now)
+        return _born(tx, self.session_id, self.create, self.now)
 
 
-def _born(tx: port.Tx, create: Request, now: float) -> state.State:
-    sessions.refuse_taken(tx, create.id)
+def _born(tx: port.Tx, session_id: str, create: types.NewConversation, now: float) -> state.State:
+    sessions.refuse_taken(tx, session_id)
     if create.title is not None:
         titles.refuse_taken(tx, create.owner, create.title)
     here = sessions.born(
-        tx, create.id, owner=create.owner, source=create.source, model=create.model, title=create.title, now=now
+        tx, session_id, owner=create.owner, source=create.source, model=create.model, title=create.title, now=now
     )
     if create.route is not None:
         routes.bind_unbound(tx, create.route, here, now)
@@ -101,8 +104,12 @@ def _write(
 ) -> list[Stored]:
     seq = here.last_seq
     results: list[Stored] = []
+    written: dict[str, bodies.Prepared] = {}
     for message in messages:
         if message.uid in known:
+            first = written.get(message.uid, message)
+            if (first.role, first.body) != (message.role, message.body):
+                raise errors.UidReused(message.uid, known[message.uid][0])
             results.append(known[message.uid])
             continue
         seq += 1
@@ -119,7 +126,7 @@ def _write(
         )
         results.append((seq, here.head_id, False))
         if len(messages) > 1:
-            known[message.uid] = (seq, here.head_id, True)
+            known[message.uid], written[message.uid] = (seq, here.head_id, True), message
     return results
 
 
@@ -168,7 +175,7 @@ def _summary(compaction: types.Compaction | None) -> list[types.Message]:
     """The summary as the model sees it: one message, which stands in no log and has the cut's seq."""
     if compaction is None or not compaction.summary:
         return []
-    uid, body = f"summary:{compaction.epoch}", bodies.encode(compaction.summary)
+    uid, body = f"summary:{compaction.epoch}", bodies.written(compaction.summary)
     return [types.Message(compaction.cut_seq, uid, compaction.session_id, "user", compaction.at, body)]
 
 

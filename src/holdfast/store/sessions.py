@@ -77,9 +77,9 @@ def add(tx: port.Tx, here: state.State, child_id: str, source: str, model: str |
     )
 
 
-def continue_(tx: port.Tx, here: state.State, now: float, child_id: str | None = None) -> state.State:
+def continue_(tx: port.Tx, here: state.State, now: float) -> state.State:
     """An ended conversation goes on in a continuation; nothing of its context changes."""
-    child = child_id or state.mint_session_id(now)
+    child = state.NewId(None, now).settle(tx)
     source, model, _ = tx.one("session_origin", conversation=here.key, ordinal=here.head) or ("", None, None)
     add(tx, here, child, source, model, now)
     return state.moved(tx, here, head=here.head + 1, live=1)._replace(head_id=child)
@@ -157,7 +157,7 @@ def resolve(tx: port.Tx, text: str, owner: str | None) -> types.Session:
     by_id = get(tx, text) if len(text) <= bodies.MAX_ID and text.isprintable() else None
     if by_id and owner in (None, by_id.owner):
         return head(tx, text)
-    by_title = tx.one("title_holder", owner=owner or "", title=text)
+    by_title = tx.one("title_holder", owner=owner or "", title=" ".join(text.split()))
     if by_title:
         return head(tx, by_title[0])
     if text == "last":

@@ -47,8 +47,14 @@ _TYPED: tuple[tuple[type[apsw.Error], type[errors.StoreError]], ...] = (
 )
 
 
-def translated(error: apsw.Error) -> errors.StoreError:
+# Text that a flipped bit made invalid reaches apsw as such, and Python cannot decode it.
+_FAILURES = (apsw.Error, UnicodeDecodeError)
+
+
+def translated(error: apsw.Error | UnicodeDecodeError) -> errors.StoreError:
     """The one place where SQLite's errors become ours. Their texts name tables, never what is in them."""
+    if isinstance(error, UnicodeDecodeError):
+        return errors.StoreCorrupt(f"{(errors.StoreCorrupt.__doc__ or '').strip()} (stored text is not valid Unicode)")
     for theirs, ours in _TYPED:
         if isinstance(error, theirs):
             doc = (ours.__doc__ or "").strip()
@@ -70,13 +76,13 @@ class Transaction:
     def one(self, query: str, /, **values: Any) -> port.Row | None:
         try:
             return self.execute(self._sql[query], values).fetchone()
-        except apsw.Error as error:
+        except _FAILURES as error:
             raise translated(error) from error
 
     def all(self, query: str, /, **values: Any) -> list[port.Row]:
         try:
             return self.execute(self._sql[query], values).fetchall()
-        except apsw.Error as error:
+        except _FAILURES as error:
             raise translated(error) from error
 
     def run(self, query: str, /, **values: Any) -> int:
@@ -256,7 +262,8 @@ class SqliteDriver:
     def _attempt(self, operation: str, step: Callable[[port.Tx], T]) -> T:
         if self._line is None:
             return self._transact(operation, step)
-        return self._line.run(self._write_timeout, self._transact, operation, step)
+        result: T = self._line.run(self._write_timeout, self._transact, operation, step)
+        return result
 
     def _transact(self, operation: str, step: Callable[[port.Tx], T]) -> T:
         tx = self._tx
@@ -413,7 +420,7 @@ def _size_and_mode(path: str) -> dict[str, Any] | None:
 def _translating() -> Iterator[None]:
     try:
         yield
-    except apsw.Error as error:
+    except _FAILURES as error:
         raise translated(error) from error
 
 

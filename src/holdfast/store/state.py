@@ -88,6 +88,22 @@ def moved(
     return after
 
 
+class NewId:
+    """The id of a session to be made. A minted one is made sure of at the first attempt (six characters of
+    chance meet now and then) and kept by every further one, so that a retry finds what the first made."""
+
+    def __init__(self, given: str | None, now: float) -> None:
+        self.id = mint_session_id(now) if given is None else bodies.checked_id(given)
+        self._sure = given is not None
+        self._now = now
+
+    def settle(self, tx: port.Tx) -> str:
+        while not self._sure and (tx.one("session_place", id=self.id) or tx.one("tombstone", id=self.id)):
+            self.id = mint_session_id(self._now)
+        self._sure = True
+        return self.id
+
+
 def mint_session_id(now: float) -> str:
     """Ids look like 20260527_234659_e65f0e: when it began (UTC), and six characters of chance."""
     return time.strftime("%Y%m%d_%H%M%S", time.gmtime(now)) + "_" + os.urandom(3).hex()

@@ -68,9 +68,9 @@ def _as_note(message: types.Message) -> types.Message:
     note = LATE_RESULT.format(id=message.tool_call_id or "unknown")
     content = message.content
     parts = note + content if isinstance(content, str) else [{"type": "text", "text": note}, *content]
-    return types.Message(message.seq, message.uid, message.session_id, "user", message.at, bodies.encode(parts))
+    return types.Message(message.seq, message.uid, message.session_id, "user", message.at, bodies.written(parts))
 
 
 def _closed(message: types.Message, call: types.ToolCall) -> types.Message:
-    body = bodies.encode(NO_RESULT, tool_call_id=call.id)
+    body = bodies.written(NO_RESULT, tool_call_id=call.id)
     return types.Message(message.seq, f"{message.uid}:{call.id}", message.session_id, "tool", message.at, body)
