@@ -5,6 +5,7 @@ What a terminal can show is asked once. A pipe or a file gets plain text of any 
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -48,6 +49,11 @@ class Console:
         """A line of data. It must be safe already: see text.safe."""
         print(line, file=self.out)
 
+    def prose(self, line: str, *style: str) -> None:
+        """A sentence, made safe and broken between words."""
+        for piece in text.wrapped(text.safe(line), self.width):
+            self.print(self.style(piece, *style) if style else piece)
+
     def json(self, value: Any) -> None:
         """Data for programs. All ASCII, so it is safe on every terminal and in every encoding."""
         print(json.dumps(value, indent=2).replace("\x7f", "\\u007f"), file=self.out)
@@ -76,10 +82,17 @@ class Console:
         return line if room is None else text.clipped(line, room, self.glyphs.more)
 
 
+class Nowhere(io.StringIO):
+    """Takes everything and keeps nothing."""
+
+    def write(self, text: str, /) -> int:
+        return len(text)
+
+
 def _prepared(stream: TextIO | None) -> TextIO:
     """The stream, so that a character it cannot encode is spelled out instead of raising."""
     if stream is None:  # closed by whoever started the program
-        return open(os.devnull, "w", encoding="utf-8")
+        return Nowhere()
     reconfigure = getattr(stream, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="backslashreplace")

@@ -17,22 +17,28 @@ class LazyGroup(click.Group):
     Each module defines `command`.
     """
 
-    def __init__(self, *args: Any, commands_in: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, *, commands_in: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+        super().__init__(invoke_without_command=True, **kwargs)
         self._modules = commands_in
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(self._modules)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in self._modules:
             return None
         command: click.Command = importlib.import_module(self._modules[cmd_name][0]).command
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
-            formatter.write_dl([(name, help) for name, (_, help) in self._modules.items()])
+            formatter.write_dl([(name, purpose) for name, (_, purpose) in self._modules.items()])
+
+
+def help_when_alone(context: click.Context) -> None:
+    """A group named without a command explains itself."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 def database(function: F) -> F:
@@ -41,8 +47,16 @@ def database(function: F) -> F:
         "--db",
         "path",
         metavar="PATH",
+        callback=_named,
         help="The store to use (default: HOLDFAST_DB, else holdfast.db in the data directory).",
     )(function)
+
+
+def _named(_context: click.Context, _option: click.Parameter, path: str | None) -> str | None:
+    # An empty variable in a script must not lead to another store than the one that was meant.
+    if path == "":
+        raise click.BadParameter("the path is empty.")
+    return path
 
 
 def as_json(function: F) -> F:

@@ -50,7 +50,7 @@ def conversation(head: types.Session) -> dict[str, Any]:
 
 
 def _table(out: console.Console, sessions: Sequence[types.Session], every: bool) -> None:
-    rows = [_row(session, every) for session in sessions]
+    rows = [_row(out, session, every) for session in sessions]
     # A heading is for people: lines in a pipe are counted and cut by programs.
     if out.tty and rows:
         rows.insert(0, ("session" if every else "conversation", "messages", "last active", "state", "title"))
@@ -68,12 +68,12 @@ def _table(out: console.Console, sessions: Sequence[types.Session], every: bool)
         out.print(out.style(line, "dim") if out.tty and number == 0 else line)
 
 
-def _row(session: types.Session, every: bool) -> tuple[str, str, str, str, str]:
+def _row(out: console.Console, session: types.Session, every: bool) -> tuple[str, str, str, str, str]:
     state = "live" if session.live else f"ended: {session.end_reason}"
     return (
         text.safe(session.id if every else session.conversation_id),
         f"{session.message_count if every else session.last_seq:,}",
         text.when(session.active_at),
-        text.clipped(text.safe(state), 30),
+        out.clipped(text.safe(state), 30),
         text.safe(session.title or ""),
     )

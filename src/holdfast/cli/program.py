@@ -28,15 +28,13 @@ COMMANDS = {
 @click.group(
     cls=lazy.LazyGroup,
     commands_in=COMMANDS,
-    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(holdfast.__version__, "-V", "--version", prog_name="holdfast", message="%(prog)s %(version)s")
 @click.pass_context
 def program(context: click.Context) -> None:
     """Conversations that last for months, and cannot fork."""
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help())
+    lazy.help_when_alone(context)
 
 
 def run() -> NoReturn:
@@ -72,7 +70,8 @@ def _outcome(arguments: Sequence[str], out: console.Console) -> int:
         out.progress("")
         out.note(f"holdfast: {error}")
         return 1
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, AssertionError):
+        # Only a damaged store has rows that cannot be decoded, or lacks what its constraints guarantee.
         out.note("holdfast: something stored cannot be read back. Run `holdfast doctor` to see how much is damaged.")
         return 1
 

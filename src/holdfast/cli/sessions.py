@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import click
 
+from holdfast import errors, types
 from holdfast.cli import lazy
+from holdfast.store import db as store
 
 COMMANDS = {
     "list": ("holdfast.cli.listing", "One line a conversation, the most recently active first."),
@@ -14,5 +16,17 @@ COMMANDS = {
 
 
 @click.group(cls=lazy.LazyGroup, commands_in=COMMANDS)
-def command() -> None:
+@click.pass_context
+def command(context: click.Context) -> None:
     """Look at conversations. None of these commands changes anything."""
+    lazy.help_when_alone(context)
+
+
+def find(db: store.SessionDB, text: str) -> types.Session:
+    """The head of the conversation a person means, or an error that says where to look."""
+    try:
+        return db.resolve(text)
+    except errors.ConversationDeleted:
+        raise
+    except errors.NoSuchSession as error:
+        raise errors.NoSuchSession(text, f"{error} `holdfast sessions list` names those there are.") from None

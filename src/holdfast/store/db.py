@@ -135,8 +135,8 @@ class SessionDB(locks.Leases):
     ) -> list[types.Session]:
         """The heads of conversations, most recently active first; with `every`, all their sessions."""
         _whole(limit, skip)
-        _known_type(str, owner, source)
-        _known_type(bool, live, every)
+        _text_or_none(owner, source)
+        _flags(live, every)
         return self.driver.read(
             lambda tx: sessions.listed(tx, owner=owner, source=source, live=live, every=every, limit=limit, skip=skip)
         )
@@ -148,7 +148,7 @@ class SessionDB(locks.Leases):
         """
         if not isinstance(text, str) or not text.isprintable() or not text.strip():
             raise errors.IdInvalid("Give an id, the beginning of one, a title, or `last`.")
-        _known_type(str, owner)
+        _text_or_none(owner)
         return self.driver.read(lambda tx: sessions.resolve(tx, text, owner))
 
     def end_session(self, session_id: str, end_reason: str) -> bool:
@@ -248,22 +248,24 @@ class SessionDB(locks.Leases):
 
     def context(self, session_id: str, upto: int | None = None) -> types.Context:
         """What the model sees: pinned messages, summary, and all that came after the cut, in one snapshot."""
-        _whole(upto)
+        _whole_or_none(upto)
         return self.driver.read(lambda tx: log.context(tx, session_id, upto))
 
     def transcript(self, session_id: str, after: int = 0, upto: int | None = None) -> list[types.Message]:
         """What people see: the whole log of the conversation, or the stretch after < seq <= upto."""
-        _whole(after, upto)
+        _whole(after)
+        _whole_or_none(upto)
         return self.driver.read(lambda tx: log.transcript(tx, session_id, after, upto))
 
     def hide(self, session_id: str, from_seq: int, to_seq: int | None = None) -> types.Hide:
         """Take a range of messages (default: to the last) out of the context. Nothing is deleted."""
-        _whole(from_seq, to_seq)
+        _whole(from_seq)
+        _whole_or_none(to_seq)
         return self.driver.write("hide", lambda tx: hides.hide(tx, session_id, from_seq, to_seq))
 
     def show(self, session_id: str, hide_epoch: int | None = None) -> types.Hide:
         """Bring back what one hide took out (default: the newest still hidden)."""
-        _whole(hide_epoch)
+        _whole_or_none(hide_epoch)
         return self.driver.write("show", lambda tx: hides.show(tx, session_id, hide_epoch))
 
     def hides(self, session_id: str) -> list[types.Hide]:
@@ -355,7 +357,8 @@ class SessionDB(locks.Leases):
 
     def finalize_orphaned_compression_sessions(self, older_than_days: float = 7) -> int:
         """End live continuations nothing stands behind (docs/concepts.md); how many."""
-        if isinstance(older_than_days, bool) or not isinstance(older_than_days, int | float) or older_than_days < 0:
+        wrong = isinstance(older_than_days, bool) or not isinstance(older_than_days, int | float)
+        if wrong or not older_than_days >= 0:
             raise errors.OutOfRange("older_than_days is a number from 0 on.")
         now = self._clock()
         return self.driver.write("upkeep", lambda tx: upkeep.finalize_orphans(tx, older_than_days, now))
@@ -423,7 +426,7 @@ class SessionDB(locks.Leases):
 def _driver(
     target: str | os.PathLike[str], clock: Callable[[], float] | None, durability: str, write_timeout: float
 ) -> port.Driver:
-    _known_type(str, durability)
+    _text_or_none(durability)
     if isinstance(write_timeout, bool) or not isinstance(write_timeout, int | float) or not 0 <= write_timeout < 1e6:
         raise errors.OutOfRange("write_timeout is a number of seconds.")
     path = os.fspath(target) if isinstance(target, str | os.PathLike) else None
@@ -449,12 +452,22 @@ def _new_message(message: types.NewMessage | Mapping[str, Any]) -> types.NewMess
     return types.NewMessage(**message)
 
 
-def _whole(*numbers: int | None) -> None:
+def _whole(*numbers: object) -> None:
     for number in numbers:
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 2**63):
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 2**63:
             raise errors.OutOfRange("Numbers of messages, epochs and versions are whole, from 0 on.")
 
 
-def _known_type(kind: type, *values: object) -> None:
-    if not all(value is None or isinstance(value, kind) for value in values):
-        raise errors.OutOfRange(f"This takes {kind.__name__} or None.")
+def _whole_or_none(number: object) -> None:
+    if number is not None:
+        _whole(number)
+
+
+def _text_or_none(*values: object) -> None:
+    if not all(value is None or (isinstance(value, str) and value.isprintable()) for value in values):
+        raise errors.OutOfRange("This takes printable text or None.")
+
+
+def _flags(*values: object) -> None:
+    if not all(value is None or isinstance(value, bool) for value in values):
+        raise errors.OutOfRange("This takes True, False or None.")

@@ -78,10 +78,23 @@ def _differences(execute: Execute, declared: Entries, actual: Entries, *, replac
 
 
 def _missing_columns(execute: Execute, table: str, sql: str) -> Iterable[str]:
+    for _, definition in _absent(execute, table, sql):
+        yield f"ALTER TABLE {table} ADD COLUMN {definition}"
+
+
+def _absent(execute: Execute, table: str, sql: str) -> list[tuple[str, str]]:
     present = {row[1] for row in execute(f"PRAGMA table_xinfo({table})")}
-    for name, definition in columns(sql):
-        if name not in present:
-            yield f"ALTER TABLE {table} ADD COLUMN {definition}"
+    return [column for column in columns(sql) if column[0] not in present]
+
+
+def lacking(execute: Execute, declared: Entries) -> Iterable[str]:
+    """What of the declared schema a database does not have, in words."""
+    actual = entries(execute)
+    for (kind, name), sql in declared.items():
+        if (kind, name) not in actual:
+            yield f"the {kind} {name} is missing"
+        elif kind == "table":
+            yield from (f"the column {column} of {name} is missing" for column, _ in _absent(execute, name, sql))
 
 
 def columns(sql: str) -> list[tuple[str, str]]:

@@ -161,14 +161,15 @@ class SqliteDriver:
                 place.prepare(self.path)
             elif not os.path.exists(self.path):
                 raise errors.StoreMoved(f"The database file {self.path} is gone; nothing was acknowledged.")
-            if self._line is None:
-                self._line = turnstile.Turnstile(self.path + ".queue")
         self._writer = self._connect(reader=False)
         self._tx = Transaction(self._writer, self._sql, self._clock)
         try:
             self._prepare_schema()
         except BaseException:
             self._writer.close()
+            if self._line is not None:
+                self._line.close()
+                self._line = None
             raise
         self._writer.set_busy_timeout(0)  # from here on it stands in line
         if not self.memory:
@@ -183,6 +184,7 @@ class SqliteDriver:
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         if not self.memory and not reader:
             self._refuse_foreign(connection)
+            self._line = self._line or turnstile.Turnstile(self.path + ".queue")
         if not self.memory and connection.pragma("journal_mode") != "wal":
             self._in_line(lambda: connection.pragma("journal_mode", "wal"))
         connection.pragma("synchronous", SYNCHRONOUS[self._durability])
@@ -394,8 +396,7 @@ class SqliteDriver:
             broken = [
                 f"a row of {row[0]} refers to a missing row of {row[2]}" for row in execute("PRAGMA foreign_key_check")
             ]
-            actual = reconcile.entries(execute)
-            lacking = [f"the {kind} {name} is missing" for kind, name in _declared() if (kind, name) not in actual]
+            lacking = list(reconcile.lacking(execute, _declared()))
         return found + sorted(set(broken)) + lacking
 
     def _check_usable(self) -> None:

@@ -24,7 +24,7 @@ def prune_ghosts(tx: port.Tx, now: float) -> int:
     removed = 0
     for key, conversation_id in tx.all("ghosts", before=now - GHOST_AGE):
         state.lock(tx, conversation_id)
-        if not _leased(tx, conversation_id):
+        if not tx.all("branches_reading", conversation=key) and not _leased(tx, conversation_id):
             erase.remove(tx, key)
             removed += 1
     return removed

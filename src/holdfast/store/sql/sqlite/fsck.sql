@@ -59,7 +59,8 @@ SELECT c.id, count(s.ordinal) || ' sessions are live' FROM conversations c
 SELECT coalesce(c.id, s.conversation), 'session ' || s.id || ' is neither live nor properly ended'
   FROM sessions s LEFT JOIN conversations c ON c.key = s.conversation
  WHERE (s.live IS NULL) <> (s.ended_at IS NOT NULL) OR (s.ended_at IS NULL) <> (s.end_reason IS NULL)
-    OR (s.ended_at IS NULL) <> (s.last_seq IS NULL) OR coalesce(s.live, 1) <> 1;
+    OR (s.ended_at IS NULL) <> (s.last_seq IS NULL) OR coalesce(s.live, 1) <> 1
+    OR (s.live IS NULL AND s.ordinal = c.head AND s.last_seq IS NOT c.last_seq);
 
 -- name: fsck_p4_continuations
 SELECT coalesce(c.id, s.conversation), 'session ' || s.id || ' does not continue the one before it'

@@ -197,8 +197,9 @@ BEGIN SELECT raise(ABORT, 'identity and fork point of a conversation never chang
 CREATE TRIGGER conversation_fork_point_exists
 BEFORE INSERT ON conversations
 WHEN NEW.origin IS NOT NULL
- AND NEW.forked_at > coalesce((SELECT last_seq FROM conversations WHERE key = NEW.origin), -1)
-BEGIN SELECT raise(ABORT, 'a branch begins within its origin'); END;
+ AND (NEW.forked_at > coalesce((SELECT last_seq FROM conversations WHERE key = NEW.origin), -1)
+   OR NEW.forked_at < (SELECT seen_seq FROM compactions WHERE conversation = NEW.origin AND epoch = NEW.forked_epoch))
+BEGIN SELECT raise(ABORT, 'a branch begins within its origin, on a compaction that saw no more'); END;
 
 CREATE TRIGGER conversation_leaves_tombstones
 BEFORE DELETE ON conversations
@@ -207,6 +208,11 @@ WHEN OLD.last_seq > coalesce(OLD.forked_at, 0)
 BEGIN SELECT raise(ABORT, 'a deletion leaves a tombstone for every session'); END;
 
 -- sessions ---------------------------------------------------------------------------------------------
+
+CREATE TRIGGER session_is_born_live
+BEFORE INSERT ON sessions
+WHEN NEW.live IS NULL
+BEGIN SELECT raise(ABORT, 'a session is born live'); END;
 
 CREATE TRIGGER session_follows_its_parent
 BEFORE INSERT ON sessions
@@ -296,6 +302,8 @@ BEFORE UPDATE ON compactions
 WHEN NEW.conversation <> OLD.conversation OR NEW.epoch <> OLD.epoch OR NEW.base_epoch IS NOT OLD.base_epoch
   OR NEW.session <> OLD.session OR NEW.cut_seq <> OLD.cut_seq OR NEW.seen_seq <> OLD.seen_seq
   OR NEW.token IS NOT OLD.token OR NEW.at <> OLD.at OR NEW.redacted_at IS NULL
+  OR json_type(NEW.body, '$.summary') IS NOT NULL OR json_type(NEW.body, '$.ledger') IS NOT NULL
+  OR json_extract(NEW.body, '$.pinned') IS NOT json_extract(OLD.body, '$.pinned')
 BEGIN SELECT raise(ABORT, 'a compaction is never changed but by redaction'); END;
 
 CREATE TRIGGER compaction_is_not_deleted
@@ -309,14 +317,15 @@ CREATE TRIGGER hide_lies_within_the_log
 BEFORE INSERT ON hides
 WHEN NOT EXISTS (
        SELECT 1 FROM conversations
-        WHERE key = NEW.conversation AND NEW.to_seq <= last_seq AND NEW.epoch <= epoch)
+        WHERE key = NEW.conversation AND NEW.to_seq <= last_seq AND NEW.epoch = epoch)
   OR NEW.shown_epoch IS NOT NULL
 BEGIN SELECT raise(ABORT, 'a hide lies within the log'); END;
 
 CREATE TRIGGER hide_is_only_shown
 BEFORE UPDATE ON hides
 WHEN NEW.conversation <> OLD.conversation OR NEW.epoch <> OLD.epoch OR NEW.from_seq <> OLD.from_seq
-  OR NEW.to_seq <> OLD.to_seq OR OLD.shown_epoch IS NOT NULL OR NEW.shown_epoch IS NULL
+  OR NEW.to_seq <> OLD.to_seq OR OLD.shown_epoch IS NOT NULL
+  OR NEW.shown_epoch IS NOT (SELECT epoch FROM conversations WHERE key = NEW.conversation)
 BEGIN SELECT raise(ABORT, 'a hide is never changed but by being shown once'); END;
 
 CREATE TRIGGER hide_is_not_deleted

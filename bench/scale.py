@@ -1,0 +1,54 @@
+"""How much is measured: the whole of it, or just enough to see that every line works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Scale:
+    warm_up: int = 2_000
+    """Appends before the first one that counts: the floor is flattered while its WAL still grows."""
+    appends: int = 2_000
+    block: int = 200
+    """Appends in a row, where a system is given the disk for itself."""
+    load: int = 2_220
+    load_rounds: int = 60
+    sizes: tuple[int, ...] = (1_000, 100_000, 1_000_000)
+    """Messages in the log when a compaction is committed."""
+    history_rounds: int = 150
+    pasts: tuple[int, ...] = (1, 100, 1_000)
+    """Compactions that lie behind when the context is read."""
+    processes: int = 8
+    seconds: float = 3.0
+    writer_rounds: int = 3
+    rate: int = 100
+    """Appends per second of each process, in the open loop."""
+    shared_processes: int = 4
+    shared_appends: int = 100
+    tasks: int = 32
+    group_rounds: int = 7
+    group_appends: int = 20
+    fire_rounds: int = 5
+    starts: int = 25
+    opens: int = 25
+
+
+FULL = Scale()
+QUICK = Scale(
+    warm_up=50,
+    appends=50,
+    block=10,
+    load=220,
+    load_rounds=3,
+    sizes=(200, 1_000),
+    history_rounds=5,
+    pasts=(1, 5, 20),
+    seconds=0.2,
+    writer_rounds=1,
+    shared_appends=10,
+    group_rounds=1,
+    group_appends=3,
+    starts=2,
+    opens=3,
+)

@@ -1,0 +1,63 @@
+"""Holdfast as its users get it: built into a wheel, installed with pip into a fresh environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+PATIENCE = 110
+
+
+class Installed(NamedTuple):
+    """A fresh environment with Holdfast in it."""
+
+    wheel: Path
+    bin: Path
+
+    def run(self, home: Path, *command: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+        """A program of that environment, by a user who has nothing but an empty home."""
+        return subprocess.run(
+            [self.bin / str(command[0]), *map(str, command[1:])],
+            env=self.environment(home, **env),
+            cwd=home,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=PATIENCE,
+            check=False,
+        )
+
+    def environment(self, home: Path, **env: str) -> dict[str, str]:
+        path = f"{self.bin}{os.pathsep}{os.environ['PATH']}"
+        return {"PATH": path, "HOME": str(home), "TMPDIR": str(home), "LC_ALL": "C.UTF-8", **env}
+
+
+def quietly(*command: str | Path) -> str:
+    done = subprocess.run(
+        list(map(str, command)),
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    place = tmp_path_factory.mktemp("installed")
+    pip = ("-m", "pip", "--disable-pip-version-check", "--quiet")
+    quietly(sys.executable, *pip, "wheel", "--no-deps", "--wheel-dir", place, ROOT)
+    (wheel,) = place.glob("*.whl")
+    quietly(sys.executable, "-m", "venv", place / "venv")
+    quietly(place / "venv" / "bin" / "python", *pip, "install", wheel)
+    return Installed(wheel, place / "venv" / "bin")

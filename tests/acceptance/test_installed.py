@@ -1,0 +1,109 @@
+"""What a user gets by `pip install`: the program, the library, their declared dependencies, nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+import zipfile
+from pathlib import Path
+
+import holdfast
+from tests.acceptance.conftest import ROOT, Installed
+
+SCRIPT = """
+from holdfast import SessionDB, errors
+
+with SessionDB("chat.db") as db:
+    chat = db.create_session(source="script", title="Groceries").id
+    for text in ("milk", "bread", "tea"):
+        db.append_message(chat, role="user", content=text)
+    lease = db.acquire_lease(chat, "compact")
+    db.append_message(chat, role="user", content="and honey")
+    head = db.commit_compaction(lease, summary="Milk, bread, tea.", cut_seq=lease.snapshot.last_seq)
+    receipt = db.append_message(chat, role="user", content="that is all")
+    assert (receipt.session_id, receipt.moved_from) == (head.id, chat)
+    try:
+        db.commit_compaction(lease, summary="again", cut_seq=1)
+    except errors.LeaseLost:
+        print("refused")
+    print([message.content for message in db.context(chat)])
+    assert db.fsck().ok
+"""
+
+
+def declared() -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    return {re.split(r"[<>=!~ ;\[]", requirement)[0] for requirement in project["dependencies"]}
+
+
+def test_version_is_that_of_the_source(installed: Installed, tmp_path: Path) -> None:
+    done = installed.run(tmp_path, "holdfast", "--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"holdfast {holdfast.__version__}\n", "")
+
+
+def test_only_declared_dependencies_are_installed(installed: Installed, tmp_path: Path) -> None:
+    done = installed.run(tmp_path, "python", "-m", "pip", "--disable-pip-version-check", "list", "--format", "json")
+    names = {package["name"].lower() for package in json.loads(done.stdout)}
+    assert names - {"pip", "setuptools"} == {"holdfast", *declared()}
+
+
+def test_wheel_has_every_file_of_the_package_and_no_other(installed: Installed) -> None:
+    with zipfile.ZipFile(installed.wheel) as wheel:
+        packed = {name.removeprefix("holdfast/") for name in wheel.namelist() if name.startswith("holdfast/")}
+        beside = {name.split("/")[0] for name in wheel.namelist() if not name.startswith("holdfast/")}
+    source = ROOT / "src" / "holdfast"
+    files = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
+    assert packed == {name for name in files if "__pycache__" not in name}
+    assert {"py.typed", "store/sql/sqlite/schema.sql"} <= packed
+    assert beside == {f"holdfast-{holdfast.__version__}.dist-info"}
+
+
+def test_building_leaves_nothing_in_the_source_tree(installed: Installed) -> None:
+    left = [path.name for path in (ROOT, ROOT / "src") for path in path.iterdir()]
+    assert installed.wheel.exists()
+    assert not [name for name in left if name in ("build", "dist") or name.endswith((".egg-info", ".whl"))]
+
+
+def test_demo_holds_its_promises_and_leaves_nothing_behind(installed: Installed, tmp_path: Path) -> None:
+    done = installed.run(tmp_path, "holdfast", "demo", "--json", "--seed", "1")
+    assert (done.returncode, done.stderr) == (0, "")
+    data = json.loads(done.stdout)
+    assert data["naive"]["forks"] > 0
+    assert data["naive"]["lost"] > 0
+    assert (data["holdfast"]["forks"], data["holdfast"]["heads"], data["holdfast"]["lost"]) == (0, 1, 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_script_and_the_program_see_the_same_store(installed: Installed, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = installed.run(tmp_path, "python", "-W", "error", "script.py")
+    assert done.stderr == ""
+    assert done.stdout == "refused\n['Milk, bread, tea.', 'and honey', 'that is all']\n"
+    shown = installed.run(tmp_path, "holdfast", "sessions", "show", "Groceries", HOLDFAST_DB="chat.db")
+    assert "    and honey\n" in shown.stdout
+    drawn = installed.run(tmp_path, "holdfast", "sessions", "tree", "Groceries", "--db", "chat.db")
+    assert "◆ cut after 3, 4 stay" in drawn.stdout
+    checked = installed.run(tmp_path, "holdfast", "doctor", "--db", "chat.db")
+    assert checked.returncode == 0
+    assert "1 conversation, 2 sessions, 5 messages" in checked.stdout
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left <= {"script.py", "chat.db", "chat.db-wal", "chat.db-shm", "chat.db.queue"}
+
+
+def test_the_example_of_the_readme_runs_as_it_stands(installed: Installed, tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    program = re.search(r"```python\n(.*?)```", text, re.DOTALL)
+    output = re.search(r"```output\n(.*?)```", text, re.DOTALL)
+    assert program
+    assert output
+    (tmp_path / "readme.py").write_text(program[1])
+    done = installed.run(tmp_path, "python", "-W", "error", "readme.py")
+    assert (done.stderr, done.stdout) == ("", output[1])
+
+
+def test_the_default_store_is_in_the_home_of_the_user(installed: Installed, tmp_path: Path) -> None:
+    done = installed.run(tmp_path, "holdfast", "sessions", "list")
+    assert done.returncode == 1
+    assert f"There is no database at {tmp_path}" in done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,71 @@
+"""The demo in a real terminal, as `make run` shows it to a person."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.conftest import PATIENCE, Installed
+
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+
+
+class Terminal:
+    """A tmux server of our own, with one window."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+
+    def tmux(self, *command: str | Path, env: dict[str, str] | None = None) -> str:
+        done = subprocess.run(
+            ["tmux", "-f", "/dev/null", "-S", self._socket, *command],
+            env=env,
+            capture_output=True,
+            encoding="utf-8",
+            check=True,
+        )
+        return done.stdout
+
+    def wait_for(self, text: str) -> str:
+        """The screen once it shows this."""
+        deadline = time.monotonic() + PATIENCE
+        while text not in (screen := self.tmux("capture-pane", "-p")):
+            assert time.monotonic() < deadline, screen
+            time.sleep(0.05)
+        return screen
+
+
+@pytest.fixture
+def terminal(tmp_path_factory: pytest.TempPathFactory, installed: Installed, tmp_path: Path) -> Iterator[Terminal]:
+    terminal = Terminal(tmp_path_factory.mktemp("tmux") / "socket")
+    env = installed.environment(tmp_path, TERM="screen", PS1="$ ", SHELL="/bin/sh")
+    terminal.tmux("new-session", "-d", "-x", "110", "-y", "60", "-c", tmp_path, "sh", env=env)
+    yield terminal
+    terminal.tmux("kill-server")
+
+
+def test_demo_draws_both_lineages_side_by_side(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.tmux("send-keys", "holdfast demo --seed 1; echo left with $?", "Enter")
+    screen = terminal.wait_for("left with 0")
+    assert any("naive tables" in line and "Holdfast" in line for line in screen.splitlines())
+    assert "├─ ●" in screen
+    assert "FORKED" in screen
+    assert "One head, nothing lost." in screen
+    assert "round" not in screen.split("left with")[0].split("seed")[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_interrupted_demo_gives_the_terminal_back(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.tmux("send-keys", "holdfast demo --rounds 100 --processes 4; echo left with $?", "Enter")
+    terminal.wait_for("naive: round")
+    terminal.tmux("send-keys", "C-c")
+    screen = terminal.wait_for("left with 1")
+    assert "left with 130" in screen
+    assert "Interrupted." in screen
+    assert "Traceback" not in screen
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,123 @@
+"""`demo` forks the naive tables, does not fork the store, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast import SessionDB
+from holdfast.cli import demo
+from holdfast.cli.race import run, values
+from tests.cli import program
+
+Holdfast = Callable[..., program.Run]
+
+
+@pytest.mark.parametrize(("processes", "rounds"), [(3, 1), (6, 3)])
+def test_naive_tables_fork_and_the_store_does_not(
+    holdfast: Holdfast, tmp_path: Path, processes: int, rounds: int
+) -> None:
+    done = holdfast("demo", "--json", "--processes", str(processes), "--rounds", str(rounds), "--seed", "7")
+    assert (done.code, done.err) == (0, "")
+    data, compactors = done.data, (processes + 1) // 2
+    assert (data["ok"], data["seed"], data["processes"], data["rounds"]) == (True, 7, processes, rounds)
+    naive, store = data["naive"], data["holdfast"]
+    assert naive["forks"] == rounds
+    assert naive["heads"] == rounds * (compactors - 1) + 1
+    assert 0 < naive["lost"] < naive["acknowledged"]
+    assert naive["lost"] + naive["in_context"] == naive["acknowledged"]
+    assert (store["forks"], store["heads"], store["lost"], store["violations"]) == (0, 1, 0, [])
+    assert store["acknowledged"] == store["in_log"] == store["in_context"] == naive["acknowledged"]
+    assert sum(session["messages"] for session in store["sessions"]) == store["acknowledged"]
+    assert store["compactions"]["committed"] == rounds
+    assert sum(store["compactions"].values()) == rounds * compactors
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_printed_is_what_the_kept_databases_hold(holdfast: Holdfast, tmp_path: Path) -> None:
+    done = holdfast("demo", "--json", "--processes", "4", "--rounds", "2", "--keep", "kept")
+    kept = tmp_path / "kept"
+    naive = sqlite3.connect(kept / "naive.db")
+    assert done.data["naive"]["sessions"] == [
+        {
+            "id": name,
+            "parent": parent,
+            "live": ended is None,
+            "messages": naive.execute(
+                "SELECT count(*) FROM messages WHERE session = ? AND text <> '' AND text NOT LIKE '% %'", (name,)
+            ).fetchone()[0],
+        }
+        for name, parent, ended in naive.execute("SELECT id, parent, ended FROM sessions ORDER BY rowid").fetchall()
+    ]
+    naive.close()
+    with SessionDB(kept / "holdfast.db") as db:
+        assert db.fsck().ok
+        sessions = [(session.id, session.message_count) for session in db.sessions("start")]
+        assert len(db.transcript("start")) == done.data["holdfast"]["acknowledged"]
+    assert [(session["id"], session["messages"]) for session in done.data["holdfast"]["sessions"]] == sessions
+    again = holdfast("demo", "--keep", "kept")
+    assert again.code == 1
+    assert "already" in again.sentence
+
+
+def test_both_lineages_are_drawn_side_by_side_or_one_after_another(holdfast: Holdfast) -> None:
+    wide = holdfast("demo", "--processes", "4", "--rounds", "2", "--seed", "1", COLUMNS="120").out
+    narrow = holdfast("demo", "--processes", "4", "--rounds", "2", "--seed", "1", COLUMNS="60").out
+    assert any("naive tables" in line and "Holdfast" in line for line in wide.splitlines())
+    assert not any("naive tables" in line and "Holdfast" in line for line in narrow.splitlines())
+    for out in (wide, narrow):
+        assert "FORKED" in out
+        assert "├─ ●" in out
+        assert "One head, nothing lost." in out
+
+
+def test_a_directory_that_cannot_be_used_is_an_error(holdfast: Holdfast, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert holdfast("demo", "--keep", tmp_path / "file").code == 2
+    assert holdfast("demo", "--keep", tmp_path / "file" / "below").code == 1
+
+
+def test_ended_from_outside_it_still_cleans_up(tmp_path: Path) -> None:
+    process = program.start(tmp_path, "demo", "--rounds", "100")
+    program.wait_until(lambda: list(tmp_path.glob("*/naive.db")) or process.poll() is not None)
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.communicate(timeout=program.PATIENCE) == ("", "")
+    assert process.returncode == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
+
+
+@program.needs_proc
+def test_a_killed_process_ends_the_race_with_an_error(tmp_path: Path) -> None:
+    process = program.start(tmp_path, "demo", "--rounds", "100")
+    program.wait_until(lambda: len(program.racers(process)) == 6)
+    os.kill(program.racers(process)[0], signal.SIGKILL)
+    out, err = process.communicate(timeout=program.PATIENCE)
+    assert program.Run(process.returncode, out, err).sentence.endswith("A process of the race ended before its time.")
+    assert process.returncode == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+PLACES = [values.Place("start", None, False, frozenset("ab")), values.Place("r1.c1", "start", True, frozenset("c"))]
+GOOD = values.Result(("a", "b", "c"), frozenset("abc"), frozenset("abc"), PLACES, {"committed": 1, "refused": 1})
+
+
+def held(result: values.Result) -> bool:
+    return demo.Both(run.Plan(3, 1, 1), GOOD, result, 1.0).held
+
+
+def test_a_store_that_kept_its_promises_is_told_from_one_that_did_not() -> None:
+    stray = values.Place("r1.c2", "start", True, frozenset())
+    assert held(GOOD)
+    assert not held(GOOD._replace(known=frozenset("ab")))
+    assert not held(GOOD._replace(logged=frozenset("ab")))
+    assert not held(GOOD._replace(logged=frozenset("abcd")))
+    assert not held(GOOD._replace(places=[*PLACES, stray]))
+    assert not held(GOOD._replace(places=[*PLACES, stray._replace(live=False)]))
+    assert not held(GOOD._replace(places=PLACES[:1]))
+    assert not held(GOOD._replace(outcomes={"committed": 2}))
+    assert not held(GOOD._replace(violations=("P4: forked",)))

@@ -1,0 +1,222 @@
+"""The program's manners: exit codes, one sentence for each error, data and notes kept apart."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import holdfast as package
+from holdfast import SessionDB
+from tests.cli import program
+
+Holdfast = Callable[..., program.Run]
+LOOKING = [["sessions", "list"], ["sessions", "show", "last"], ["sessions", "tree"], ["doctor"]]
+
+
+def test_version_is_printed(holdfast: Holdfast) -> None:
+    for option in ("--version", "-V"):
+        assert holdfast(option) == (0, f"holdfast {package.__version__}\n", "")
+
+
+def test_console_script_is_the_same_program(tmp_path: Path) -> None:
+    script = Path(sys.prefix) / "bin" / "holdfast"
+    done = subprocess.run([script, "--version"], env=program.environment(tmp_path), capture_output=True, check=True)
+    assert done.stdout.decode() == f"holdfast {package.__version__}\n"
+
+
+def test_version_loads_nothing_but_holdfast_itself(tmp_path: Path) -> None:
+    code = "import sys; import holdfast.cli; sys.argv[1:] = ['--version']; holdfast.cli.main(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
+    loaded = set(done.stdout.split())
+    assert {name for name in loaded if name.startswith("holdfast.")} == {"holdfast.cli"}
+    assert not loaded & {"click", "msgspec", "apsw", "platformdirs", "json", "subprocess", "asyncio", "sqlite3"}
+
+
+def test_a_command_loads_no_other_command(holdfast: Holdfast, tmp_path: Path) -> None:
+    code = "import sys; sys.argv[1:] = ['sessions', 'list', '--db', ':memory:']\nimport holdfast.cli\n"
+    code += "try: holdfast.cli.main()\nexcept SystemExit: print(*sys.modules)"
+    env = program.environment(tmp_path)
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, encoding="utf-8", check=True)
+    loaded = set(done.stdout.split())
+    assert "holdfast.cli.listing" in loaded
+    assert not loaded & {"holdfast.cli.demo", "holdfast.cli.doctor", "holdfast.cli.tree", "sqlite3", "multiprocessing"}
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["sessions"], ["sessions", "--help"]])
+def test_help_names_every_command(holdfast: Holdfast, arguments: list[str]) -> None:
+    done = holdfast(*arguments)
+    assert (done.code, done.err) == (0, "")
+    named = ("list", "show", "tree") if "sessions" in arguments else ("sessions", "doctor", "demo")
+    assert all(f"\n  {name} " in done.out for name in named)
+
+
+@pytest.mark.parametrize("command", [*LOOKING, ["demo"]])
+def test_every_command_explains_itself(holdfast: Holdfast, command: list[str]) -> None:
+    done = holdfast(*command, "--help")
+    assert (done.code, done.err) == (0, "")
+    assert "--json" in done.out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["bogus"],
+        ["--bogus"],
+        ["sessions", "bogus"],
+        ["sessions", "show"],
+        ["sessions", "list", "extra"],
+        ["sessions", "list", "--limit", "many"],
+        ["sessions", "list", "--limit", "0"],
+        ["sessions", "list", "--db", ""],
+        ["demo", "--processes", "1"],
+        ["\x1b[31mred"],
+    ],
+)
+def test_wrong_use_is_one_sentence_and_exit_2(holdfast: Holdfast, arguments: list[str]) -> None:
+    done = holdfast(*arguments)
+    assert done.code == 2
+    assert "--help" in done.sentence
+    assert "\x1b" not in done.err
+
+
+@pytest.mark.parametrize("command", LOOKING[:3])
+def test_who_only_looks_makes_no_database(holdfast: Holdfast, tmp_path: Path, command: list[str]) -> None:
+    missing = tmp_path / "sub" / "none.db"
+    done = holdfast(*command, "--db", missing)
+    assert done.code == 1
+    assert f"There is no database at {missing}." in done.sentence
+    assert "--db" in done.sentence
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_file_is_left_empty(holdfast: Holdfast, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.db"
+    empty.touch()
+    done = holdfast("sessions", "list", "--db", empty)
+    assert (done.code, empty.stat().st_size) == (1, 0)
+    assert "There is no database" in done.sentence
+
+
+@pytest.mark.parametrize("command", LOOKING[:3])
+def test_a_directory_is_refused(holdfast: Holdfast, tmp_path: Path, command: list[str]) -> None:
+    done = holdfast(*command, "--db", tmp_path)
+    assert done.code == 1
+    assert "is a directory" in done.sentence
+
+
+@pytest.mark.parametrize("command", LOOKING[:3])
+def test_a_file_of_something_else_is_refused_and_untouched(
+    holdfast: Holdfast, tmp_path: Path, command: list[str]
+) -> None:
+    garbage = tmp_path / "notes.txt"
+    garbage.write_text("not a database\n" * 1000)
+    garbage.chmod(0o644)
+    done = holdfast(*command, "--db", garbage)
+    assert done.code == 1
+    assert "not a database" in done.sentence
+    assert garbage.read_text() == "not a database\n" * 1000
+    assert garbage.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_shared_directory_is_refused_with_the_remedy(holdfast: Holdfast, trip: Path) -> None:
+    trip.parent.chmod(0o777)
+    done = holdfast("sessions", "list", "--db", trip)
+    assert done.code == 1
+    assert f"chmod go-w {trip.parent}" in done.sentence
+
+
+def test_a_path_with_escape_codes_is_shown_safely(holdfast: Holdfast, tmp_path: Path) -> None:
+    done = holdfast("sessions", "list", "--db", tmp_path / "\x1b[31mred.db")
+    assert "\\x1b[31mred.db" in done.sentence
+    assert "\x1b" not in done.err
+
+
+def test_a_store_of_a_newer_version_is_refused(holdfast: Holdfast, tmp_path: Path) -> None:
+    path = tmp_path / "newer.db"
+    with SessionDB(path) as db:
+        db.driver._writer.pragma("user_version", 99)  # type: ignore[attr-defined]
+    assert "schema 99" in holdfast("sessions", "list", "--db", path).sentence
+
+
+def test_environment_names_the_store(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    assert "Trip to Lisbon" in holdfast("sessions", "list", HOLDFAST_DB=str(trip)).out
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    trip.rename(home / "holdfast.db")
+    assert "Trip to Lisbon" in holdfast("sessions", "list", HOLDFAST_HOME=str(home)).out
+
+
+def test_a_reader_that_has_seen_enough_ends_it_silently(trip: Path, tmp_path: Path) -> None:
+    with SessionDB(trip) as db:
+        db.append_messages("other", [{"role": "user", "content": "long " * 1000} for _ in range(200)])
+    process = subprocess.Popen(
+        [*program.PROGRAM, "sessions", "show", "other", "--db", trip],
+        env=program.environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"other\n"
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(program.PATIENCE) == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_output_that_cannot_be_written_is_an_error(trip: Path, tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*program.PROGRAM, "sessions", "list", "--db", trip],
+            env=program.environment(tmp_path),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            check=False,
+        )
+    assert program.Run(done.returncode, "", done.stderr).sentence.startswith(
+        "holdfast: the output could not be written"
+    )
+    assert done.returncode == 1
+
+
+def test_closed_standard_output_is_no_error(trip: Path, tmp_path: Path) -> None:
+    command = f"exec {sys.executable} -m holdfast sessions list --db {trip} >&-"
+    done = subprocess.run(["sh", "-c", command], env=program.environment(tmp_path), capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_an_encoding_without_boxes_gets_ascii(holdfast: Holdfast, trip: Path) -> None:
+    with SessionDB(trip) as db:
+        db.set_session_title("other", "漢字")
+    done = holdfast("sessions", "tree", "--db", trip, PYTHONIOENCODING="ascii")
+    assert done.code == 0
+    assert done.out.isascii()
+    assert "`- * " in done.out
+    assert "\\u6f22\\u5b57" in done.out
+
+
+@program.needs_proc
+def test_interrupt_is_exit_130_without_a_traceback(tmp_path: Path) -> None:
+    process = program.start(tmp_path, "demo", "--rounds", "100")
+    program.wait_until(lambda: len(program.racers(process)) == 6)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=program.PATIENCE)
+    assert (process.returncode, out, err) == (130, "", "Interrupted.\n")
+    program.wait_until(lambda: not _anyone_in(process.pid))
+    assert list(tmp_path.iterdir()) == []
+
+
+def _anyone_in(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True

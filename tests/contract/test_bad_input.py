@@ -1,0 +1,394 @@
+"""Whatever is given comes back exactly, or is refused by an error of ours with nothing half-written."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import NewConversation, NewMessage, SessionDB, errors, types
+from tests.contract import steps
+
+JUNK = [
+    None, 5, -1, 2**70, 1.5, float("nan"), float("inf"), True, b"bytes", "", " ", "\ud800", "a\0b", "x" * 1_000_000,
+    "../../etc/passwd", "'; DROP TABLE messages; --", [], [None], [5], ["talk"], {}, {"a": 1}, {5: 5}, (), set(),
+    object(), type,
+]  # fmt: skip
+
+Arguments = dict[str, Any]
+
+
+def with_lease(db: SessionDB) -> Arguments:
+    return {"lease": db.acquire_lease("talk", "turn", "me")}
+
+
+CALLS: dict[str, Arguments | Callable[[SessionDB], Arguments]] = {
+    "create_session": {
+        "session_id": "new", "source": "s", "model": "m", "parent_session_id": "talk", "title": "t", "owner": "o",
+    },
+    "get_session": {"session_id": "talk"},
+    "conversation": {"session_id": "talk"},
+    "head": {"session_id": "talk"},
+    "sessions": {"session_id": "talk"},
+    "continuations": {"session_id": "talk"},
+    "branches": {"session_id": "talk"},
+    "list_sessions": {"owner": None, "source": None, "live": None, "every": False, "limit": 5, "skip": 0},
+    "resolve": {"text": "talk", "owner": None},
+    "end_session": {"session_id": "talk", "end_reason": "done"},
+    "end_conversation": {"session_id": "talk", "end_reason": "done"},
+    "resume": {"session_id": "talk"},
+    "branch": {"session_id": "talk", "at_seq": 1, "branch_id": "new", "title": "t"},
+    "set_session_title": {"session_id": "talk", "title": "t"},
+    "append_message": lambda db: {
+        "session_id": "talk", "role": "user", "content": "x", "uid": "new", "tool_calls": [], "tool_call_id": None,
+        "at": 1.0, "expect_head": False, "create": NewConversation(source="s"), **with_lease(db),
+    },
+    "append_messages": lambda db: {
+        "session_id": "talk", "messages": [NewMessage(role="user")], "expect_head": False,
+        "create": NewConversation(source="s"), **with_lease(db),
+    },
+    "context": {"session_id": "talk", "upto": 1},
+    "transcript": {"session_id": "talk", "after": 0, "upto": 2},
+    "hide": {"session_id": "talk", "from_seq": 1, "to_seq": 2},
+    "show": {"session_id": "talk", "hide_epoch": None},
+    "hides": {"session_id": "talk"},
+    "redact": {"session_id": "talk", "seq": 1},
+    "delete_conversation": {"session_id": "talk"},
+    "acquire_lease": {"session_id": "talk", "purpose": "turn", "holder": "me", "ttl": 5},
+    "renew_lease": with_lease,
+    "release_lease": with_lease,
+    "snapshot": {"session_id": "talk"},
+    "begin_compaction": {"session_id": "talk", "holder": "me", "ttl": 5},
+    "try_acquire_compression_lock": {"session_id": "talk", "holder": "me", "ttl_seconds": 5},
+    "refresh_compression_lock": {"session_id": "talk", "holder": "me", "ttl_seconds": 5},
+    "release_compression_lock": {"session_id": "talk", "holder": "me"},
+    "get_compression_lock_holder": {"session_id": "talk"},
+    "commit_compaction": lambda db: {
+        "work": db.snapshot("talk"), "summary": "s", "cut_seq": 3, "pinned": [1], "seen_seq": 3, "child_id": "new",
+        "ledger": {"a": 1}, "model": "m",
+    },
+    "undo_compaction": {"session_id": "talk"},
+    "redo_compaction": {"session_id": "talk"},
+    "compactions": {"session_id": "talk"},
+    "route": {"key": "r"},
+    "routes": {"session_id": "talk"},
+    "bind_route": {"key": "r", "session_id": "talk", "version": 0},
+    "finalize_orphaned_compression_sessions": {"older_than_days": 7},
+    "meta": {"key": "note"},
+    "set_meta": {"key": "note", "value": "x"},
+}  # fmt: skip
+
+
+def fill(db: SessionDB) -> None:
+    steps.begin(db, "talk", *"abc")
+    steps.compact(db, "talk", 1)
+    db.hide("talk", 3)
+
+
+def refused(call: Callable[[], object]) -> errors.HoldfastError | None:
+    """How it was refused, if it was; any other error is the test's failure."""
+    try:
+        call()
+    except errors.HoldfastError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_nonsense_is_refused_with_an_error_of_ours_or_harmless(db: SessionDB, call: str) -> None:
+    fill(db)
+    given = CALLS[call]
+    good = given(db) if callable(given) else given
+    before = steps.everything(db)
+    for name, junk in itertools.product(good, JUNK):
+        refusal = refused(lambda name=name, junk=junk: getattr(db, call)(**{**good, name: junk}))
+        after = steps.everything(db)
+        assert refusal is None or after == before, (name, junk)
+        assert len(str(refusal)) < 400, (name, junk)
+        before = after
+    assert db.get_session("talk")
+
+
+def test_the_sweep_calls_every_public_method(db: SessionDB) -> None:
+    public = {name for name in dir(SessionDB) if not name.startswith("_") and callable(getattr(SessionDB, name))}
+    without_arguments = {"close", "facts", "fsck", "leases", "prune_empty_ghost_sessions", "upkeep_once"}
+    inside = {"append_step", "say_once"}
+    assert public - without_arguments - inside == set(CALLS)
+
+
+FIELDS = ("role", "content", "uid", "tool_calls", "tool_call_id", "at")
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_nonsense_in_a_message_of_a_batch_is_refused_or_comes_back(db: SessionDB, field: str) -> None:
+    steps.begin(db, "talk")
+    for number, junk in enumerate(JUNK):
+        good: Arguments = {"role": "user", "content": "x", "uid": f"u{number}"}
+        try:
+            (receipt,) = db.append_messages("talk", [{**good, field: junk}])
+        except errors.HoldfastError:
+            continue
+        kept = getattr(db.transcript("talk", after=receipt.seq - 1)[0], field)
+        # A list may be given as any sequence, and nothing as anything empty.
+        assert kept == junk or (not junk and not kept) or (field in ("uid", "at") and junk is None), (field, junk, kept)
+
+
+@pytest.mark.parametrize(
+    "message", [None, 5, "text", b"x", [], {}, {"content": "x"}, {"role": "user", "extra": 1}, {5: 5}]
+)
+def test_what_is_no_message_is_refused(db: SessionDB, message: object) -> None:
+    steps.begin(db, "talk")
+    with steps.nothing_changes(db), pytest.raises(errors.MessageInvalid):
+        db.append_messages("talk", [{"role": "user", "content": "good"}, message])
+
+
+@pytest.mark.parametrize(
+    "create",
+    [{"source": ""}, {"source": None}, {"source": 5}, {"source": "s", "model": ""}, {"source": "s", "title": ""},
+     {"source": "s", "owner": None}, {"source": "s", "owner": "a\nb"}, {"source": "s", "route": ""},
+     {"source": "s", "route": 5}],
+)  # fmt: skip
+def test_conversation_born_of_nonsense_is_refused(db: SessionDB, create: Arguments) -> None:
+    with pytest.raises(errors.HoldfastError):
+        db.append_message("new", role="user", content="x", create=NewConversation(**create))
+    assert db.list_sessions() == []
+
+
+# --- texts -----------------------------------------------------------------------------------------------
+
+TEXTS = {
+    "empty": "",
+    "NUL": "a\0b\0",
+    "control characters": "".join(map(chr, range(32))) + "\x7f\x80\x9f",
+    "line ends": "a\r\nb\rc\nd\u2028e\u2029f\x85",
+    "astral": "🚀👩‍👩‍👧‍👦𝔘",
+    "right to left": "\u202eabc\u202c عربى",
+    "last code points": "\ufffe\uffff\U0010ffff",
+    "not normalised": "é e\u0301 ﬁ",
+    "JSON in text": '{"tool_calls": [{"id": "x"}], "content": "\\u0000"}',
+    "SQL in text": "'; DROP TABLE messages; -- :conversation ?1 @x $y",
+    "backslashes": "\\\\ \\n \\ud800",
+    "byte order mark": "\ufeffx",
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_text_comes_back_exactly(db: SessionDB, name: str) -> None:
+    text = TEXTS[name]
+    steps.begin(db, "talk")
+    part = {"type": "text", "text": text, text: [text]}
+    call = types.ToolCall("call" + text, text, {text: text})
+    db.append_message("talk", role="user", content=text)
+    db.append_message("talk", role="assistant", content=[part], tool_calls=[call])
+    db.append_message("talk", role="tool", content=text, tool_call_id="call" + text)
+    plain, parts, result = db.context("talk")
+    assert (plain.content, parts.content, parts.tool_calls) == (text, [part], (call,))
+    assert (result.content, result.tool_call_id) == (text, "call" + text)
+    steps.compact(db, "talk", 3, text, ledger={text: text})
+    assert (db.compactions("talk")[0].summary, db.compactions("talk")[0].ledger) == (text, {text: text})
+
+
+SURROGATES = ["\ud800", "a\udfffb", "\udc80"]
+
+
+@pytest.mark.parametrize("text", SURROGATES)
+def test_text_that_is_not_unicode_is_refused(db: SessionDB, text: str) -> None:
+    steps.begin(db, "talk", "a")
+    messages: list[Arguments] = [
+        {"content": text}, {"content": [{"t": text}]}, {"content": [{text: 1}]}, {"tool_call_id": text},
+        {"tool_calls": [types.ToolCall("c", text)]}, {"tool_calls": [{"id": text}]},
+        {"tool_calls": [types.ToolCall("c", "n", {"x": [text]})]},
+    ]  # fmt: skip
+    with steps.nothing_changes(db):
+        for message in messages:
+            with pytest.raises(errors.MessageInvalid):
+                db.append_message("talk", role="user", **message)
+        for more in ({"summary": text}, {"summary": "s", "ledger": {"x": text}}):
+            with pytest.raises(errors.MessageInvalid):
+                db.commit_compaction(db.snapshot("talk"), cut_seq=1, **more)
+
+
+def test_ten_megabytes_come_back_exactly(db: SessionDB) -> None:
+    steps.begin(db, "talk")
+    text = "0123456789\n\0é🚀" * 700_000
+    db.append_message("talk", role="user", content=text)
+    db.append_message("talk", role="user", content=[{"type": "text", "text": text}])
+    plain, parts = db.context("talk")
+    assert plain.content == text
+    assert parts.content == [{"type": "text", "text": text}]
+
+
+def test_text_beyond_the_limit_is_refused(db: SessionDB) -> None:
+    steps.begin(db, "talk", "a")
+    huge = "x" * (64 * 1024 * 1024)
+    with steps.nothing_changes(db):
+        with pytest.raises(errors.MessageInvalid):
+            db.append_message("talk", role="user", content=huge)
+        with pytest.raises(errors.MessageInvalid):
+            db.commit_compaction(db.snapshot("talk"), summary=huge, cut_seq=1)
+
+
+# --- structure --------------------------------------------------------------------------------------------
+
+
+def nested(depth: int, kind: type) -> object:
+    value: object = "bottom"
+    for _ in range(depth):
+        value = {"in": value} if kind is dict else [value]
+    return value
+
+
+def deep_in_the_stack(depth: int, call: Callable[[], object]) -> object:
+    return call() if depth == 0 else deep_in_the_stack(depth - 1, call)
+
+
+@pytest.mark.parametrize("kind", [dict, list])
+def test_deep_structure_comes_back_however_deep_its_reader_stands(db: SessionDB, kind: type) -> None:
+    steps.begin(db, "talk")
+    part = {"deep": nested(95, kind)}
+    call = types.ToolCall("c", "n", part)
+    db.append_message("talk", role="assistant", content=[part], tool_calls=[call])
+    db.append_message("talk", role="tool", tool_call_id="c")
+    db.commit_compaction(db.snapshot("talk"), summary="s", cut_seq=0, ledger=part)
+    message = deep_in_the_stack(500, lambda: [db.context("talk")[1], db.context("talk")[1].content][0])
+    assert (message.content, message.tool_calls) == ([part], (call,))
+    assert db.compactions("talk")[0].ledger == part
+
+
+@pytest.mark.parametrize("depth", [101, 990, 100_000])
+@pytest.mark.parametrize("kind", [dict, list])
+def test_bottomless_structure_is_refused(db: SessionDB, kind: type, depth: int) -> None:
+    steps.begin(db, "talk", "a")
+    part = {"deep": nested(depth, kind)}
+    with steps.nothing_changes(db):
+        with pytest.raises(errors.MessageInvalid):
+            db.append_message("talk", role="user", content=[part])
+        with pytest.raises(errors.MessageInvalid):
+            db.append_message("talk", role="user", tool_calls=[types.ToolCall("c", "n", part)])
+        with pytest.raises(errors.MessageInvalid):
+            db.commit_compaction(db.snapshot("talk"), summary="s", cut_seq=1, ledger=part)
+
+
+def test_structure_that_holds_itself_is_refused(db: SessionDB) -> None:
+    steps.begin(db, "talk")
+    part: dict[str, Any] = {}
+    part["self"] = part
+    with steps.nothing_changes(db), pytest.raises(errors.MessageInvalid):
+        db.append_message("talk", role="user", content=[part])
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+UNLIKE_JSON = {
+    "bytes": b"x", "NaN": float("nan"), "infinity": float("inf"), "tuple": (1, 2), "set": {1}, "number as key": {1: 2},
+    "None as key": {None: 2}, "date": datetime.date(2026, 1, 1), "enum": Colour.RED, "object": object(),
+    "function": len, "a message": NewMessage(role="user"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", UNLIKE_JSON)
+def test_what_json_would_quietly_change_is_refused(db: SessionDB, what: str) -> None:
+    steps.begin(db, "talk", "a")
+    value = UNLIKE_JSON[what]
+    with steps.nothing_changes(db):
+        for more in ({"content": [{"x": value}]}, {"tool_calls": [types.ToolCall("c", "n", {"x": [value]})]}):
+            with pytest.raises(errors.MessageInvalid):
+                db.append_message("talk", role="user", **more)
+        with pytest.raises(errors.MessageInvalid):
+            db.commit_compaction(db.snapshot("talk"), summary="s", cut_seq=1, ledger={"x": value})
+
+
+@pytest.mark.parametrize("value", [0, -1, 2**63, 2**80 + 1, 0.1, -0.0, 1e300, True, False, None, "", [], {}, [[], {}]])
+def test_json_comes_back_exactly(db: SessionDB, value: object) -> None:
+    steps.begin(db, "talk")
+    db.append_message("talk", role="user", content=[{"x": value, "": value}])
+    (message,) = db.context("talk")
+    assert repr(message.content[0]["x"]) == repr(value)
+
+
+def test_calls_may_be_in_the_form_chat_apis_use(db: SessionDB) -> None:
+    steps.begin(db, "talk")
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": '{"broken'}}
+    db.append_message("talk", role="assistant", tool_calls=[call, {"id": "d", "name": "n", "arguments": {"a": 1}}])
+    assert db.transcript("talk")[0].tool_calls == (
+        types.ToolCall("c", "look", '{"broken'), types.ToolCall("d", "n", {"a": 1}),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "call",
+    [None, "c", 5, {}, {"id": ""}, {"id": 5}, {"id": "c", "name": 5}, {"id": "c", "arguments": 5},
+     {"id": "c", "arguments": None}, {"id": "c", "function": "look"}, types.ToolCall("", "n"), types.ToolCall("c", None), types.ToolCall(None)],
+)  # fmt: skip
+def test_what_is_no_call_is_refused(db: SessionDB, call: object) -> None:
+    steps.begin(db, "talk")
+    with steps.nothing_changes(db), pytest.raises(errors.MessageInvalid):
+        db.append_message("talk", role="assistant", tool_calls=[call])
+
+
+# --- ids ----------------------------------------------------------------------------------------------------
+
+HOSTILE = [
+    "../../etc/passwd", "/", "..", "a/b\\c", "'", '"', "';--", "%", "_", "*", "?", ":memory:", "file:x?mode=memory",
+    "null", "0", "-1", " ", " a ", "<script>", "${HOME}", "{}", "🚀", "x" * 200, "last", "nil\\0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=steps.short)
+def test_hostile_id_is_only_data(db: SessionDB, name: str) -> None:
+    made = db.create_session(name, source=name, model=name, owner=name)
+    receipt = db.append_message(name, role="user", content="x", uid=name)
+    assert (made.id, made.source, made.model, made.owner, receipt.uid) == (name,) * 5
+    assert db.append_message(name, role="user", content="x", uid=name).duplicate
+    child = db.commit_compaction(db.snapshot(name), summary="s", cut_seq=1, child_id=name[:198] + "/2")
+    assert (db.head(name).id, db.get_session(child.id).parent_session_id) == (child.id, name)
+    db.bind_route(name, name, version=0)
+    assert db.route(name).conversation_id == name
+    db.delete_conversation(name)
+    assert db.list_sessions() == []
+
+
+BAD_IDS = [
+    "",
+    "x" * 201,
+    "a\0b",
+    "\0",
+    "a\nb",
+    "\x1b[31m",
+    "\ud800",
+    "\u200b",
+    "\u202e",
+    "\xa0",
+    b"x",
+    5,
+    1.5,
+    True,
+    ["x"],
+    object(),
+]
+
+
+@pytest.mark.parametrize("name", BAD_IDS, ids=steps.short)
+def test_id_that_cannot_be_shown_is_refused(db: SessionDB, name: object) -> None:
+    steps.begin(db, "talk", "a")
+    with steps.nothing_changes(db):
+        for call in (
+            lambda: db.create_session(name, source="s"),
+            lambda: db.create_session("new", source=name),
+            lambda: db.create_session("new", source="s", model=name),
+            lambda: db.append_message("talk", role="user", content="x", uid=name),
+            lambda: db.append_message(name, role="user", content="x", create=NewConversation(source="s")),
+            lambda: db.branch("talk", branch_id=name),
+            lambda: steps.compact_without_lease(db, "talk", 1, child_id=name),
+            lambda: db.get_session(name),
+            lambda: db.context(name),
+        ):
+            with pytest.raises(errors.IdInvalid) as refusal:
+                call()
+            assert str(refusal.value).isprintable()

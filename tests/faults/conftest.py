@@ -1,0 +1,22 @@
+"""What all fault tests share: a zygote per worker, and a folder in memory per test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults import zygote as zygotes
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[zygotes.Zygote]:
+    with zygotes.Zygote() as running:
+        yield running
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with zygotes.folder() as made:
+        yield Path(made)

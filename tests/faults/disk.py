@@ -1,0 +1,80 @@
+"""A disk that can be full, tear a write in two, die in the middle of one, or be written down.
+
+It is a layer between SQLite and the real files, put under every connection this process opens from then
+on; so it is used in children of the zygote only. Writes, truncations and syncs are counted together.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any, NamedTuple
+
+import apsw
+
+BENEATH = apsw.vfs_names()[0]
+
+
+class Touch(NamedTuple):
+    """One thing SQLite did to a file: write (with its bytes), truncate (offset is the new size), sync."""
+
+    kind: str
+    file: str
+    offset: int
+    data: bytes
+
+
+class Disk(apsw.VFS):
+    """Registers itself as the default. `how`: full, torn, unsynced, kill; from touch number `at` on."""
+
+    def __init__(self, *, keep: bool = False) -> None:
+        super().__init__("faulty", BENEATH, makedefault=True)
+        self.count = 0
+        self.at: int | None = None
+        self.how = ""
+        self.log: list[Touch] | None = [] if keep else None
+
+    def arm(self, at: int | None, how: str) -> None:
+        self.count, self.at, self.how = 0, at, how
+
+    def mend(self) -> None:
+        self.at = None
+
+    def xOpen(self, name: Any, flags: list[int]) -> File:  # noqa: N802
+        return File(self, name, flags)
+
+    def touched(self, kind: str, file: str, offset: int = 0, data: bytes = b"") -> bool:
+        """Whether it goes through; counts it either way."""
+        number, self.count = self.count, self.count + 1
+        if self.log is not None:
+            self.log.append(Touch(kind, file, offset, data))
+        if self.at is None or number < self.at:
+            return True
+        if self.how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return False
+
+
+class File(apsw.VFSFile):
+    def __init__(self, disk: Disk, name: Any, flags: list[int]) -> None:
+        super().__init__(BENEATH, name, flags)
+        self._disk = disk
+        self._name = os.path.basename(name.filename() if isinstance(name, apsw.URIFilename) else name or "")
+
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
+        disk = self._disk
+        if disk.touched("write", self._name, offset, bytes(data)) or disk.how == "unsynced":
+            super().xWrite(data, offset)
+            return
+        if disk.how == "torn":
+            super().xWrite(data[: len(data) // 2], offset)
+        raise apsw.FullError("the disk of this test is full")
+
+    def xTruncate(self, size: int) -> None:  # noqa: N802
+        self._disk.touched("truncate", self._name, size)
+        super().xTruncate(size)
+
+    def xSync(self, flags: int) -> None:  # noqa: N802
+        if not self._disk.touched("sync", self._name) and self._disk.how == "unsynced":
+            raise apsw.IOError("the disk of this test does not sync")
+        super().xSync(flags)

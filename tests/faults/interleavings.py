@@ -1,0 +1,299 @@
+"""Every order in which actors can take their steps, and a model that says what each step must answer.
+
+A step is one call of the store, which is one transaction: between two of them anything may happen. The
+model is the protocol in twenty lines, without a database. After each schedule the answers are compared,
+the checker looks at the conversation, and the context must hold what came between snapshot and commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from holdfast import errors, types
+from holdfast.store.db import SessionDB
+from tests.faults import checker
+
+TTL = 30.0
+BATCH = 100
+
+
+def schedules(*counts: int) -> Iterator[tuple[int, ...]]:
+    """All orders of actors that each take so many steps: actor numbers, a multiset permutation."""
+    if not any(counts):
+        yield ()
+        return
+    for actor, left in enumerate(counts):
+        if left:
+            for rest in schedules(*counts[:actor], left - 1, *counts[actor + 1 :]):
+                yield (actor, *rest)
+
+
+class Model:
+    """Where the conversation must stand, and who must hold its lease."""
+
+    def __init__(self, stands: types.Conversation, now: float) -> None:
+        self.now = now
+        self.epoch = stands.epoch
+        self.live = True
+        self.holder: str | None = None
+        self.expires = 0.0
+
+    def acquire(self, name: str) -> str:
+        if self.holder not in (None, name) and self.now < self.expires:
+            return "Busy"
+        self.holder, self.expires = name, self.now + TTL
+        return "granted"
+
+    def commit(self, name: str, epoch: int) -> str:
+        if self.holder != name or self.now >= self.expires:
+            return "LeaseLost"
+        if epoch != self.epoch or not self.live:
+            return "Superseded"
+        self.epoch, self.holder = self.epoch + 1, None
+        return "done"
+
+    def moves(self, *, live: bool | None = None) -> str:
+        self.epoch += 1
+        self.live = self.live if live is None else live
+        return "done"
+
+
+class World:
+    """One schedule's conversation, model, record and what each compactor knows."""
+
+    def __init__(self, db: SessionDB, clock: list[float], c: str) -> None:
+        self.db, self.clock, self.c = db, clock, c
+        self.history: list[checker.Record] = []
+        self.problems: list[str] = []
+        self.leases: dict[str, types.Lease] = {}
+        self.contexts: dict[str, types.Context] = {}
+        self.sent = 0
+        db.create_session(c, source="fault")
+        for number in (1, 2, 3):
+            db.append_message(c, role="user", content=f"message {number}", uid=f"{c}:{number}")
+        work = db.snapshot(c)
+        db.commit_compaction(work, summary=checker.summarize(db.context(c), 1), cut_seq=1, child_id=f"{c}-first")
+        self.model = Model(db.conversation(c), clock[0])
+
+    def expect(self, what: str, answer: str, should: str) -> None:
+        if answer != should:
+            self.problems.append(f"{what} answered {answer} and should have answered {should}")
+
+
+Action = Callable[[World], None]
+
+
+class Actor(NamedTuple):
+    name: str
+    actions: Sequence[Action]
+
+
+# --- what actors do ------------------------------------------------------------------------------------
+
+
+def compactor(name: str) -> Actor:
+    """Acquires, reads, commits; whoever found the lease taken calls no summarizer and commits nothing."""
+
+    def acquire(world: World) -> None:
+        should = world.model.acquire(name)
+        try:
+            lease = world.db.acquire_lease(world.c, "compact", name, TTL)
+        except errors.Busy:
+            world.expect(f"acquire by {name}", "Busy", should)
+            return
+        world.expect(f"acquire by {name}", "granted", should)
+        world.leases[name] = lease
+        world.history.append(checker.Granted(name, lease, world.clock[0] + TTL))
+
+    def read(world: World) -> None:
+        if name in world.leases:
+            world.contexts[name] = world.db.context(world.c, upto=world.leases[name].snapshot.last_seq)
+
+    def commit(world: World) -> None:
+        lease, context = world.leases.get(name), world.contexts.get(name)
+        if lease is None or context is None:
+            return
+        _commit(world, name, lease, context)
+
+    return Actor(name, (acquire, read, commit))
+
+
+def _commit(world: World, name: str, lease: types.Lease, context: types.Context) -> None:
+    seen = lease.snapshot
+    cut, child = seen.last_seq, f"{world.c}-{name}"
+    summary = checker.summarize(context, cut)
+    should = world.model.commit(name, seen.epoch)
+    record = checker.Committed(name, seen, child, cut, lease.token, at=world.clock[0])
+    before = world.db.conversation(world.c)
+    try:
+        world.db.commit_compaction(lease, summary=summary, cut_seq=cut, child_id=child)
+    except (errors.LeaseLost, errors.Superseded) as error:
+        world.expect(f"commit by {name}", type(error).__name__, should)
+        world.history.append(_outcome(record, refused=type(error).__name__))
+        if world.db.conversation(world.c) != before:
+            world.problems.append(f"the refused commit by {name} changed something")
+        return
+    world.expect(f"commit by {name}", "done", should)
+    world.history.append(_outcome(record, done=True))
+    if world.db.head(world.c).id != child or _leased(world):
+        world.problems.append(f"the commit by {name} left another head, or a lease")
+    # A repeated commit is the same commit.
+    if world.db.commit_compaction(lease, summary=summary, cut_seq=cut, child_id=child).id != child:
+        world.problems.append(f"the commit by {name} repeated gave another session")
+
+
+def _leased(world: World) -> bool:
+    return any(held.conversation_id == world.c for held in world.db.leases())
+
+
+def _outcome(record: checker.Committed, *, done: bool = False, refused: str | None = None) -> checker.Committed:
+    return checker.Committed(
+        record.client, record.work, record.child_id, record.cut_seq, record.token, done, refused, record.at
+    )
+
+
+def appender(times: int) -> Actor:
+    """Writes to the first session, however old it is by then."""
+
+    def append(world: World) -> None:
+        world.sent += 1
+        uid, resumes = f"{world.c}:new{world.sent}", not world.model.live
+        if resumes:
+            world.model.moves(live=True)
+        receipt = world.db.append_message(world.c, role="user", content=uid, uid=uid)
+        world.history.append(checker.Sent("appender", world.c, uid, uid, receipt))
+        world.expect("append", f"resumed {receipt.resumed}", f"resumed {resumes}")
+        if receipt.session_id != world.db.head(world.c).id:
+            world.problems.append(f"message {receipt.seq} did not land at the head")
+
+    return Actor("appender", (append,) * times)
+
+
+def _end(world: World) -> None:
+    should = str(world.model.live)
+    if world.model.live:
+        world.model.moves(live=False)
+    world.expect("end", str(world.db.end_conversation(world.c, "done")), should)
+
+
+def _resume(world: World) -> None:
+    if not world.model.live:
+        world.model.moves(live=True)
+    head = world.db.resume(world.c)
+    world.expect("resume", str(head.live), "True")
+
+
+def _undo(world: World) -> None:
+    try:
+        world.db.undo_compaction(world.c)
+    except errors.NothingToUndo:
+        world.problems.append("there was a compaction to undo")
+    world.model.moves()
+
+
+def _hide(world: World) -> None:
+    world.db.hide(world.c, 3, 3)
+    world.model.moves()
+
+
+def _show(world: World) -> None:
+    """Refused exactly while the context stands on a compaction that was made without what was hidden."""
+    hidden = [hide for hide in world.db.hides(world.c) if hide.shown_epoch is None]
+    if not hidden:
+        return
+    covers = world.db.context(world.c).cut_seq >= 3
+    try:
+        world.db.show(world.c)
+    except errors.ShowRefused:
+        world.expect("show", "ShowRefused", "ShowRefused" if covers else "done")
+        return
+    world.expect("show", "done", "ShowRefused" if covers else "done")
+    world.model.moves()
+
+
+def _redo(world: World) -> None:
+    was = world.db.conversation(world.c).redo_epoch
+    try:
+        world.db.redo_compaction(world.c)
+    except errors.NothingToRedo:
+        world.expect("redo", "NothingToRedo", "NothingToRedo" if was is None else "done")
+        return
+    world.model.moves()
+
+
+def _redact(world: World) -> None:
+    world.db.redact(world.c, 2)
+    world.model.moves()
+    world.history.append(checker.Erased(world.c, 2))
+
+
+def _time_passes(world: World) -> None:
+    world.clock[0] += TTL
+    world.model.now = world.clock[0]
+
+
+ENDER = Actor("ender", (_end,))
+RESUMER = Actor("ender and resumer", (_end, _resume))
+UNDOER = Actor("undoer", (_undo,))
+REDOER = Actor("undoer and redoer", (_undo, _redo))
+HIDER = Actor("hider", (_hide,))
+SHOWER = Actor("hider and shower", (_hide, _show))
+UNDOING_SHOWER = Actor("hider, undoer, shower and redoer", (_hide, _undo, _show, _redo))
+REDACTOR = Actor("redactor", (_redact,))
+TIME = Actor("time", (_time_passes,))
+
+
+# --- running them --------------------------------------------------------------------------------------
+
+
+class Result(NamedTuple):
+    count: int
+    problems: list[str]
+
+
+def every_schedule(actors: Sequence[Actor], *, stop_at: int = 5) -> Result:
+    """All schedules of these actors; the first few that went wrong, each with its order."""
+    count, found, store = 0, list[str](), _Store()
+    try:
+        for order in schedules(*(len(actor.actions) for actor in actors)):
+            found += store.play(actors, order, f"c{count}")
+            count += 1
+            if len(found) >= stop_at:
+                break
+        found += store.check()
+    finally:
+        store.db.close()
+    return Result(count, found)
+
+
+class _Store:
+    """A store in memory for some schedules; a new one now and then, as fsck looks at all of it."""
+
+    def __init__(self) -> None:
+        self.clock = [1_000.0]
+        self.db = SessionDB(":memory:", clock=lambda: self.clock[0])
+        self.played = 0
+
+    def check(self) -> list[str]:
+        return [str(violation) for violation in self.db.fsck().violations]
+
+    def play(self, actors: Sequence[Actor], order: Sequence[int], c: str) -> list[str]:
+        found: list[str] = []
+        if self.played == BATCH:
+            found, self.played = self.check(), 0
+            self.db.close()
+            self.db = SessionDB(":memory:", clock=lambda: self.clock[0])
+        self.played += 1
+        world = World(self.db, self.clock, c)
+        taken = [0] * len(actors)
+        for actor in order:
+            try:
+                actors[actor].actions[taken[actor]](world)
+            except errors.HoldfastError as error:
+                world.problems.append(f"{actors[actor].name} was refused: {type(error).__name__} {error}")
+                break
+            taken[actor] += 1
+        found += world.problems + checker.verify(self.db, world.history, fsck=False)
+        names = " ".join(actors[actor].name for actor in order)
+        return [f"{names}: {problem}" for problem in found]

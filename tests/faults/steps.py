@@ -1,0 +1,232 @@
+"""Every write of the store as something a process can be killed in.
+
+Each step is prepared on a conversation of its own (so that a thousand of them share one database), run,
+and looked at. `observe` leaves out only what differs between two runs of the same step: the
+conversation's own name, minted ids and times. Two equal observations are two equal states.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast import errors, types
+from holdfast.store.db import SessionDB
+from tests.faults import checker, disk, zygote
+
+Args = dict[str, Any]
+
+
+class Step(NamedTuple):
+    """`again`: repeating it when it was already done changes nothing, so a client that never heard may."""
+
+    operations: tuple[str, ...]
+    prepare: Callable[[SessionDB, str], Args]
+    run: Callable[[SessionDB, Args], Any]
+    again: bool = True
+
+
+def say(db: SessionDB, c: str, count: int = 4) -> Args:
+    db.create_session(c, source="fault", model="m", title=f"title of {c}")
+    for number in range(1, count + 1):
+        db.append_message(c, role="user", content=f"message {number}", uid=f"{c}:{number}")
+    return {"id": c}
+
+
+def compacted(db: SessionDB, c: str) -> Args:
+    args = say(db, c)
+    lease = db.acquire_lease(c, "compact", "earlier")
+    db.commit_compaction(lease, summary=checker.summarize(db.context(c), 2), cut_seq=2, child_id=f"{c}-1")
+    return args
+
+
+def _ended(db: SessionDB, c: str) -> Args:
+    args = say(db, c)
+    db.end_conversation(c, "done")
+    return args
+
+
+def _leased(purpose: types.Purpose) -> Callable[[SessionDB, str], Args]:
+    def prepare(db: SessionDB, c: str) -> Args:
+        args = say(db, c)
+        return {**args, "lease": msgspec.to_builtins(db.acquire_lease(c, purpose, "me"))}
+
+    return prepare
+
+
+def _drafted(db: SessionDB, c: str) -> Args:
+    args = compacted(db, c)
+    lease = db.acquire_lease(c, "compact", "me")
+    summary = checker.summarize(db.context(c, upto=lease.snapshot.last_seq), 3)
+    db.append_message(c, role="user", content="meanwhile", uid=f"{c}:meanwhile")
+    return {**args, "lease": msgspec.to_builtins(lease), "summary": summary}
+
+
+def _undone(db: SessionDB, c: str) -> Args:
+    args = compacted(db, c)
+    db.undo_compaction(c)
+    return args
+
+
+def _hidden(db: SessionDB, c: str) -> Args:
+    args = say(db, c)
+    db.hide(c, 2, 3)
+    return args
+
+
+def _read_by_branch(db: SessionDB, c: str) -> Args:
+    args = compacted(db, c)
+    db.branch(c, 4, branch_id=f"{c}-b")
+    return args
+
+
+def _bound(db: SessionDB, c: str) -> Args:
+    args = compacted(db, c)
+    db.hide(c, 4)
+    db.acquire_lease(c, "turn", "me")
+    db.bind_route(f"chat:{c}", c, version=0)
+    return args
+
+
+def _nothing(db: SessionDB, c: str) -> Args:
+    return {"id": c}
+
+
+def _lease(args: Args) -> types.Lease:
+    return msgspec.convert(args["lease"], types.Lease)
+
+
+def _append(db: SessionDB, args: Args, **how: Any) -> Any:
+    return db.append_message(args["id"], role="user", content="new", uid=f"{args['id']}:new", **how)
+
+
+def _batch(db: SessionDB, args: Args) -> Any:
+    c = args["id"]
+    known = {"role": "user", "content": "message 2", "uid": f"{c}:2"}
+    new = [{"role": "user", "content": f"new {n}", "uid": f"{c}:new{n}"} for n in range(3)]
+    return db.append_messages(c, [new[0], known, *new[1:]])
+
+
+def _create_with_route(db: SessionDB, args: Args) -> Any:
+    c = args["id"]
+    return _append(db, args, create=types.NewConversation(source="fault", title=f"born {c}", route=f"chat:{c}"))
+
+
+def _commit(db: SessionDB, args: Args) -> Any:
+    child = f"{args['id']}-2"
+    return db.commit_compaction(_lease(args), summary=args["summary"], cut_seq=3, child_id=child)
+
+
+def _commit_unleased(db: SessionDB, args: Args) -> Any:
+    work, child = _lease(args).snapshot, f"{args['id']}-2"
+    return db.commit_compaction(work, summary=args["summary"], cut_seq=3, pinned=[1], child_id=child)
+
+
+def two_calls(db: SessionDB, args: Args) -> Any:
+    c = args["id"]
+    db.end_session(c, "compression")
+    return db.create_session(f"{c}-1", source="fault", parent_session_id=c)
+
+
+STEPS: dict[str, Step] = {
+    "append": Step(("append",), say, _append),
+    "append_batch": Step(("append",), say, _batch),
+    "append_create": Step(("append",), _nothing, _create_with_route),
+    "append_resuming": Step(("append",), _ended, _append),
+    "append_fenced": Step(("append",), _leased("turn"), lambda db, args: _append(db, args, lease=_lease(args))),
+    "append_to_old_id": Step(("append",), compacted, _append),
+    "acquire": Step(("acquire",), say, lambda db, args: db.acquire_lease(args["id"], "compact", "me"), again=False),
+    "acquire_again": Step(
+        ("acquire",), _leased("compact"), lambda db, args: db.acquire_lease(args["id"], "compact", "me"), again=False
+    ),
+    "renew": Step(("renew",), _leased("compact"), lambda db, args: db.renew_lease(_lease(args))),
+    "release": Step(("release",), _leased("compact"), lambda db, args: db.release_lease(_lease(args))),
+    "commit": Step(("commit",), _drafted, _commit),
+    "commit_unleased": Step(("commit",), _drafted, _commit_unleased),
+    "end": Step(("end",), say, lambda db, args: db.end_session(args["id"], "done")),
+    "end_conversation": Step(("end",), compacted, lambda db, args: db.end_conversation(args["id"], "done")),
+    "resume": Step(("resume",), _ended, lambda db, args: db.resume(args["id"])),
+    "branch": Step(("branch",), _hidden, lambda db, args: db.branch(args["id"], 3, branch_id=f"{args['id']}-b")),
+    "hide": Step(("hide",), compacted, lambda db, args: db.hide(args["id"], 3, 4), again=False),
+    "show": Step(("show",), _hidden, lambda db, args: db.show(args["id"]), again=False),
+    "undo": Step(("undo",), compacted, lambda db, args: db.undo_compaction(args["id"]), again=False),
+    "redo": Step(("redo",), _undone, lambda db, args: db.redo_compaction(args["id"]), again=False),
+    "redact": Step(("redact",), _read_by_branch, lambda db, args: db.redact(args["id"], 1), again=False),
+    "delete": Step(("delete",), _bound, lambda db, args: db.delete_conversation(args["id"]), again=False),
+    "create": Step(("create",), _nothing, lambda db, args: db.create_session(args["id"], source="fault")),
+    "two_calls": Step(("end", "create"), say, two_calls),
+    "title": Step(("title",), say, lambda db, args: db.set_session_title(args["id"], f"other {args['id']}")),
+    "route": Step(
+        ("route",), say, lambda db, args: db.bind_route(f"chat:{args['id']}", args["id"], version=0), again=False
+    ),
+}
+
+
+def observe(db: SessionDB, c: str) -> str:
+    """The state of a conversation and of its branch, as text that two equal states share."""
+    seen = [_seen(db, name) for name in (c, f"{c}-b")]
+    route = db.route(f"chat:{c}")
+    text = json.dumps([seen, route.conversation_id, route.version], default=msgspec.to_builtins, sort_keys=True)
+    return text.replace(c, "@")
+
+
+def _seen(db: SessionDB, name: str) -> Any:
+    try:
+        stands, context = db.conversation(name), db.context(name)
+    except errors.NoSuchSession as error:
+        return type(error).__name__
+    return {
+        "stands": [
+            stands.live,
+            stands.epoch,
+            stands.last_seq,
+            stands.compaction_epoch,
+            stands.redo_epoch,
+            stands.title,
+        ],
+        "sessions": [
+            (session.ordinal, session.live, session.end_reason, session.first_seq, session.last_seq)
+            for session in db.sessions(name)
+        ],
+        "log": [(message.seq, message.uid, message.body) for message in db.transcript(name)],
+        "context": [(message.seq, message.uid, message.body) for message in context],
+        "compactions": [
+            (made.epoch, made.base_epoch, made.cut_seq, made.seen_seq, made.token, made.summary, made.pinned)
+            for made in db.compactions(name)
+        ],
+        "hides": db.hides(name),
+        "leases": [(held.purpose, held.token) for held in db.leases() if held.conversation_id == stands.id],
+    }
+
+
+def deleted(db: SessionDB, c: str) -> bool:
+    try:
+        db.conversation(c)
+    except errors.NoSuchSession as error:
+        return isinstance(error, errors.ConversationDeleted)
+    return False
+
+
+# --- tasks of children ---------------------------------------------------------------------------------
+
+
+def perform(stage: zygote.Stage) -> None:
+    """The step itself; where and how the child dies is not its business."""
+    shim = disk.Disk() if "disk" in stage.args else None
+    with stage.open() as db:
+        if shim:
+            shim.arm(**stage.args["disk"])
+        STEPS[stage.args["step"]].run(db, stage.args)
+    stage.tell({"touches": shim.count if shim else 0})
+
+
+def open_only(stage: zygote.Stage) -> None:
+    """First creation or reconcile: all of it happens while the store is opened."""
+    shim = disk.Disk() if "disk" in stage.args else None
+    if shim:
+        shim.arm(**stage.args["disk"])
+    stage.open().close()
+    stage.tell({"touches": shim.count if shim else 0})

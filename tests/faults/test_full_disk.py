@@ -1,0 +1,175 @@
+"""A disk that is full at any write: a typed error, nothing acknowledged is lost, and on it goes with room.
+
+Every write, and every sync, of each kind of work fails once, and all after it; whole, or torn in the middle
+of a page. Then the same with a file system that is really full, and with a real limit on the size of files.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.store.db import SessionDB
+from tests.faults import checker, fill, kills, steps
+from tests.faults import zygote as zygotes
+
+HOWS = {"full": "StoreFull", "torn": "StoreFull", "unsynced": "StoreError"}
+WRITERS = [
+    "append",
+    "append_batch",
+    "append_create",
+    "append_resuming",
+    "commit",
+    "acquire",
+    "hide",
+    "redact",
+    "delete",
+]
+
+
+def _sweep(attempt: Callable[[int], dict[str, Any]]) -> list[str | None]:
+    """Fail at the first touch of the disk, at the second, … until the work needs no more; the errors."""
+    found: list[str | None] = []
+    while True:
+        result = attempt(len(found))
+        found.append(result["error"])
+        if result["touches"] <= len(found) - 1:
+            return found
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("name", WRITERS)
+def test_step_on_a_full_disk_does_nothing_and_succeeds_with_room(
+    name: str, how: str, zygote: zygotes.Zygote, place: Path
+) -> None:
+    course, step = kills.course_of(name, place / "watched.db"), steps.STEPS[name]
+
+    def attempt(at: int) -> dict[str, Any]:
+        c = f"conversation{at:04d}"
+        with SessionDB(place / "store.db") as db:
+            args = {**step.prepare(db, c), "step": name, "at": at, "how": how}
+        outcome = zygote.run(fill.step_on_full_disk, place / "store.db", args)
+        assert outcome.error is None, f"{name}, {how} at {at}: {outcome.error}"
+        result: dict[str, Any] = outcome.value
+        assert result["while_full"] == (course.states[0] if result["error"] else course.done), at
+        assert result["after"] == course.done, at
+        with SessionDB(place / "store.db") as db:
+            erased = [checker.Erased(c)] if steps.deleted(db, c) else []
+            assert checker.verify(db, [*outcome.history, *erased], also=[c]) == [], at
+        return result
+
+    found = _sweep(attempt)
+    # The last one had room for everything; each of those before it, at its own place, had not.
+    assert found[-1] is None
+    assert HOWS[how] in found
+    assert set(found) <= {HOWS[how], None}
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_creation_on_a_full_disk_fails_and_succeeds_with_room(how: str, zygote: zygotes.Zygote, place: Path) -> None:
+    def attempt(at: int) -> dict[str, Any]:
+        path = place / f"{at}.db"
+        outcome = zygote.run(fill.create_on_full_disk, path, {"at": at, "how": how})
+        assert outcome.error is None, f"{how} at {at}: {outcome.error}"
+        with SessionDB(path) as db:
+            assert checker.verify(db, also=["c"]) == []
+        kills.remove(path)
+        return dict(outcome.value)
+
+    found = _sweep(attempt)
+    assert HOWS[how] in found
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_checkpoint_on_a_full_disk_loses_nothing(how: str, zygote: zygotes.Zygote, place: Path) -> None:
+    def attempt(at: int) -> dict[str, Any]:
+        path = place / f"{at}.db"
+        with SessionDB(path) as db:
+            steps.say(db, "c")
+        outcome = zygote.run(fill.close_on_full_disk, path, {"at": at, "how": how})
+        assert (outcome.error, outcome.value["error"]) == (None, None), f"{how} at {at}"
+        with SessionDB(path) as db:
+            assert len(db.transcript("c")) == 4 + 8
+            assert checker.verify(db, outcome.history) == []
+            assert db.append_message("c", role="user", content="next").seq == 13
+        kills.remove(path)
+        return dict(outcome.value)
+
+    assert len(_sweep(attempt)) > 10
+
+
+# --- no pretence ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(place: Path) -> Iterator[Path]:
+    """A file system of two megabytes, where mounting one is allowed."""
+    point = place / "small"
+    point.mkdir(mode=0o700)
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", str(point)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("mounting a small file system needs to be root")
+    yield point
+    subprocess.run(["umount", str(point)], check=True)
+
+
+def test_file_system_that_is_full_says_so_and_goes_on_with_room(small_disk: Path, zygote: zygotes.Zygote) -> None:
+    for size in range(1_400_000, 1_400_000 + 16 * 4096, 4096):
+        path, ballast = small_disk / "store.db", small_disk / "ballast"
+        with SessionDB(path) as db:
+            steps.say(db, "c")
+        ballast.write_bytes(b"x" * size)
+        outcome = zygote.run(fill.append_until_full, path, {"ballast": str(ballast)})
+        _held_up(outcome, path, "StoreFull")
+        kills.remove(path)
+
+
+def test_store_closed_on_a_full_file_system_loses_nothing(small_disk: Path, zygote: zygotes.Zygote) -> None:
+    path, ballast = small_disk / "store.db", small_disk / "ballast"
+    with SessionDB(path) as db:
+        steps.say(db, "c")
+    outcome = zygote.run(fill.close_without_room, path, {"ballast": str(ballast)})
+    assert outcome.error is None
+    ballast.unlink()
+    with SessionDB(path) as db:
+        assert len(db.transcript("c")) == 4 + 8
+        assert checker.verify(db, outcome.history) == []
+
+
+def test_limit_on_the_size_of_files_says_so_and_goes_on_without(place: Path, zygote: zygotes.Zygote) -> None:
+    for limit in range(300_000, 300_000 + 16 * 1030, 1030):
+        path = place / f"{limit}.db"
+        with SessionDB(path) as db:
+            steps.say(db, "c")
+        outcome = zygote.run(fill.append_until_full, path, {"limit": limit})
+        _held_up(outcome, path, "StoreError")
+
+
+def test_log_that_cannot_be_moved_into_the_database_is_kept(place: Path, zygote: zygotes.Zygote) -> None:
+    """The database may not grow any more while the log beside it still may: checkpoints fail, appends do not."""
+    path = place / "store.db"
+    with SessionDB(path) as db:
+        steps.say(db, "c")
+        for number in range(100):
+            db.append_message("c", role="user", content="y" * 60_000, uid=f"before {number}")
+    size = path.stat().st_size
+    with SessionDB(path) as db:
+        steps.say(db, "other")
+    outcome = zygote.run(fill.append_until_full, path, {"limit": size + 8192, "times": 20})
+    # More than a thousand pages went into the log, so SQLite tried to move them.
+    assert sum(isinstance(record, checker.Sent) for record in outcome.history) * 60_000 > 1000 * 4096
+    _held_up(outcome, path, "StoreError", before=104)
+
+
+def _held_up(outcome: zygotes.Outcome, path: Path, error: str, before: int = 4) -> None:
+    assert (outcome.error, outcome.value["error"]) == (None, error)
+    sent = [record for record in outcome.history if isinstance(record, checker.Sent) and record.receipt]
+    with SessionDB(path) as db:
+        assert outcome.value["readable"] == before + len(sent) - 3
+        assert len(db.transcript("c")) == before + len(sent)
+        assert checker.verify(db, outcome.history) == []

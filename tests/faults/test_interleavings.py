@@ -1,0 +1,49 @@
+"""Every interleaving of compactors, an appender and whoever comes between, at the boundaries of the lock.
+
+All of them are played, none is sampled. The model says which commit must be refused and how; messages
+appended between snapshot and commit are in the context afterwards, in order.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tests.faults import interleavings
+from tests.faults.interleavings import appender, compactor
+
+ONE, TWO = compactor("one"), compactor("two")
+
+# Actors, and the number of orders in which they can take their steps.
+CASTS = {
+    "end": ([ONE, TWO, appender(2), interleavings.ENDER], 5040),
+    "end and resume": ([ONE, TWO, appender(1), interleavings.RESUMER], 5040),
+    "undo": ([ONE, TWO, appender(2), interleavings.UNDOER], 5040),
+    "undo and redo": ([ONE, TWO, appender(1), interleavings.REDOER], 5040),
+    "hide": ([ONE, TWO, appender(2), interleavings.HIDER], 5040),
+    "hide and show": ([ONE, TWO, interleavings.SHOWER], 560),
+    "hide, undo, show, redo": ([ONE, appender(1), interleavings.UNDOING_SHOWER], 280),
+    "redact": ([ONE, TWO, appender(1), interleavings.REDACTOR], 1120),
+    "expiry": ([ONE, TWO, appender(1), interleavings.TIME], 1120),
+    "expiry and end": ([ONE, TWO, interleavings.TIME, interleavings.ENDER], 1120),
+}
+
+
+@pytest.mark.parametrize("cast", CASTS)
+def test_every_interleaving_keeps_every_promise(cast: str) -> None:
+    actors, expected = CASTS[cast]
+    result = interleavings.every_schedule(actors)
+    print(f"{cast}: {result.count} interleavings")
+    assert result.problems == []
+    assert result.count == expected == _multinomial([len(actor.actions) for actor in actors])
+
+
+def test_schedules_are_all_different_and_complete() -> None:
+    found = list(interleavings.schedules(3, 3, 2, 1))
+    assert len(found) == len(set(found)) == _multinomial([3, 3, 2, 1])
+    assert all(sorted(order) == [0, 0, 0, 1, 1, 1, 2, 2, 3] for order in found)
+
+
+def _multinomial(counts: list[int]) -> int:
+    return math.factorial(sum(counts)) // math.prod(math.factorial(count) for count in counts)

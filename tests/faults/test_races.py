@@ -1,0 +1,154 @@
+"""Eight processes, sixty rounds, every round from a barrier: exactly one wins, and nobody loses a message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from holdfast.store.db import SessionDB
+from tests.faults import checker, races, steps
+from tests.faults import zygote as zygotes
+
+PROCESSES = 8
+ROUNDS = 60
+
+
+class Race:
+    """What every process returned in every round, and what all of them recorded."""
+
+    def __init__(self, zygote: zygotes.Zygote, path: Path, race: str) -> None:
+        with SessionDB(path) as db:
+            steps.say(db, "c", 4)
+        args = {"race": race, "rounds": ROUNDS}
+        outcomes = zygote.crowd(races.run, path, args, PROCESSES)
+        assert [outcome.error for outcome in outcomes] == [None] * PROCESSES
+        self.rounds: list[list[Any]] = [list(results) for results in zip(*(o.value for o in outcomes), strict=True)]
+        self.history = zygotes.records(outcomes)
+        assert len(self.rounds) == ROUNDS
+
+    def granted(self) -> int:
+        return sum(isinstance(record, checker.Granted) for record in self.history)
+
+    def summarized(self) -> int:
+        return sum(isinstance(record, checker.Summarized) for record in self.history)
+
+
+def test_compactors_and_appenders_share_one_conversation(zygote: zygotes.Zygote, place: Path) -> None:
+    race = Race(zygote, place / "store.db", "everybody")
+    with SessionDB(place / "store.db") as db:
+        assert checker.verify(db, race.history) == []
+        done = sum("done" in result for results in race.rounds for result in results)
+        # Nobody but compactors changes the head, so whoever had the lease in time could commit.
+        assert done == race.granted() == race.summarized() == len(db.sessions("c")) - 1 >= ROUNDS
+        assert db.conversation("c").last_seq == 4 + PROCESSES * ROUNDS
+        assert db.get_compression_lock_holder("c") is None
+
+
+def test_one_of_all_compactors_gets_the_lease_and_only_its_summarizer_is_called(
+    zygote: zygotes.Zygote, place: Path
+) -> None:
+    race = Race(zygote, place / "store.db", "one lease")
+    assert [sorted(results) for results in race.rounds] == [["Busy"] * (PROCESSES - 1) + ["done"]] * ROUNDS
+    assert race.granted() == race.summarized() == ROUNDS
+    with SessionDB(place / "store.db") as db:
+        assert len(db.sessions("c")) == ROUNDS + 1
+        assert checker.verify(db, race.history) == []
+
+
+def test_one_of_all_compactors_wins_without_any_lease(zygote: zygotes.Zygote, place: Path) -> None:
+    race = Race(zygote, place / "store.db", "no leases")
+    assert [sorted(results) for results in race.rounds] == [["Superseded"] * (PROCESSES - 1) + ["done"]] * ROUNDS
+    with SessionDB(place / "store.db") as db:
+        assert len(db.sessions("c")) == ROUNDS + 1
+        assert checker.verify(db, race.history) == []
+
+
+def test_two_call_way_gives_one_end_and_one_continuation(zygote: zygotes.Zygote, place: Path) -> None:
+    race = Race(zygote, place / "store.db", "two calls")
+    with SessionDB(place / "store.db") as db:
+        for number, results in enumerate(race.rounds):
+            (continuation,) = db.continuations(f"c{number}")
+            assert [ended for ended, _ in results].count(True) == 1
+            others = [made for _, made in results if made != continuation.id]
+            assert others in (
+                [["ForkRefused", continuation.id]] * (PROCESSES - 1),
+                # A message that came between the two calls opened the continuation.
+                [["ForkRefused", continuation.id]] * PROCESSES,
+            )
+        assert checker.verify(db, race.history) == []
+
+
+def test_racing_resumes_and_messages_share_one_continuation(zygote: zygotes.Zygote, place: Path) -> None:
+    race = Race(zygote, place / "store.db", "resumes")
+    with SessionDB(place / "store.db") as db:
+        for number, results in enumerate(race.rounds):
+            assert [session.id for session in db.continuations(f"c{number}")] == [results[0]]
+            assert set(results) == {results[0]}
+        assert checker.verify(db, race.history) == []
+
+
+def test_first_message_of_a_chat_begins_one_conversation(zygote: zygotes.Zygote, place: Path) -> None:
+    race = Race(zygote, place / "store.db", "births")
+    with SessionDB(place / "store.db") as db:
+        for number, results in enumerate(race.rounds):
+            (winner,) = [result for result in results if isinstance(result, str)]
+            assert [result for result in results if result != winner] == [["RouteMoved", winner]] * (PROCESSES - 1)
+            assert db.route(f"chat:{number}").conversation_id == winner
+            born = [db.get_session(f"c{number}-{index}") for index in range(PROCESSES)]
+            assert [session.id for session in born if session] == [winner]
+        assert checker.verify(db, race.history) == []
+
+
+def test_conversation_born_by_all_at_once_has_everybodys_message(zygote: zygotes.Zygote, place: Path) -> None:
+    race = Race(zygote, place / "store.db", "same birth")
+    assert [sorted(results) for results in race.rounds] == [list(range(1, PROCESSES + 1))] * ROUNDS
+    with SessionDB(place / "store.db") as db:
+        assert checker.verify(db, race.history) == []
+
+
+def test_same_uid_sent_by_all_at_once_is_stored_once(zygote: zygotes.Zygote, place: Path) -> None:
+    race = Race(zygote, place / "store.db", "same uid")
+    for number, results in enumerate(race.rounds):
+        assert {seq for seq, _ in results} == {5 + number}
+        assert [duplicate for _, duplicate in results].count(False) == 1
+    with SessionDB(place / "store.db") as db:
+        assert checker.verify(db, race.history) == []
+
+
+def test_title_is_given_once(zygote: zygotes.Zygote, place: Path) -> None:
+    race = Race(zygote, place / "store.db", "titles")
+    with SessionDB(place / "store.db") as db:
+        for number, results in enumerate(race.rounds):
+            holder = db.resolve(f"title {number}").conversation_id
+            assert results.count(f"title {number}") == 1
+            assert results.count(["TitleTaken", holder]) == PROCESSES - 1
+        assert checker.verify(db, race.history) == []
+
+
+def test_route_is_bound_by_one_of_those_who_saw_the_same_version(zygote: zygotes.Zygote, place: Path) -> None:
+    race = Race(zygote, place / "store.db", "routes")
+    for results in race.rounds:
+        (winner,) = [result for result in results if isinstance(result, str)]
+        assert results.count(["RouteMoved", winner]) == PROCESSES - 1
+    with SessionDB(place / "store.db") as db:
+        assert db.route("chat").version == ROUNDS
+        assert checker.verify(db, race.history) == []
+
+
+def test_deletion_and_branch_exclude_each_other(zygote: zygotes.Zygote, place: Path) -> None:
+    race = Race(zygote, place / "store.db", "deletion")
+    with SessionDB(place / "store.db") as db:
+        for number, (deleted, branched, *_) in enumerate(race.rounds):
+            assert (deleted, branched) in (("done", "ConversationDeleted"), ("HasBranches", "done"))
+            assert steps.deleted(db, f"c{number}") == (deleted == "done")
+            assert (db.get_session(f"c{number}-b") is None) == (deleted == "done")
+        assert checker.verify(db) == []
+
+
+def test_stores_opened_and_closed_by_all_at_once_accept_every_message(zygote: zygotes.Zygote, place: Path) -> None:
+    outcomes = zygote.crowd(races.come_and_go, place / "store.db", {"rounds": ROUNDS}, PROCESSES)
+    assert [outcome.error for outcome in outcomes] == [None] * PROCESSES
+    for number in range(ROUNDS):
+        with SessionDB(f"{place / 'store.db'}.{number}") as db:
+            assert len(db.transcript("c")) == PROCESSES * 3
+            assert checker.verify(db) == []

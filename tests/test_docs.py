@@ -1,0 +1,146 @@
+"""The documents, held to what they say: examples run, links lead somewhere, lists are complete.
+
+The python blocks of a page are one program, run in order in a directory of its own. What it prints is
+what the ```output blocks of the page show.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import AsyncSessionDB, SessionDB, errors
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+DECISIONS = sorted(ROOT.glob("docs/decisions/[0-9]*.md"))
+SECTIONS = ["Context", "Decision", "What it costs", "What would change our mind"]
+
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+MACHINE_PATH = re.compile(r"(?<![\w.~-])(/(home|Users|root|work|tmp|mnt|opt|srv|var)/|[A-Z]:\\)")
+
+
+def named(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text("utf-8")
+
+
+def fenced(page: Path) -> Iterator[tuple[str | None, str]]:
+    """Every line of a page with the kind of block it is in: None outside, "python", "output", "" …"""
+    kind: str | None = None
+    for line in page.read_text("utf-8").splitlines():
+        fence = re.match(r"```(\w*)$", line)
+        if fence:
+            kind = fence[1] if kind is None else None
+            yield "fence", ""
+        else:
+            yield kind, line
+    assert kind is None, f"a block of {named(page)} is not closed"
+
+
+def program_of(page: Path) -> str:
+    """The python of a page; all other lines are left empty, so a traceback names the line of the page."""
+    return "\n".join(line if kind == "python" else "" for kind, line in fenced(page)) + "\n"
+
+
+def output_of(page: Path) -> list[str]:
+    return [line for kind, line in fenced(page) if kind == "output"]
+
+
+def prose_of(page: Path) -> str:
+    return "\n".join(line for kind, line in fenced(page) if kind is None)
+
+
+def anchors_of(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", prose_of(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if program_of(page).strip()], ids=named)
+def test_examples_run_and_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
+    script = tmp_path / f"{page.stem}.py"
+    script.write_text(program_of(page), "utf-8")
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == output_of(page)
+    assert ran.stderr == ""
+
+
+def test_the_pages_that_teach_have_examples() -> None:
+    assert program_of(ROOT / "README.md").strip()
+    assert program_of(ROOT / "docs/concepts.md").strip()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    for target in LINK.findall(prose_of(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        assert found.is_relative_to(ROOT), target
+        assert found.exists(), target
+        assert not anchor or anchor in anchors_of(found), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_no_page_names_a_path_of_a_machine(page: Path) -> None:
+    found = [line for line in page.read_text("utf-8").splitlines() if MACHINE_PATH.search(line)]
+    assert found == []
+
+
+def test_every_error_has_its_row_in_concepts() -> None:
+    raised = {
+        name for name, value in vars(errors).items() if isinstance(value, type) and value.__module__ == errors.__name__
+    }
+    table = text_of("docs/concepts.md").partition("\n## Errors\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(
+        dict.fromkeys(n for n in vars(errors) if n in raised)
+    )
+
+
+def test_every_public_name_is_in_the_readme() -> None:
+    library = text_of("README.md").partition("\n## The library\n")[2].partition("\n## ")[0]
+    mentioned = set(re.findall(r"\b[a-z_]+\b", "\n".join(re.findall(r"`([^`]+)`", library))))
+    for face in (SessionDB, AsyncSessionDB):
+        assert public(face) - mentioned == set()
+
+
+def public(face: type) -> set[str]:
+    """What callers use; `append_step`, `say_once` and `run` join the two faces together, `close` needs no row."""
+    names = {name for name, _ in inspect.getmembers(face, callable) if not name.startswith("_")}
+    return names - {"append_step", "say_once", "run", "close"}
+
+
+def test_every_operation_with_fault_points_is_named() -> None:
+    sources = "\n".join(path.read_text("utf-8") for path in (ROOT / "src/holdfast/store").glob("*.py"))
+    announced = set(re.findall(r"\.write\(\s*\"(\w+)\"", sources)) | set(re.findall(r"reach\(\"(\w+)\"", sources))
+    words = " ".join(text_of("CONTRIBUTING.md").split())
+    listed = words.partition("Operations are ")[2].partition(". Stages")[0]
+    assert set(re.findall(r"\w+", listed)) - {"and"} == announced
+
+
+def test_decisions_are_numbered_listed_and_of_one_form() -> None:
+    assert [int(page.name[:4]) for page in DECISIONS] == list(range(1, len(DECISIONS) + 1))
+    index = text_of("docs/decisions/README.md")
+    for page in DECISIONS:
+        assert f"[{page.name[:4]}]({page.name})" in index
+        assert page.read_text("utf-8").startswith(f"# {page.name[:4]} ")
+        assert re.findall(r"^## (.+)$", page.read_text("utf-8"), re.MULTILINE) == SECTIONS
+
+
+def test_contributing_lists_the_verbs_as_make_does() -> None:
+    verbs = dict(re.findall(r"^([a-z]+):.*?## (.+)$", text_of("Makefile"), re.MULTILINE))
+    del verbs["help"]
+    assert dict(re.findall(r"^\| `make (\w+)` \| (.+) \|$", text_of("CONTRIBUTING.md"), re.MULTILINE)) == verbs
