@@ -30,12 +30,18 @@ class Scale:
     group_rounds: int = 7
     group_appends: int = 20
     fire_rounds: int = 5
+    search_some: int = 6_000
+    search_many: int = 100_000
+    search_questions: int = 200
     starts: int = 25
     opens: int = 25
 
 
 FULL = Scale()
 QUICK = Scale(
+    search_some=3_000,
+    search_many=4_000,
+    search_questions=5,
     warm_up=50,
     appends=50,
     block=10,

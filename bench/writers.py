@@ -104,7 +104,9 @@ def _closed_loop(scale: Scale, folder: Path, crew: Crew) -> Iterator[Figure]:
     beside = ("one process", timing.median(alone))
     yield _figure("writers.rate", f"{who}: appends per second", "/s", rates, beside, at_least(0.9))
     fair = _figure("writers.fair", f"{who}: fewest of a process", "", fewest, ("most", most["holdfast"]), at_least(0.8))
-    yield replace(fair, others={f"{name} {fewest[name]} to": most[name] for name in most if name != "holdfast"})
+    peers = [name for name in every if name != "holdfast"]
+    extremes = {f"{name} fewest": fewest[name] for name in peers} | {f"{name} most": most[name] for name in peers}
+    yield replace(fair, others=extremes)
     yield _figure("writers.worst", f"{who}: worst wait", "ms", worst, None, at_most(250, "value"))
 
 

@@ -37,8 +37,9 @@ def bench(*arguments: str) -> str:
 
 def test_a_quick_run_measures_every_line() -> None:
     lines = {line["key"]: line for line in json.loads(bench("--quick", "--json"))["figures"]}
-    assert set(lines) == LINES
-    for key, line in lines.items():
+    assert set(lines) >= LINES
+    for key in LINES:
+        line = lines[key]
         if key in COUNTED:
             assert line["holdfast"] == COUNTED[key], line
         else:

@@ -58,6 +58,14 @@ class Ambiguous(HoldfastError, LookupError):
         self.candidates = tuple(candidates)
 
 
+class NoSuchBlob(HoldfastError, LookupError):
+    """There is no blob with this digest."""
+
+    def __init__(self, digest: str) -> None:
+        super().__init__(f"There is no blob {shown(digest)}.")
+        self.digest = digest
+
+
 # --- somebody else was first -------------------------------------------------------------------------
 
 
@@ -167,6 +175,30 @@ class HasBranches(HoldfastError):
         self.branches = tuple(branches)
 
 
+# --- an export that cannot come in --------------------------------------------------------------------
+
+
+class ImportInvalid(HoldfastError, ValueError):
+    """This is not an export, or not all of it, or it was changed."""
+
+    def __init__(self, line: int, reason: str) -> None:
+        super().__init__(f"Line {line}: {reason.rstrip('.')}.")
+        self.line = line
+        self.reason = reason
+
+
+class ImportConflict(HoldfastError):
+    """A conversation of the export is here already, with other content."""
+
+    def __init__(self, conversation_id: str, line: int) -> None:
+        super().__init__(
+            f"Conversation {shown(conversation_id)} is here already with other content, "
+            f"from line {line} of the export on."
+        )
+        self.conversation_id = conversation_id
+        self.line = line
+
+
 # --- the store itself --------------------------------------------------------------------------------
 
 
@@ -219,6 +251,28 @@ class SchemaTooNew(StoreError):
         )
         self.found = found
         self.known = known
+
+
+class BlobDamaged(StoreError):
+    """The content of a blob is not what its digest says."""
+
+    def __init__(self, digest: str) -> None:
+        super().__init__(f"The content of blob {shown(digest)} is not what its digest says.")
+        self.digest = digest
+
+
+class CopyDamaged(StoreError):
+    """A backup or an archive did not pass its checks; nothing was replaced or removed."""
+
+    def __init__(self, path: str, problems: Sequence[str]) -> None:
+        more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
+        super().__init__(f"{path} does not pass its checks: {problems[0]}{more}. Nothing was replaced or removed.")
+        self.path = path
+        self.problems = tuple(problems)
+
+
+class NotABackup(StoreError):
+    """What is there is not a backup that Holdfast made; it is not overwritten unless that is asked for."""
 
 
 class LeasesUnavailable(StoreError):

@@ -8,6 +8,8 @@ from typing import Any, Literal, overload
 
 import msgspec
 
+from holdfast import errors
+
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: tuple[Role, ...] = ("system", "user", "assistant", "tool")
 
@@ -49,7 +51,10 @@ class Message(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _decoded(self) -> Body:
-        return _decode(self.body) if self.body else Body()
+        try:
+            return _decode(self.body) if self.body else Body()
+        except msgspec.DecodeError:
+            raise errors.StoreCorrupt(f"Message {self.seq} of {self.session_id} cannot be read.") from None
 
     @property
     def content(self) -> Content:
@@ -265,6 +270,21 @@ class Context(Sequence[Message]):
         )
 
 
+class Hit(msgspec.Struct, frozen=True):
+    """A message that was found, the stretch of it that fits best, and how well it fits."""
+
+    session_id: str
+    seq: int
+    role: Role
+    content: str
+    snippet: str
+    score: float
+    conversation_id: str
+    at: float
+    before: tuple[Message, ...] = ()
+    after: tuple[Message, ...] = ()
+
+
 class Violation(msgspec.Struct, frozen=True):
     """One promise found broken, and where."""
 
@@ -285,3 +305,137 @@ class Report(msgspec.Struct, frozen=True):
     @property
     def ok(self) -> bool:
         return not self.violations
+
+
+class Blob(msgspec.Struct, frozen=True):
+    """An attachment, named by the digest of its content."""
+
+    digest: str
+    size: int
+    media_type: str
+    at: float
+
+
+class Collected(msgspec.Struct, frozen=True):
+    """Attachments nobody named any more, and their bytes."""
+
+    blobs: int
+    bytes: int
+
+
+class BackupReport(msgspec.Struct, frozen=True):
+    """A copy that was made and passed every check. `lost_blobs` could not be copied: the store lacks them too."""
+
+    path: str
+    conversations: int
+    sessions: int
+    messages: int
+    bytes: int
+    blobs: int
+    lost_blobs: tuple[str, ...]
+    seconds: float
+
+
+class RestoreReport(msgspec.Struct, frozen=True):
+    """What the store holds since it was restored; `brought_back` are conversations that had been deleted."""
+
+    path: str
+    generation: int
+    conversations: int
+    sessions: int
+    messages: int
+    lost_blobs: tuple[str, ...]
+    brought_back: tuple[str, ...]
+    seconds: float
+
+
+class ExportReport(msgspec.Struct, frozen=True):
+    """What an export wrote; `origins` are conversations nobody named, which branches read from."""
+
+    conversations: int
+    sessions: int
+    messages: int
+    origins: tuple[str, ...] = ()
+
+
+class ImportOutcome(msgspec.Struct, frozen=True):
+    """What became of one conversation of an export; without an id: of a part of it that names none.
+
+    `line` is where it begins, or what is wrong. `kept_as` is its new id, where its own was deleted here;
+    `title` its new title, where its own was taken; `routes` the keys that stay what they are here.
+    """
+
+    conversation_id: str | None
+    outcome: Literal["imported", "already_there", "conflict", "refused"]
+    line: int
+    error: Exception | None = None
+    kept_as: str | None = None
+    title: str | None = None
+    routes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None
+
+
+class ImportReport(msgspec.Struct, frozen=True):
+    """What became of each conversation of an export, in its order, and how many messages came in."""
+
+    outcomes: tuple[ImportOutcome, ...]
+    messages: int
+
+    @property
+    def ok(self) -> bool:
+        return all(outcome.ok for outcome in self.outcomes)
+
+    def ids(self, outcome: str) -> list[str]:
+        """The conversations of which this became."""
+        return [one.conversation_id for one in self.outcomes if one.outcome == outcome and one.conversation_id]
+
+
+class Prunable(msgspec.Struct, frozen=True):
+    """A conversation that may go; or, with what it is needed for, one that may not."""
+
+    conversation_id: str
+    title: str | None
+    messages: int
+    bytes: int
+    active_at: float
+    needed: str | None = None
+
+
+class PrunePlan(msgspec.Struct, frozen=True):
+    """What a prune would remove, longest unused first, and what fits as well but is needed."""
+
+    going: tuple[Prunable, ...]
+    needed: tuple[Prunable, ...]
+    total_bytes: int
+
+
+class PruneReport(msgspec.Struct, frozen=True):
+    """What went, after it was written to the archive; `kept` had changed, or had come to be needed, meanwhile."""
+
+    archive: str | None
+    removed: tuple[str, ...]
+    kept: tuple[str, ...]
+    bytes: int
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """Something a salvage could not bring over; without a conversation: of one whose name is lost, or of none."""
+
+    what: str
+    conversation_id: str | None = None
+    first_seq: int | None = None
+    last_seq: int | None = None
+
+
+class SalvageReport(msgspec.Struct, frozen=True):
+    """What a salvage brought over into a new store, which fsck finds sound, and exactly what it could not."""
+
+    path: str
+    conversations: int
+    sessions: int
+    messages: int
+    lost: tuple[Lost, ...]
+    seconds: float

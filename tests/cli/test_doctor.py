@@ -47,7 +47,17 @@ def test_a_healthy_store_is_ok(holdfast: Holdfast, trip: Path) -> None:
 
 def test_json_has_a_stable_shape(holdfast: Holdfast, trip: Path) -> None:
     data = holdfast("doctor", "--json", "--db", trip).data
-    assert list(data) == ["ok", "findings", "store", "versions", "leases", "report"]
+    assert list(data) == [
+        "ok",
+        "findings",
+        "store",
+        "versions",
+        "leases",
+        "report",
+        "search",
+        "repairs",
+        "done",
+    ]
     assert (data["ok"], data["findings"], data["leases"]) == (True, [], [])
     assert list(data["versions"]) == ["holdfast", "python", "apsw", "sqlite"]
     assert data["store"]["path"] == str(trip)
@@ -130,3 +140,27 @@ def test_progress_is_shown_to_who_watches_and_taken_away(trip: Path, tmp_path: P
     shown = program.run_in_terminal(tmp_path, "doctor", "--db", trip, columns=80, env={"NO_COLOR": "1"})
     assert "checking 10 of 10 messages\r\x1b[K" in shown.out
     assert shown.code == 0
+
+
+def test_fix_does_what_was_offered_and_looks_again(holdfast: Holdfast, trip: Path) -> None:
+    with SessionDB(trip) as db:
+        db.search("message")
+        db.append_message("other", role="user", content="written since")
+    before = holdfast("doctor", "--json", "--db", trip).data
+    assert [repair["name"] for repair in before["repairs"]] == ["search", "upkeep"]
+    assert (before["ok"], before["done"]) == (True, [])
+    after = holdfast("doctor", "--fix", "--json", "--db", trip).data
+    assert after["repairs"] == []
+    assert "indexed 1 message" in after["done"]
+    assert after["search"]["behind"] == 0
+
+
+def test_a_damaged_index_is_a_problem_that_fix_puts_right(holdfast: Holdfast, trip: Path) -> None:
+    with SessionDB(trip) as db:
+        db.search("message")
+    Path(f"{trip}.search").write_bytes(b"garbage" * 1000)
+    sick = holdfast("doctor", "--db", trip)
+    assert (sick.code, "search index is damaged" in sick.out) == (1, True)
+    assert "would:" in sick.out
+    mended = holdfast("doctor", "--fix", "--db", trip)
+    assert (mended.code, "made the search index again" in mended.out) == (0, True)

@@ -61,6 +61,22 @@ class Summarized(msgspec.Struct, tag=True, frozen=True):
     token: int | None
 
 
+class Ended(msgspec.Struct, tag=True, frozen=True):
+    """An end somebody was told of: it is final."""
+
+    client: str
+    session_id: str
+    reason: str
+
+
+class Bound(msgspec.Struct, tag=True, frozen=True):
+    """A route somebody bound, and nobody after them."""
+
+    key: str
+    conversation_id: str
+    version: int
+
+
 class Erased(msgspec.Struct, tag=True, frozen=True):
     """A conversation its owner deleted, or one message of it redacted."""
 
@@ -68,7 +84,7 @@ class Erased(msgspec.Struct, tag=True, frozen=True):
     seq: int | None = None
 
 
-Record = Sent | Granted | Committed | Summarized | Erased
+Record = Sent | Granted | Committed | Summarized | Ended | Bound | Erased
 
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder(Record).decode
@@ -96,24 +112,34 @@ def covered(summary: str | None) -> set[int] | None:
 # --- the promises --------------------------------------------------------------------------------------
 
 
-def verify(db: SessionDB, history: Sequence[Record] = (), *, also: Iterable[str] = (), fsck: bool = True) -> list[str]:
-    """Every promise found broken, over all conversations the history or `also` names, and the whole store."""
+def verify(
+    db: SessionDB,
+    history: Sequence[Record] = (),
+    *,
+    also: Iterable[str] = (),
+    complete: bool = False,
+    fsck: bool = True,
+) -> list[str]:
+    """Every promise found broken, over all conversations the history or `also` names, and the whole store.
+
+    A complete history has every message ever sent, so that one nobody sent is found as well.
+    """
     found: list[str] = []
-    for conversation_id in sorted(_named(db, history) | set(also)):
-        found += [f"{conversation_id}: {problem}" for problem in _conversation(db, conversation_id, history)]
-    found += _client_order(history)
+    for conversation_id in sorted(_named(history) | set(also)):
+        found += [f"{conversation_id}: {problem}" for problem in _conversation(db, conversation_id, history, complete)]
+    found += [*_client_order(history), *_tokens(history), *_told(db, history)]
     if fsck:
         found += [f"fsck: {bad.promise} {bad.conversation_id} {bad.detail}" for bad in db.fsck().violations]
     return found
 
 
-def _named(db: SessionDB, history: Sequence[Record]) -> set[str]:
+def _named(history: Sequence[Record]) -> set[str]:
     ids = {record.receipt.conversation_id for record in history if isinstance(record, Sent) and record.receipt}
     ids |= {record.lease.conversation_id for record in history if isinstance(record, Granted)}
     return ids | {record.work.conversation_id for record in history if isinstance(record, Committed)}
 
 
-def _conversation(db: SessionDB, conversation_id: str, history: Sequence[Record]) -> Iterator[str]:
+def _conversation(db: SessionDB, conversation_id: str, history: Sequence[Record], complete: bool) -> Iterator[str]:
     erased = {
         record.seq for record in history if isinstance(record, Erased) and record.conversation_id == conversation_id
     }
@@ -127,6 +153,10 @@ def _conversation(db: SessionDB, conversation_id: str, history: Sequence[Record]
     if None in erased:
         yield "P1 the conversation was deleted and is there"
     yield from _numbering(stands, log)
+    sent = {record.uid for record in history if isinstance(record, Sent)}
+    for message in log.values() if complete else ():
+        if message.uid not in sent:
+            yield f"P1 nobody sent message {message.seq}"
     yield from _lineage(db, stands, sessions)
     yield from _view(db, stands, log)
     yield from _acknowledged(history, stands.id, sessions, log, erased)
@@ -277,6 +307,9 @@ def _client_order(history: Sequence[Record]) -> Iterator[str]:
             if record.receipt.seq <= last.get(key, 0):
                 yield f"P2 {record.client} was acknowledged {record.receipt.seq} after {last[key]}"
             last[key] = record.receipt.seq
+
+
+def _tokens(history: Sequence[Record]) -> Iterator[str]:
     grants = [record.lease for record in history if isinstance(record, Granted)]
     tokens = [(lease.conversation_id, lease.token) for lease in grants]
     if len(set(tokens)) != len(tokens):
@@ -285,3 +318,15 @@ def _client_order(history: Sequence[Record]) -> Iterator[str]:
     for record in history:
         if isinstance(record, Summarized) and (record.conversation_id, record.token) not in held:
             yield f"P6 {record.client} summarized without the lease"
+
+
+def _told(db: SessionDB, history: Sequence[Record]) -> Iterator[str]:
+    for record in history:
+        if isinstance(record, Ended):
+            session = db.get_session(record.session_id)
+            if session is None or session.end_reason != record.reason:
+                yield f"P3 {record.session_id} was ended with {record.reason} and is not"
+        if isinstance(record, Bound):
+            route = db.route(record.key)
+            if (route.conversation_id, route.version) != (record.conversation_id, record.version):
+                yield f"P4 the route {record.key} was changed by somebody who had no business with it"

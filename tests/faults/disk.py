@@ -6,17 +6,23 @@ on; so it is used in children of the zygote only. Writes, truncations and syncs 
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from typing import Any, NamedTuple
 
 import apsw
 
+from holdfast.store import durable
+
 BENEATH = apsw.vfs_names()[0]
 
 
 class Touch(NamedTuple):
-    """One thing SQLite did to a file: write (with its bytes), truncate (offset is the new size), sync."""
+    """One thing SQLite did to a file: write (with its bytes), truncate (offset is the new size), sync, delete.
+
+    The test may put in notes of its own, such as what was acknowledged when.
+    """
 
     kind: str
     file: str
@@ -33,6 +39,8 @@ class Disk(apsw.VFS):
         self.at: int | None = None
         self.how = ""
         self.log: list[Touch] | None = [] if keep else None
+        # The log is synced by the store itself, past SQLite and this layer.
+        self._sync, durable._sync = durable._sync, self._synced  # type: ignore[attr-defined]
 
     def arm(self, at: int | None, how: str) -> None:
         self.count, self.at, self.how = 0, at, how
@@ -42,6 +50,20 @@ class Disk(apsw.VFS):
 
     def xOpen(self, name: Any, flags: list[int]) -> File:  # noqa: N802
         return File(self, name, flags)
+
+    def xDelete(self, name: str, sync: bool) -> None:  # noqa: N802
+        if self.log is not None:
+            self.log.append(Touch("delete", os.path.basename(name), 0, b""))
+        super().xDelete(name, sync)
+
+    def _synced(self, fd: int) -> None:
+        if not self.touched("sync", os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))) and self.how == "unsynced":
+            raise OSError(errno.EIO, "the disk of this test does not sync")
+        self._sync(fd)
+
+    def note(self, text: str) -> None:
+        if self.log is not None:
+            self.log.append(Touch("note", "", 0, text.encode()))
 
     def touched(self, kind: str, file: str, offset: int = 0, data: bytes = b"") -> bool:
         """Whether it goes through; counts it either way."""

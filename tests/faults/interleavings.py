@@ -36,6 +36,7 @@ class Model:
         self.now = now
         self.epoch = stands.epoch
         self.live = True
+        self.redo = False
         self.holder: str | None = None
         self.expires = 0.0
 
@@ -50,13 +51,14 @@ class Model:
             return "LeaseLost"
         if epoch != self.epoch or not self.live:
             return "Superseded"
-        self.epoch, self.holder = self.epoch + 1, None
+        self.epoch, self.holder, self.redo = self.epoch + 1, None, False
         return "done"
 
-    def moves(self, *, live: bool | None = None) -> str:
+    def moves(self, *, live: bool | None = None, redo: bool | None = False) -> None:
+        """Whatever changes the view voids a redo; what only ends or resumes leaves it as it is (None)."""
         self.epoch += 1
         self.live = self.live if live is None else live
-        return "done"
+        self.redo = self.redo if redo is None else redo
 
 
 class World:
@@ -71,10 +73,16 @@ class World:
         self.sent = 0
         db.create_session(c, source="fault")
         for number in (1, 2, 3):
-            db.append_message(c, role="user", content=f"message {number}", uid=f"{c}:{number}")
+            self.send(f"{c}:{number}")
+        self.history.append(checker.Bound(f"chat:{c}", c, db.bind_route(f"chat:{c}", c, version=0).version))
         work = db.snapshot(c)
         db.commit_compaction(work, summary=checker.summarize(db.context(c), 1), cut_seq=1, child_id=f"{c}-first")
         self.model = Model(db.conversation(c), clock[0])
+
+    def send(self, uid: str) -> types.Receipt:
+        receipt = self.db.append_message(self.c, role="user", content=uid, uid=uid)
+        self.history.append(checker.Sent("appender", self.c, uid, uid, receipt))
+        return receipt
 
     def expect(self, what: str, answer: str, should: str) -> None:
         if answer != should:
@@ -136,15 +144,11 @@ def _commit(world: World, name: str, lease: types.Lease, context: types.Context)
         return
     world.expect(f"commit by {name}", "done", should)
     world.history.append(_outcome(record, done=True))
-    if world.db.head(world.c).id != child or _leased(world):
+    if world.db.head(world.c).id != child or world.db.get_compression_lock_holder(world.c):
         world.problems.append(f"the commit by {name} left another head, or a lease")
     # A repeated commit is the same commit.
     if world.db.commit_compaction(lease, summary=summary, cut_seq=cut, child_id=child).id != child:
         world.problems.append(f"the commit by {name} repeated gave another session")
-
-
-def _leased(world: World) -> bool:
-    return any(held.conversation_id == world.c for held in world.db.leases())
 
 
 def _outcome(record: checker.Committed, *, done: bool = False, refused: str | None = None) -> checker.Committed:
@@ -160,9 +164,8 @@ def appender(times: int) -> Actor:
         world.sent += 1
         uid, resumes = f"{world.c}:new{world.sent}", not world.model.live
         if resumes:
-            world.model.moves(live=True)
-        receipt = world.db.append_message(world.c, role="user", content=uid, uid=uid)
-        world.history.append(checker.Sent("appender", world.c, uid, uid, receipt))
+            world.model.moves(live=True, redo=None)
+        receipt = world.send(uid)
         world.expect("append", f"resumed {receipt.resumed}", f"resumed {resumes}")
         if receipt.session_id != world.db.head(world.c).id:
             world.problems.append(f"message {receipt.seq} did not land at the head")
@@ -171,15 +174,16 @@ def appender(times: int) -> Actor:
 
 
 def _end(world: World) -> None:
-    should = str(world.model.live)
-    if world.model.live:
-        world.model.moves(live=False)
-    world.expect("end", str(world.db.end_conversation(world.c, "done")), should)
+    head, was_live = world.db.head(world.c).id, world.model.live
+    if was_live:
+        world.model.moves(live=False, redo=None)
+        world.history.append(checker.Ended("ender", head, "done"))
+    world.expect("end", str(world.db.end_conversation(world.c, "done")), str(was_live))
 
 
 def _resume(world: World) -> None:
     if not world.model.live:
-        world.model.moves(live=True)
+        world.model.moves(live=True, redo=None)
     head = world.db.resume(world.c)
     world.expect("resume", str(head.live), "True")
 
@@ -189,7 +193,7 @@ def _undo(world: World) -> None:
         world.db.undo_compaction(world.c)
     except errors.NothingToUndo:
         world.problems.append("there was a compaction to undo")
-    world.model.moves()
+    world.model.moves(redo=True)
 
 
 def _hide(world: World) -> None:
@@ -213,12 +217,13 @@ def _show(world: World) -> None:
 
 
 def _redo(world: World) -> None:
-    was = world.db.conversation(world.c).redo_epoch
+    should = "done" if world.model.redo else "NothingToRedo"
     try:
         world.db.redo_compaction(world.c)
     except errors.NothingToRedo:
-        world.expect("redo", "NothingToRedo", "NothingToRedo" if was is None else "done")
+        world.expect("redo", "NothingToRedo", should)
         return
+    world.expect("redo", "done", should)
     world.model.moves()
 
 
@@ -226,6 +231,8 @@ def _redact(world: World) -> None:
     world.db.redact(world.c, 2)
     world.model.moves()
     world.history.append(checker.Erased(world.c, 2))
+    if any(made.seen_seq >= 2 and made.summary for made in world.db.compactions(world.c)):
+        world.problems.append("a summary made from the redacted message is still there")
 
 
 def _time_passes(world: World) -> None:
@@ -252,9 +259,9 @@ class Result(NamedTuple):
     problems: list[str]
 
 
-def every_schedule(actors: Sequence[Actor], *, stop_at: int = 5) -> Result:
+def every_schedule(actors: Sequence[Actor], *, stop_at: int = 5, without_triggers: Sequence[str] = ()) -> Result:
     """All schedules of these actors; the first few that went wrong, each with its order."""
-    count, found, store = 0, list[str](), _Store()
+    count, found, store = 0, list[str](), _Store(without_triggers)
     try:
         for order in schedules(*(len(actor.actions) for actor in actors)):
             found += store.play(actors, order, f"c{count}")
@@ -267,23 +274,36 @@ def every_schedule(actors: Sequence[Actor], *, stop_at: int = 5) -> Result:
     return Result(count, found)
 
 
+def drop_triggers(db: SessionDB, names: Sequence[str]) -> None:
+    """So that a broken protocol can do its harm; with them the database would refuse it."""
+    for name in names:
+        db.driver._writer.execute(f"DROP TRIGGER {name}")  # type: ignore[attr-defined]
+
+
 class _Store:
     """A store in memory for some schedules; a new one now and then, as fsck looks at all of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, without_triggers: Sequence[str]) -> None:
         self.clock = [1_000.0]
-        self.db = SessionDB(":memory:", clock=lambda: self.clock[0])
         self.played = 0
+        self.without_triggers = without_triggers
+        self.db = self._new()
+
+    def _new(self) -> SessionDB:
+        db = SessionDB(":memory:", clock=lambda: self.clock[0])
+        drop_triggers(db, self.without_triggers)
+        return db
 
     def check(self) -> list[str]:
-        return [str(violation) for violation in self.db.fsck().violations]
+        missing = tuple(f"the trigger {name} is missing" for name in self.without_triggers)
+        return [str(bad) for bad in self.db.fsck().violations if bad.detail not in missing]
 
     def play(self, actors: Sequence[Actor], order: Sequence[int], c: str) -> list[str]:
         found: list[str] = []
         if self.played == BATCH:
             found, self.played = self.check(), 0
             self.db.close()
-            self.db = SessionDB(":memory:", clock=lambda: self.clock[0])
+            self.db = self._new()
         self.played += 1
         world = World(self.db, self.clock, c)
         taken = [0] * len(actors)
@@ -294,6 +314,6 @@ class _Store:
                 world.problems.append(f"{actors[actor].name} was refused: {type(error).__name__} {error}")
                 break
             taken[actor] += 1
-        found += world.problems + checker.verify(self.db, world.history, fsck=False)
+        found += world.problems + checker.verify(self.db, world.history, complete=True, fsck=False)
         names = " ".join(actors[actor].name for actor in order)
         return [f"{names}: {problem}" for problem in found]

@@ -9,15 +9,16 @@ comes first.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from holdfast import errors, types
 from holdfast.store import points
 from holdfast.store.db import SessionDB
-from tests.faults import checker, steps, zygote
+from tests.faults import checker, interleavings, steps, zygote
 
 
 class Course(NamedTuple):
@@ -31,10 +32,11 @@ class Course(NamedTuple):
         return self.states[-1]
 
 
-def course_of(name: str, path: Path) -> Course:
+def course_of(name: str, path: Path | str, without_triggers: Sequence[str] = ()) -> Course:
     """Run the step once, watched by a second SessionDB."""
     step, course = steps.STEPS[name], Course([], [])
     with SessionDB(path) as db, SessionDB(path) as other:
+        interleavings.drop_triggers(db, without_triggers)
         args = step.prepare(db, "watched")
 
         def watch(point: str) -> None:
@@ -48,6 +50,12 @@ def course_of(name: str, path: Path) -> Course:
     return course
 
 
+def half_states(course: Course) -> list[str]:
+    """Points at which others see something else than a point before, though nothing was committed there."""
+    pairs = zip(itertools.pairwise(course.states), course.names[1:], strict=True)
+    return [point for (before, after), point in pairs if before != after and not point.endswith(".committed")]
+
+
 @contextlib.contextmanager
 def hooked(watch: object) -> Iterator[None]:
     points.hook = watch  # type: ignore[assignment]
@@ -59,7 +67,7 @@ def hooked(watch: object) -> Iterator[None]:
 
 def kill_at_every_point(running: zygote.Zygote, folder: Path, name: str, kills: int) -> int:
     """How many kills there were. Raises AssertionError with what was wrong at the first that did harm."""
-    course = course_of(name, folder / "watched.db")
+    course = course_of(name, folder / "watched for points.db")
     for number, point in enumerate(course.names):
         path = folder / f"{number}.db"
         for round_ in range(kills):
@@ -125,7 +133,7 @@ def _next_message(db: SessionDB, c: str) -> list[checker.Record]:
 
 def kill_at_every_write(running: zygote.Zygote, folder: Path, name: str) -> int:
     """SQLite writes, truncates and syncs; the process dies before each of them, in commit and in close."""
-    course = course_of(name, folder / "watched.db")
+    course = course_of(name, folder / "watched for writes.db")
     touches, number = 1, 0
     while number < touches:
         touches = _kill_at_write(running, folder / "writes.db", name, course, number)

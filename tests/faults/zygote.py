@@ -55,7 +55,7 @@ class Outcome(msgspec.Struct, frozen=True):
     """What became of a child. A stopped one is asked about again after it was continued."""
 
     pid: int
-    state: str  # exited, killed, stopped
+    state: str  # exited, killed, stopped; lost when it ended without a word
     reached: tuple[str, ...] = ()
     value: Any = None
     error: str | None = None
@@ -135,6 +135,8 @@ class _Nursery:
         self.alive.discard(pid)
         if os.WIFSIGNALED(status):
             return Outcome(pid, "killed", error=str(os.WTERMSIG(status)), told=self._forget(pid))
+        if not os.path.exists(f"{self.folder}/{pid}.end"):
+            return Outcome(pid, "lost", error=f"exit code {os.WEXITSTATUS(status)}", told=self._forget(pid))
         with open(f"{self.folder}/{pid}.end", "rb") as file:
             end = json.load(file)
         os.unlink(f"{self.folder}/{pid}.end")
@@ -248,6 +250,10 @@ class Zygote:
     def wait(self, pid: int, signal_name: str = "") -> Outcome:
         """What becomes of a child, after a signal if one is named."""
         return self._ask("signal", {"pid": pid, "signal": signal_name, "wait": True})[0]
+
+    def end(self, pid: int) -> Outcome:
+        """Kill a child, and what it told until then."""
+        return self.wait(pid, "SIGKILL")
 
     def _order(self, task: Task, path: Any, args: dict[str, Any] | None, how: dict[str, Any]) -> dict[str, Any]:
         order = Order(f"{task.__module__}:{task.__name__}", os.fspath(path), args or {}, **how)

@@ -1,7 +1,7 @@
 """`holdfast doctor`: whether the store keeps its promises, and what to do where it does not.
 
 It looks at the files before it opens them, since opening mends some of what it would report. Nothing
-else is changed, and a database that does not exist is not made.
+else is changed unless `--fix` is given, and a database that does not exist is not made.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import importlib.metadata
 import os
 import platform
 import stat
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import click
@@ -17,7 +18,7 @@ import msgspec
 
 import holdfast
 from holdfast import app, errors, types
-from holdfast.cli import console, lazy, text
+from holdfast.cli import console, lazy, mending, text
 from holdfast.store import db as store
 
 LARGE_WAL = 256 * 1024 * 1024
@@ -53,15 +54,26 @@ class Examination(NamedTuple):
     versions: dict[str, str | None]
     leases: list[types.LeaseHeld]
     report: types.Report | None
+    search: dict[str, Any] | None
+    repairs: list[mending.Repair]
+    done: list[str]
 
 
 @click.command(name="doctor")
 @lazy.database
 @lazy.as_json
+@click.option("--fix", is_flag=True, help="Do the repairs that are offered, then look again.")
 @click.pass_obj
-def command(out: console.Console, path: str | None, as_json: bool) -> int:
-    """Check every promise over the whole store, its files and its leases. Exits with 1 on a problem."""
-    found = examine(path or out.settings.database, out)
+def command(out: console.Console, path: str | None, as_json: bool, fix: bool) -> int:
+    """Check every promise over the whole store, its files, leases and search index.
+
+    Exits with 0 when all is well, and with 1 when there is a problem (that --fix did not put right).
+    """
+    target = path or out.settings.database
+    found = examine(target, out)
+    if fix and found.repairs:
+        done = mend(target, found.repairs, out)
+        found = examine(target, out)._replace(done=done)
     if as_json:
         out.json(_shape(found))
     else:
@@ -77,10 +89,14 @@ def examine(target: str, out: console.Console) -> Examination:
     facts: dict[str, Any] = {"path": target}
     leases: list[types.LeaseHeld] = []
     report: types.Report | None = None
+    search: dict[str, Any] | None = None
+    repairs: list[mending.Repair] = []
     before = modes(target)
     try:
         with app.open_to_look(target) as db:
             leases = _leases(db, findings)
+            search = db.search_facts()
+            repairs = list(mending.offered(db, sum(lease.state != "held" for lease in leases)))
             report = db.fsck(lambda done, total: out.progress(f"checking {done:,} of {total:,} messages"))
             facts = db.facts()
     except errors.HoldfastError as error:
@@ -89,10 +105,24 @@ def examine(target: str, out: console.Console) -> Examination:
         out.progress("")
     findings += [_broken(violation) for violation in report.violations] if report else []
     # What did not open may be a file of another program, whose modes are its own affair.
-    findings += _about_files(target, before) + _about_wal(facts) if report else []
+    findings += _about_files(target, before) + _about_wal(facts) + _about_search(search) if report else []
     facts["directory"] = _directory(target)
     ok = not any(finding.level == "problem" for finding in findings)
-    return Examination(ok, findings, facts, _versions(findings), leases, report)
+    return Examination(ok, findings, facts, _versions(findings), leases, report, search, repairs, [])
+
+
+def mend(target: str, repairs: list[mending.Repair], out: console.Console) -> list[str]:
+    """Do what was offered; what came of each."""
+    done = []
+    with app.open_to_look(target) as db:
+        for repair in repairs:
+            done.append(repair.do(db, partial(_mending, out, repair.name)))
+            out.progress("")
+    return done
+
+
+def _mending(out: console.Console, name: str, done: int, total: int) -> None:
+    out.progress(f"{name}: {done:,} of {total:,}")
 
 
 def _next(error: errors.HoldfastError) -> str:
@@ -103,7 +133,10 @@ def _next(error: errors.HoldfastError) -> str:
 
 def _broken(violation: types.Violation) -> Finding:
     where = f" in {violation.conversation_id}" if violation.conversation_id else ""
-    advice = "Stop every process that uses it, keep a copy of all its files, and restore a backup."
+    advice = (
+        "Stop every process that uses it, keep a copy of all its files, and restore a backup (`holdfast restore`) "
+        "or save what can be read (`holdfast salvage`)."
+    )
     return Finding("problem", f"{violation.promise} is broken{where}: {violation.detail}.", advice)
 
 
@@ -176,6 +209,13 @@ def _about_wal(facts: dict[str, Any]) -> list[Finding]:
     return [Finding("note", what, "End that process; the log shrinks with the next writes.")]
 
 
+def _about_search(search: dict[str, Any] | None) -> list[Finding]:
+    if not search or not search["complaints"]:
+        return []
+    what = f"The search index is damaged ({search['complaints'][0]})."
+    return [Finding("problem", what, "Run `holdfast doctor --fix`, or just search: it is made again by itself.")]
+
+
 def _directory(target: str) -> dict[str, Any] | None:
     folder = os.path.dirname(os.path.abspath(target))
     try:
@@ -196,6 +236,9 @@ def _shape(found: Examination) -> dict[str, Any]:
         "versions": found.versions,
         "leases": msgspec.to_builtins(found.leases),
         "report": {"ok": found.report.ok, **report} if found.report else None,
+        "search": found.search,
+        "repairs": [{"name": repair.name, "would": repair.would} for repair in found.repairs],
+        "done": found.done,
     }
 
 
@@ -209,6 +252,13 @@ def _print(out: console.Console, found: Examination) -> None:
         out.prose(f"   next: {finding.next}")
     if len(found.findings) > SHOWN:
         out.print(f"\n{out.glyphs.more} and {len(found.findings) - SHOWN:,} more; --json has them all.")
+    for line in found.done:
+        out.prose(f"done: {line}", "green")
+    if found.repairs:
+        out.print()
+        out.print("`holdfast doctor --fix` would:")
+        for repair in found.repairs:
+            out.prose(f"   {repair.would}")
     out.print()
     verdict = text.count(len(problems), "problem") + " found." if problems else "No problems found."
     out.print(out.style(verdict, "red" if problems else "green"))
@@ -229,6 +279,8 @@ def _lines(found: Examination) -> list[tuple[str, str]]:
         lines.append(("directory", f"{facts['directory']['path']}, mode {facts['directory']['mode']}"))
     if found.report:
         lines.append(("contents", _contents(found.report)))
+    if found.search:
+        lines.append(("search", _indexed(found.search)))
     return lines + [("lease", f"{lease.conversation_id} {lease.purpose}: {_state(lease)}") for lease in found.leases]
 
 
@@ -237,6 +289,14 @@ def _contents(report: types.Report) -> str:
         f"{text.count(report.conversations, 'conversation')}, {text.count(report.sessions, 'session')}, "
         f"{text.count(report.messages, 'message')}, checked in {report.seconds:.2f} s"
     )
+
+
+def _indexed(search: dict[str, Any]) -> str:
+    if not search["exists"]:
+        return "no index yet; the first search makes it"
+    if search["complaints"]:
+        return "damaged"
+    return f"{text.count(search['behind'], 'message')} behind" if search["behind"] else "up to date"
 
 
 def _state(lease: types.LeaseHeld) -> str:

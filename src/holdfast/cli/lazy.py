@@ -14,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 class LazyGroup(click.Group):
     """A group that knows its commands by name, module and one line of help.
 
-    Each module defines `command`.
+    Each module defines `command`, or what is named after a colon.
     """
 
     def __init__(self, *, commands_in: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
@@ -27,7 +27,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in self._modules:
             return None
-        command: click.Command = importlib.import_module(self._modules[cmd_name][0]).command
+        module, _, name = self._modules[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name or "command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002

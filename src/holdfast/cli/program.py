@@ -20,6 +20,8 @@ from holdfast.cli import console, lazy
 
 COMMANDS = {
     "sessions": ("holdfast.cli.sessions", "List conversations, show one, draw its lineage."),
+    "backup": ("holdfast.cli.keeping:backup", "Write a checked copy of the store."),
+    "restore": ("holdfast.cli.keeping:restore", "Put a backup in the place of what the store holds."),
     "doctor": ("holdfast.cli.doctor", "Check the store and its surroundings; say what to do."),
     "demo": ("holdfast.cli.demo", "Race processes on naive tables and on the store; draw what became of both."),
 }

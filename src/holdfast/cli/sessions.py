@@ -1,4 +1,4 @@
-"""`holdfast sessions`: looking at conversations. None of these commands changes anything."""
+"""`holdfast sessions`: conversations, to look at and to look after."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from holdfast.store import db as store
 
 COMMANDS = {
     "list": ("holdfast.cli.listing", "One line a conversation, the most recently active first."),
+    "search": ("holdfast.cli.searching", "Find what was said, by a question in plain language."),
     "show": ("holdfast.cli.show", "The transcript of a conversation, or what the model sees of it."),
+    "title": ("holdfast.cli.keeping:title", "Name a conversation, or take its name away."),
+    "export": ("holdfast.cli.exporting:export", "Write conversations to a file, to take along or to read."),
+    "import": ("holdfast.cli.exporting:import_", "Take in what another store exported."),
+    "delete": ("holdfast.cli.keeping:delete", "Remove conversations for good."),
+    "redact": ("holdfast.cli.keeping:redact", "Remove the text of messages for good."),
+    "prune": ("holdfast.cli.pruning", "Move what is old or too much into an archive."),
     "tree": ("holdfast.cli.tree", "Draw how sessions, compactions and branches hang together."),
 }
 
@@ -18,7 +25,7 @@ COMMANDS = {
 @click.group(cls=lazy.LazyGroup, commands_in=COMMANDS)
 @click.pass_context
 def command(context: click.Context) -> None:
-    """Look at conversations. None of these commands changes anything."""
+    """Look at conversations, and look after them."""
     lazy.help_when_alone(context)
 
 

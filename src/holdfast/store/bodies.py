@@ -41,7 +41,7 @@ def prepare(message: types.NewMessage, now: float) -> Prepared:
         mint_uid() if uid is None else checked_id(uid, "uid"),
         uid is None,
         role,
-        now if at is None else _checked_time(at),
+        now if at is None else checked_time(at),
         body,
     )
 
@@ -64,7 +64,7 @@ def mint_uid() -> str:
     return f"{time.time_ns():016x}{_process}{next(_minted) & 0xFFFF:04x}"
 
 
-def _checked_time(at: object) -> float:
+def checked_time(at: object) -> float:
     if isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at < 1e12:
         raise errors.MessageInvalid("`at` is a time in Unix seconds.")
     return float(at)
@@ -173,6 +173,11 @@ def checked_id(text: object, what: str = "id") -> str:
     if not text.isprintable():
         raise errors.IdInvalid(f"The {what} {errors.shown(text)} holds control or unprintable characters.")
     return text
+
+
+def summary_digest(conversation_id: str, epoch: int, body: str) -> bytes:
+    """The same for what a compaction says, which a model reads as it reads a message."""
+    return blake2b(f"{conversation_id}\0{epoch}\0summary\0{body}".encode(), digest_size=16).digest()
 
 
 def digest(conversation_id: str, seq: int, uid: str, role: str, body: str) -> bytes:

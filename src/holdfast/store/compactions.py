@@ -76,7 +76,7 @@ def commit(tx: port.Tx, work: types.Lease | types.Snapshot, child_id: str, draft
     _check_cut(tx, here, draft, seen)
     rotate(tx, here, child_id, draft, lease.token if lease else None, now)
     if lease is not None:
-        leases.free(tx, here, lease)
+        leases.free(tx, here, lease.purpose, lease.token)
 
 
 def rotate(
@@ -104,6 +104,7 @@ def rotate(
         token=token,
         body=draft.text,
         at=now,
+        digest=bodies.summary_digest(here.id, here.epoch + 1, draft.text),
     )
     return state.moved(tx, here, head=here.head + 1, live=1, compaction_epoch=here.epoch + 1, redo_epoch=None)._replace(
         head_id=child_id
@@ -145,7 +146,11 @@ def current(tx: port.Tx, here: state.State) -> types.Compaction | None:
 
 def _inherited(tx: port.Tx, origin: int | None, limit: int, epoch: int | None) -> types.Compaction | None:
     # No epoch: nothing on the origin's own chain fits, so what the origin itself inherited may.
+    passed: set[int] = set()
     while origin is not None:
+        if origin in passed:
+            raise errors.StoreCorrupt("A conversation branches off itself.")
+        passed.add(origin)
         found = newest_seen(tx, origin, epoch, limit)
         if found:
             return found
@@ -160,19 +165,25 @@ def newest_seen(tx: port.Tx, key: int, epoch: int | None, limit: int) -> types.C
         found = at(tx, key, epoch)
         if found.seen_seq <= limit:
             return found
+        if found.base_epoch is not None and found.base_epoch >= epoch:
+            raise errors.StoreCorrupt(f"Compaction {epoch} stands on one that came after it.")
         epoch = found.base_epoch
     return None
 
 
 def at(tx: port.Tx, key: int, epoch: int) -> types.Compaction:
     row = tx.one("compaction_at", conversation=key, epoch=epoch)
-    assert row is not None  # the foreign key of conversations.compaction_epoch stands behind this
+    if row is None:
+        raise errors.StoreCorrupt(f"Compaction {epoch}, on which a context stands, does not exist.")
     return from_row(row)
 
 
 def from_row(row: port.Row) -> types.Compaction:
     epoch, base_epoch, session_id, cut_seq, seen_seq, token, made_at, text = row
-    body = msgspec.json.decode(text, type=Body)
+    try:
+        body = msgspec.json.decode(text, type=Body)
+    except msgspec.DecodeError:
+        raise errors.StoreCorrupt(f"The summary of compaction {epoch} cannot be read.") from None
     return types.Compaction(
         epoch, base_epoch, session_id, cut_seq, seen_seq, token, made_at, body.summary, body.pinned, body.ledger
     )

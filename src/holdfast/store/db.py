@@ -14,17 +14,23 @@ from typing import Any, Self
 
 from holdfast import errors, types
 from holdfast.store import (
+    backup,
+    blobs,
     bodies,
     compactions,
     erase,
+    exports,
     fsck,
     hides,
+    imports,
     leases,
     lineage,
     locks,
     log,
     port,
+    retention,
     routes,
+    search,
     sessions,
     sqlite,
     state,
@@ -33,7 +39,7 @@ from holdfast.store import (
 )
 
 
-class SessionDB(locks.Leases):
+class SessionDB(locks.Leases, search.Finding, backup.Backups, retention.Retention, exports.Exports, imports.Imports):
     """Conversations that cannot fork, in a SQLite file (or `:memory:`).
 
     `clock` gives Unix seconds, for people and leases alike; without it leases run on the machine's own
@@ -52,6 +58,7 @@ class SessionDB(locks.Leases):
         self._clock = clock or time.time
         super().__init__()
         self.driver: port.Driver = _driver(target, clock, durability, write_timeout)
+        self.searcher = search.Searcher(self.driver)
 
     def __enter__(self) -> Self:
         return self
@@ -62,6 +69,7 @@ class SessionDB(locks.Leases):
         self.close()
 
     def close(self) -> None:
+        self.searcher.close()
         self.driver.close()
 
     # --- sessions ------------------------------------------------------------------------------------
@@ -274,12 +282,14 @@ class SessionDB(locks.Leases):
     def redact(self, session_id: str, seq: int) -> None:
         """Remove a message's text for good, with every summary that may have been made from it."""
         now = self._clock()
-        self.driver.write("redact", lambda tx: erase.redact(tx, session_id, seq, now))
+        key = self.driver.write("redact", lambda tx: erase.redact(tx, session_id, seq, now))
+        self.searcher.forget(key, seq)
 
     def delete_conversation(self, session_id: str) -> None:
         """Remove a conversation for good. HasBranches lists the conversations that still read from it."""
         now = self._clock()
-        self.driver.write("delete", lambda tx: erase.delete(tx, session_id, now))
+        key = self.driver.write("delete", lambda tx: erase.delete(tx, session_id, now))
+        self.searcher.forget(key)
 
     # --- compactions ---------------------------------------------------------------------------------
 
@@ -380,8 +390,9 @@ class SessionDB(locks.Leases):
         return done
 
     def fsck(self, progress: fsck.Progress | None = None) -> types.Report:
-        """Check every promise over the whole store; it only reads."""
-        return fsck.check(self.driver, progress)
+        """Check every promise over the whole store, attachments too; it only reads."""
+        report = fsck.check(self.driver, progress)
+        return blobs.checked(report, self.driver, self._shelf)
 
     def facts(self) -> dict[str, Any]:
         """Engine, version, place, sizes and modes."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from holdfast import errors
-from holdfast.store import bodies, compactions, port, state
+from holdfast.store import blobs, bodies, compactions, port, state
 
 
-def redact(tx: port.Tx, session_id: str, seq: int, now: float) -> None:
+def redact(tx: port.Tx, session_id: str, seq: int, now: float) -> int:
     """A message's text goes, and every summary that may have been made from it, here and in branches.
 
-    The epoch rises wherever something went, so a compaction in flight cannot bring the text back.
+    The epoch rises wherever something went, so a compaction in flight cannot bring the text back. Returns
+    the key of the conversation in whose log the message stands.
     """
     here = state.lock(tx, session_id)
     if not isinstance(seq, int) or isinstance(seq, bool) or not 1 <= seq <= here.last_seq:
@@ -20,10 +21,12 @@ def redact(tx: port.Tx, session_id: str, seq: int, now: float) -> None:
     uid, role, redacted = tx.one("message_identity", conversation=owner.key, seq=seq) or ("", "", True)
     if not redacted:
         digest = bodies.digest(owner.id, seq, uid, role, "")
+        blobs.drop(tx, owner.key, seq - 1, seq, now)
         tx.run("message_redact", conversation=owner.key, seq=seq, digest=digest, at=now)
     for reader in _readers(tx, owner, seq):
         _blank_summaries(tx, reader, seq, now)
         state.moved(tx, reader, redo_epoch=None)
+    return owner.key
 
 
 def _owner_of(tx: port.Tx, here: state.State, seq: int) -> state.State:
@@ -52,18 +55,24 @@ def _blank_summaries(tx: port.Tx, here: state.State, seq: int, now: float) -> No
     for epoch, text in tx.all("compactions_seeing", conversation=here.key, seq=seq):
         body = msgspec.json.decode(text, type=compactions.Body)
         blank = msgspec.json.encode(compactions.Body(pinned=body.pinned)).decode()
-        tx.run("compaction_redact", conversation=here.key, epoch=epoch, body=blank, at=now)
+        digest = bodies.summary_digest(here.id, epoch, blank)
+        tx.run("compaction_redact", conversation=here.key, epoch=epoch, body=blank, at=now, digest=digest)
 
 
-def delete(tx: port.Tx, session_id: str, now: float) -> None:
-    """Everything of a conversation; its ids stay known as deleted. Refused while branches read from it."""
+def delete(tx: port.Tx, session_id: str, now: float) -> int:
+    """Everything of a conversation; its ids stay known as deleted. Refused while branches read from it.
+
+    Returns its key.
+    """
     here = state.lock(tx, session_id)
     branches = [row[1] for row in tx.all("branches_reading", conversation=here.key)]
     if branches:
         raise errors.HasBranches(branches)
     tx.run("tombstone_insert", conversation=here.key, at=now)
     tx.run("routes_unbind", conversation=here.key, at=now)
+    blobs.drop(tx, here.key, 0, blobs.MAX_SEQ, now)
     remove(tx, here.key)
+    return here.key
 
 
 def remove(tx: port.Tx, key: int) -> None:

@@ -36,15 +36,22 @@ CHECKS = {
 Progress = Callable[[int, int], None]
 
 
-def check(driver: port.Driver, progress: Progress | None = None) -> types.Report:
+def check(driver: port.Readable, progress: Progress | None = None) -> types.Report:
     """Every promise, then every digest; one snapshot for all of it."""
     began = time.monotonic()
-    found = [types.Violation("database", "", complaint) for complaint in driver.complaints()]
+    found = [types.Violation("database", "", complaint) for complaint in _complaints(driver)]
     try:
         counts, violations = driver.read(lambda tx: _everything(tx, progress))
     except (errors.StoreCorrupt, errors.StoreBroken) as error:
         counts, violations = (0, 0, 0), [types.Violation("database", "", str(error))]
     return types.Report(*counts, tuple(found + violations), time.monotonic() - began)
+
+
+def _complaints(driver: port.Readable) -> list[str]:
+    try:
+        return driver.complaints()
+    except (errors.StoreCorrupt, errors.StoreBroken) as error:
+        return [str(error)]  # too damaged to be examined is a finding too
 
 
 def _everything(tx: port.Tx, progress: Progress | None) -> tuple[tuple[int, int, int], list[types.Violation]]:
@@ -53,6 +60,7 @@ def _everything(tx: port.Tx, progress: Progress | None) -> tuple[tuple[int, int,
     violations: list[types.Violation] = []
     for query, promise in CHECKS.items():
         violations += _broken(tx, query, promise)
+    violations += _summaries(tx)
     violations += _digests(tx, counts[2], progress)
     return (counts[0], counts[1], counts[2]), violations
 
@@ -62,6 +70,14 @@ def _broken(tx: port.Tx, query: str, promise: str) -> list[types.Violation]:
         return [types.Violation(promise, str(where), detail) for where, detail in tx.all(query)]
     except errors.StoreBroken as error:
         return [types.Violation("database", "", str(error))]
+
+
+def _summaries(tx: port.Tx) -> list[types.Violation]:
+    return [
+        types.Violation("P5", conversation_id, f"the summary of compaction {epoch} is not what was written")
+        for conversation_id, epoch, body, digest in tx.all("fsck_summaries")
+        if bodies.summary_digest(conversation_id, epoch, body) != digest
+    ]
 
 
 def _digests(tx: port.Tx, total: int, progress: Progress | None) -> list[types.Violation]:
@@ -75,6 +91,10 @@ def _digests(tx: port.Tx, total: int, progress: Progress | None) -> list[types.V
                 for seq, uid, role, body, digest in rows
                 if bodies.digest(conversation_id, seq, uid, role, body) != digest
             ]
+            if rows[-1][0] <= after:
+                # A damaged tree can come back to where it was, and would do so for ever.
+                violations.append(types.Violation("P2", conversation_id, f"the log goes back after message {after}"))
+                break
             after, done = rows[-1][0], done + len(rows)
             if progress:
                 progress(done, total)

@@ -103,12 +103,12 @@ def renew(tx: port.Tx, lease: types.Lease) -> None:
 
 def release(tx: port.Tx, lease: types.Lease) -> bool:
     """Free the lease if it is still this one; whether it was."""
-    return free(tx, state.lock(tx, lease.conversation_id), lease)
+    return free(tx, state.lock(tx, lease.conversation_id), lease.purpose, lease.token)
 
 
-def free(tx: port.Tx, here: state.State, lease: types.Lease) -> bool:
+def free(tx: port.Tx, here: state.State, purpose: types.Purpose, token: int) -> bool:
     with reachable():
-        return tx.run("lease_delete", conversation=here.key, purpose=lease.purpose, token=lease.token) == 1
+        return tx.run("lease_delete", conversation=here.key, purpose=purpose, token=token) == 1
 
 
 def named(tx: port.Tx, session_id: str, purpose: types.Purpose, holder: str, ttl: float) -> types.Lease | None:
@@ -145,6 +145,12 @@ def every(tx: port.Tx) -> list[types.LeaseHeld]:
     with reachable():
         rows = tx.all("leases_all")
     return [_as_seen(tx.clock, row[0], row[1], row[2:]) for row in rows]
+
+
+def free_stale(tx: port.Tx) -> int:
+    """Free every lease that ran out or whose holder died; how many. Nobody's work is touched by it."""
+    stale = [lease for lease in every(tx) if lease.state != "held"]
+    return sum(free(tx, state.lock(tx, lease.conversation_id), lease.purpose, lease.token) for lease in stale)
 
 
 def _as_seen(clock: holders.Timeline, conversation: str, purpose: types.Purpose, row: port.Row) -> types.LeaseHeld:

@@ -183,12 +183,16 @@ def between(tx: port.Tx, here: state.State, after: int, upto: int) -> list[types
     """Messages with after < seq <= upto, going down the origins of a branch."""
     messages: list[types.Message] = []
     key, origin, forked_at = here.key, here.origin, here.forked_at
+    passed = {key}
     while upto > after:
         if upto > forked_at:
             messages = _stretch(tx, key, max(after, forked_at), upto) + messages
         if origin is None:
             break
         upto, key = min(upto, forked_at), origin
+        if key in passed:
+            raise errors.StoreCorrupt(f"The conversation {here.id} branches off itself.")
+        passed.add(key)
         origin, forked_at = (tx.one("origin_of", key=key) or (None, 0))[:2]
     return messages
 
@@ -200,4 +204,7 @@ def _stretch(tx: port.Tx, key: int, after: int, upto: int) -> list[types.Message
     # The log is in session order, so the first and the last row bound the sessions to name.
     names: dict[int, str] = dict(tx.all("session_names", conversation=key, low=rows[0][2], high=rows[-1][2]))
     make = types.Message
-    return [make(seq, uid, names[session], role, at, body) for seq, uid, session, role, at, body in rows]
+    try:
+        return [make(seq, uid, names[session], role, at, body) for seq, uid, session, role, at, body in rows]
+    except KeyError:
+        raise errors.StoreCorrupt("A message is in a session that does not exist.") from None

@@ -27,7 +27,7 @@ def prepare(path: str) -> None:
     """Make the directory and the file if they are not there, or refuse the place with a reason."""
     folder = os.path.dirname(path) or "."
     try:
-        _make(folder)
+        make(folder)
         if os.path.isdir(path):
             raise errors.StoreUnusable(f"{path} is a directory; name a file in it.")
         refuse_shared(folder)
@@ -37,10 +37,10 @@ def prepare(path: str) -> None:
         raise errors.StoreUnusable(f"{path} cannot hold a store: {error.strerror}.") from error
 
 
-def _make(folder: str) -> None:
+def make(folder: str) -> None:
     # Not makedirs: it gives the folders in between whatever mode the umask allows.
     if not os.path.isdir(folder):
-        _make(os.path.dirname(folder) or ".")
+        make(os.path.dirname(folder) or ".")
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
 

@@ -15,6 +15,7 @@ from holdfast.store import holders
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
+Progress = Callable[[int, int], None]
 
 
 class Tx(Protocol):
@@ -37,10 +38,35 @@ class Tx(Protocol):
         """The clock that leases of this database are measured by."""
 
 
+class Readable(Protocol):
+    """A database that may be looked at."""
+
+    def read(self, step: Callable[[Tx], T]) -> T:
+        """Run a step in one snapshot of the database."""
+
+    def complaints(self) -> list[str]:
+        """What the database itself finds wrong: damaged pages, broken references, missing parts of the schema."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+
+
+class Copy(Readable, Protocol):
+    """A database in a file nobody writes to, such as a backup."""
+
+    def used(self) -> bool:
+        """Whether it was opened as a store since the copy was made."""
+
+    def copy_to(self, path: str, progress: Progress | None = None) -> None:
+        """All of it into an empty file."""
+
+
 class Driver(Protocol):
     """A database. Calls are synchronous, short and safe from any thread; errors are holdfast errors."""
 
     name: str
+    path: str
+    memory: bool
 
     def write(self, operation: str, step: Callable[[Tx], T]) -> T:
         """Run a step in a write transaction; when this returns, its effect is as durable as was asked.
@@ -53,6 +79,37 @@ class Driver(Protocol):
 
     def facts(self) -> dict[str, Any]:
         """Engine, version, place, sizes and modes, for people."""
+
+    def copy_to(self, path: str, finish: Callable[[Tx], object], progress: Progress | None = None) -> None:
+        """All of one snapshot into an empty file; `finish` then runs in a transaction of the copy."""
+
+    def replace_with(self, path: str, finish: Callable[[Tx, Tx], object], progress: Progress | None = None) -> None:
+        """Put the content of that file in the place of all there is, in one transaction.
+
+        Nothing else is written from before `finish` runs until it is done; `finish` reads what is there
+        (first) and may change what is to come (second).
+        """
+
+    def look_at(self, path: str) -> Copy:
+        """A copy in some other file, to be read and never written."""
+
+    def adopt(self, path: str) -> Driver:
+        """A store in some other file, brought to the schema of this version."""
+
+    def scrub(self) -> None:
+        """Nothing of what was deleted or redacted is left in any file of the database when this returns.
+
+        Raises StoreBusy when another process was in the way; then it is to be called again.
+        """
+
+    def side(self, name: str) -> Driver:
+        """A database of its own beside this one, for what can be thrown away and made again."""
+
+    def has_side(self, name: str) -> bool:
+        """Whether that exists already."""
+
+    def discard_side(self, name: str) -> None:
+        """Throw it away; whoever has it open finds it replaced."""
 
     def complaints(self) -> list[str]:
         """What the database itself finds wrong: damaged pages, broken references, missing parts of the schema."""

@@ -24,7 +24,7 @@ class Plan(NamedTuple):
     """Which format and revision this version writes, and how data of an older format is changed."""
 
     format: int = 1
-    revision: int = 1
+    revision: int = 2
     steps: Mapping[int, Sequence[str]] = {}
 
 
@@ -33,7 +33,10 @@ PLAN = Plan()
 
 def entries(execute: Execute) -> Entries:
     """Every table, index and trigger of a database with the text that made it."""
-    rows = execute("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'")
+    rows = execute(
+        "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' "
+        "AND name NOT IN (SELECT name FROM pragma_table_list WHERE type = 'shadow')"
+    )
     return {(kind, name): sql for kind, name, sql in rows}
 
 
@@ -99,6 +102,8 @@ def lacking(execute: Execute, declared: Entries) -> Iterable[str]:
 
 def columns(sql: str) -> list[tuple[str, str]]:
     """Name and definition of each column; our schema has one a line, before the table's own constraints."""
+    if not sql.startswith("CREATE TABLE"):
+        return []  # a virtual table is made anew or left alone
     lines = [line.strip().rstrip(",") for line in sql.splitlines()[1:-1]]
     return [(line.split()[0], line) for line in lines if line and line.split()[0].islower()]
 

@@ -20,13 +20,13 @@ from typing import Any, TypeVar
 import apsw
 
 from holdfast import errors
-from holdfast.store import holders, place, points, port, queries, reconcile, turnstile
+from holdfast.store import durable, holders, place, points, port, queries, reconcile, turnstile, whole
 
 T = TypeVar("T")
 
 # 3.7.0 to 3.51.2 can corrupt a WAL when several processes write and checkpoint it.
 OLDEST = (3, 51, 3)
-SYNCHRONOUS = {"power-loss": "FULL", "process-crash": "NORMAL"}
+DURABILITY = ("power-loss", "process-crash")
 READERS = 4
 ATTEMPTS = 3
 
@@ -112,7 +112,7 @@ class Transaction:
         return holders.timeline(self._clock)
 
 
-class SqliteDriver:
+class SqliteDriver(whole.Whole):
     """A database file, or `:memory:`, which lives as long as the driver."""
 
     name = "sqlite"
@@ -125,16 +125,18 @@ class SqliteDriver:
         clock: Callable[[], float] | None = None,
         write_timeout: float = 10.0,
         plan: reconcile.Plan = reconcile.PLAN,
+        sql: str = "sqlite",
     ) -> None:
         _check_version(apsw.sqlite_lib_version())
-        if durability not in SYNCHRONOUS:
-            raise errors.OutOfRange(f"durability is one of {', '.join(SYNCHRONOUS)}.")
+        if durability not in DURABILITY:
+            raise errors.OutOfRange(f"durability is one of {', '.join(DURABILITY)}.")
         self.memory = target == ":memory:"
         self.path = target if self.memory else _checked_path(target)
         self._durability = durability
         self._clock = clock
         self._write_timeout = write_timeout
-        self._sql = queries.load(self.name)
+        self._folder = sql
+        self._sql = queries.load(sql)
         self._plan = plan
         self._pid = os.getpid()
         self._closed = False
@@ -143,6 +145,7 @@ class SqliteDriver:
         self._generation = 0
         self._log_path = self.path + "-wal"
         self._files: tuple[int, ...] = ()
+        self._log: durable.Log | None = None
         self._line: turnstile.Turnstile | None = None
         _alive.add(self)
         try:
@@ -175,6 +178,7 @@ class SqliteDriver:
         if not self.memory:
             place.tighten(self.path + suffix for suffix in _FILES)
             self._files = self._files_now()
+            self._log = durable.Log(self._log_path) if self._durability == "power-loss" else None
 
     def _connect(self, *, reader: bool) -> apsw.Connection:
         flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if self.memory else 0)
@@ -187,13 +191,15 @@ class SqliteDriver:
             self._line = self._line or turnstile.Turnstile(self.path + ".queue")
         if not self.memory and connection.pragma("journal_mode") != "wal":
             self._in_line(lambda: connection.pragma("journal_mode", "wal"))
-        connection.pragma("synchronous", SYNCHRONOUS[self._durability])
+        # Enough for SQLite to keep the file sound; what is acknowledged is synced in `write`.
+        connection.pragma("synchronous", "NORMAL")
         connection.pragma("foreign_keys", True)
         # Without it, INSERT OR REPLACE would delete rows behind the triggers' back.
         connection.pragma("recursive_triggers", True)
         if connection.pragma("foreign_keys") != 1 or connection.pragma("recursive_triggers") != 1:
             raise errors.StoreUnusable("This SQLite enforces no foreign keys or triggers.")
         connection.pragma("journal_size_limit", 64 * 1024 * 1024)
+        connection.pragma("secure_delete", True)  # what is deleted is overwritten; appends delete nothing
         return connection
 
     def _refuse_foreign(self, connection: apsw.Connection) -> None:
@@ -216,7 +222,7 @@ class SqliteDriver:
         self._begin()
         try:
             now = self._clock() if self._clock else time.time()
-            reconcile.reconcile(self._writer.execute, self._plan, _declared(), now)
+            reconcile.reconcile(self._writer.execute, self._plan, _declared(self._folder), now)
             points.reach("migrate", "committing")
             self._tx.execute("COMMIT")
         except BaseException:
@@ -240,9 +246,50 @@ class SqliteDriver:
             self._idle.pop()[1].connection.close()
         self._writer.close()
 
+    # --- other files ---------------------------------------------------------------------------------
+
+    def _translating(self) -> contextlib.AbstractContextManager[None]:
+        return _translating()
+
+    def _elsewhere(self, path: str, *, look: bool = False) -> apsw.Connection:
+        return apsw.Connection(path, apsw.SQLITE_OPEN_READONLY if look else apsw.SQLITE_OPEN_READWRITE)
+
+    def adopt(self, path: str) -> SqliteDriver:
+        return SqliteDriver(path, durability="process-crash", clock=self._clock)
+
+    def _transaction(self, connection: apsw.Connection) -> Transaction:
+        return Transaction(connection, self._sql, self._clock)
+
+    def _declared_here(self) -> reconcile.Entries:
+        return _declared(self._folder)
+
+    # --- a file beside it ----------------------------------------------------------------------------
+
+    def side(self, name: str) -> SqliteDriver:
+        target = self.path if self.memory else f"{self.path}.{name}"
+        # It can be made again, so it need not survive a power loss, nor is it worth a long wait.
+        return SqliteDriver(
+            target, durability="process-crash", clock=self._clock, write_timeout=2.0, sql=f"sqlite_{name}"
+        )
+
+    def has_side(self, name: str) -> bool:
+        return not self.memory and os.path.exists(f"{self.path}.{name}")
+
+    def discard_side(self, name: str) -> None:
+        for suffix in () if self.memory else _FILES:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{self.path}.{name}{suffix}")
+
     # --- writing -------------------------------------------------------------------------------------
 
     def write(self, operation: str, step: Callable[[port.Tx], T]) -> T:
+        result, log = self._commit(operation, step)
+        if log is not None:
+            log.sync()
+        return result
+
+    def _commit(self, operation: str, step: Callable[[port.Tx], T]) -> tuple[T, durable.Log | None]:
+        """Committed, and into which log: it is synced when nobody waits for this thread any more."""
         if self._pid != os.getpid():
             raise errors.StoreForked()
         if not self._writing.acquire(timeout=self._write_timeout):
@@ -252,7 +299,7 @@ class SqliteDriver:
             for _ in range(ATTEMPTS):
                 result = self._attempt(operation, step)
                 if self.memory or self._files_now() == self._files:
-                    return result
+                    return result, self._log
                 # Committed into a file nobody can reach any more: not acknowledged, done again.
                 self._reopen()
             raise errors.StoreMoved()
@@ -391,13 +438,7 @@ class SqliteDriver:
     def complaints(self) -> list[str]:
         self._check_usable()
         with self._writing, _translating():
-            execute = self._writer.execute
-            found = [str(row[0]) for row in execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
-            broken = [
-                f"a row of {row[0]} refers to a missing row of {row[2]}" for row in execute("PRAGMA foreign_key_check")
-            ]
-            lacking = list(reconcile.lacking(execute, _declared()))
-        return found + sorted(set(broken)) + lacking
+            return whole.complaints(self._writer.execute, self._declared_here())
 
     def _check_usable(self) -> None:
         if self._pid != os.getpid():
@@ -440,10 +481,10 @@ def _checked_path(target: str) -> str:
     return os.path.realpath(target)
 
 
-def _declared() -> reconcile.Entries:
+def _declared(folder: str) -> reconcile.Entries:
     """The declared schema, as SQLite itself keeps it."""
     scratch = apsw.Connection(":memory:")
-    scratch.execute(queries.schema("sqlite"))
+    scratch.execute(queries.schema(folder))
     return reconcile.entries(scratch.execute)
 
 

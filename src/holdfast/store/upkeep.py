@@ -14,7 +14,7 @@ def finalize_orphans(tx: port.Tx, older_than_days: float, now: float) -> int:
     for (session_id,) in tx.all("orphan_candidates", before=now - older_than_days * 86_400):
         here = state.lock(tx, session_id)
         base = compactions.current(tx, here)
-        if (base is None or not base.summary) and not _leased(tx, session_id):
+        if (base is None or not base.summary) and not leased(tx, session_id):
             ended += sessions.end(tx, session_id, "orphaned_compression", now, whole=False)
     return ended
 
@@ -24,13 +24,14 @@ def prune_ghosts(tx: port.Tx, now: float) -> int:
     removed = 0
     for key, conversation_id in tx.all("ghosts", before=now - GHOST_AGE):
         state.lock(tx, conversation_id)
-        if not tx.all("branches_reading", conversation=key) and not _leased(tx, conversation_id):
+        if not tx.all("branches_reading", conversation=key) and not leased(tx, conversation_id):
             erase.remove(tx, key)
             removed += 1
     return removed
 
 
-def _leased(tx: port.Tx, session_id: str) -> bool:
+def leased(tx: port.Tx, session_id: str) -> bool:
+    """Whether somebody works on it just now."""
     try:
         return any(leases.holder_name(tx, session_id, purpose) for purpose in leases.PURPOSES)
     except errors.LeasesUnavailable:

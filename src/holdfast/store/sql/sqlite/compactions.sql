@@ -12,8 +12,8 @@ SELECT c.epoch, c.base_epoch, s.id, c.cut_seq, c.seen_seq, c.token, c.at, c.body
 
 -- name: compaction_insert
 -- Everything up to cut_seq is represented by this body.
-INSERT INTO compactions (conversation, epoch, base_epoch, session, cut_seq, seen_seq, token, body, at)
-VALUES (:conversation, :epoch, :base_epoch, :session, :cut_seq, :seen_seq, :token, :body, :at);
+INSERT INTO compactions (conversation, epoch, base_epoch, session, cut_seq, seen_seq, token, body, at, digest)
+VALUES (:conversation, :epoch, :base_epoch, :session, :cut_seq, :seen_seq, :token, :body, :at, :digest);
 
 -- name: compaction_of_session
 -- The compaction that opened a session.
@@ -26,4 +26,5 @@ SELECT epoch, body FROM compactions
 
 -- name: compaction_redact
 -- A summary that may hold a redacted text goes; what it pinned stays.
-UPDATE compactions SET body = :body, redacted_at = :at WHERE conversation = :conversation AND epoch = :epoch;
+UPDATE compactions SET body = :body, redacted_at = :at, digest = :digest
+ WHERE conversation = :conversation AND epoch = :epoch;

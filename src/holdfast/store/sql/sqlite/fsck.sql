@@ -13,6 +13,11 @@ SELECT seq, uid, role, body, digest FROM messages
  WHERE id > (:conversation << 32) + :after AND id <= (:conversation << 32) + 4294967295
  ORDER BY id LIMIT :limit;
 
+-- name: fsck_summaries
+-- What a compaction says, with all its digest covers; brought from elsewhere it may have none.
+SELECT c.id, k.epoch, k.body, k.digest FROM compactions k JOIN conversations c ON c.key = k.conversation
+ WHERE k.digest IS NOT NULL ORDER BY k.conversation, k.epoch;
+
 -- name: fsck_p1_orphan_messages
 SELECT cast(m.conversation AS TEXT), 'message ' || m.seq || ' belongs to no conversation'
   FROM messages m WHERE NOT EXISTS (SELECT 1 FROM conversations WHERE key = m.conversation);

@@ -113,6 +113,7 @@ CREATE TABLE compactions (
   body         TEXT NOT NULL,
   at           REAL NOT NULL,
   redacted_at  REAL,
+  digest       BLOB CHECK (length(digest) = 16),
   PRIMARY KEY (conversation, epoch),
   UNIQUE (conversation, token),
   UNIQUE (conversation, session),
@@ -156,6 +157,15 @@ CREATE INDEX routes_by_conversation ON routes (conversation) WHERE conversation 
 CREATE TABLE tombstones (
   id         TEXT NOT NULL PRIMARY KEY,
   deleted_at REAL NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- What is known of attachments; their content is in files beside the database, named by their digests.
+CREATE TABLE blobs (
+  digest     TEXT NOT NULL PRIMARY KEY CHECK (length(digest) = 64),
+  size       INTEGER NOT NULL CHECK (size >= 0),
+  media_type TEXT NOT NULL,
+  at         REAL NOT NULL,
+  dropped_at REAL
 ) STRICT, WITHOUT ROWID;
 
 -- conversations ----------------------------------------------------------------------------------------

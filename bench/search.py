@@ -1,0 +1,92 @@
+"""Search: how often the right message is among the first hits, beside plain bm25, and how long it takes.
+
+The corpus (bench/corpus) was written for this: questions asked in other words than their answers, over
+chats that resemble each other. Plain bm25 is the same SQLite's: stemmed words joined by OR, one column.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+import holdfast
+from bench import timing
+from bench.figures import Figure, at_least, at_most
+from bench.scale import Scale
+
+CORPUS = Path(__file__).parent / "corpus"
+Place = tuple[str, int]
+Finder = Callable[[str], Sequence[Place]]
+
+
+def figures(scale: Scale, folder: Path) -> Iterator[Figure]:
+    chats = [
+        json.loads(line) for file in sorted(CORPUS.glob("*.jsonl")) for line in file.read_text("utf-8").splitlines()
+    ]
+    questions = [
+        (each["q"], {(chat["id"], seq) for seq in each["answers"]}) for chat in chats for each in chat["questions"]
+    ]
+    with holdfast.SessionDB(folder / "search.db", durability="process-crash") as db:
+        for chat in chats:
+            db.create_session(chat["id"], source="bench")
+            db.append_messages(chat["id"], chat["messages"])
+        ours = _recall(lambda text: [(hit.conversation_id, hit.seq) for hit in db.search(text)], questions)
+        plain = _recall(_plain(chats), questions)
+        for most in (1, 5, 10):
+            name = f"search: recall@{most} of {len(questions)} questions, %"
+            yield Figure(f"search-recall-{most}", name, "", ours[most], ("bm25", plain[most]), at_least(1))
+        for messages, bound in ((scale.search_some, 3), (scale.search_many, 20)):
+            _fill(db, chats, messages)
+            waits = [_asked(db, text) for text, _ in questions[: scale.search_questions]]
+            name = f"search: p50 at {messages:,} messages"
+            yield Figure(
+                f"search-p50-{bound}", name, "ms", timing.median(waits) * 1e3, None, at_most(bound, of="value")
+            )
+
+
+def _asked(db: holdfast.SessionDB, text: str) -> float:
+    return timing.timed(lambda: db.search(text))
+
+
+def _recall(find: Finder, questions: Sequence[tuple[str, set[Place]]]) -> dict[int, float]:
+    ranks = [next((n for n, place in enumerate(find(text)[:10]) if place in right), 99) for text, right in questions]
+    return {most: 100 * sum(rank < most for rank in ranks) / len(ranks) for most in (1, 5, 10)}
+
+
+def _plain(chats: Sequence[dict[str, Any]]) -> Finder:
+    table = apsw.Connection(":memory:")
+    table.execute("CREATE VIRTUAL TABLE plain USING fts5 (text, tokenize = 'porter unicode61')")
+    places: list[Place] = []
+    for chat in chats:
+        for seq, message in enumerate(chat["messages"], start=1):
+            places.append((chat["id"], seq))
+            table.execute("INSERT INTO plain (rowid, text) VALUES (?, ?)", (len(places), message["content"]))
+
+    def find(text: str) -> Sequence[Place]:
+        match = " OR ".join(f'"{word}"' for word in re.findall(r"\w+", text))
+        rows = table.execute("SELECT rowid FROM plain WHERE plain MATCH ? ORDER BY rank LIMIT 10", (match,))
+        return [places[row[0] - 1] for row in rows]
+
+    return find
+
+
+def _fill(db: holdfast.SessionDB, chats: Sequence[dict[str, Any]], messages: int) -> None:
+    """More chats of the same kind: sentences of the corpus, put together anew."""
+    chance = random.Random(messages)
+    sentences = [
+        piece for chat in chats for each in chat["messages"] for piece in re.split(r"(?<=[.?!])\s", each["content"])
+    ]
+    missing = messages - db.fsck().messages
+    for begun in range(0, missing, 500):
+        made = [
+            {"role": "user", "content": " ".join(chance.choices(sentences, k=3))}
+            for _ in range(min(500, missing - begun))
+        ]
+        db.append_messages(None, made, create=holdfast.NewConversation(source="bench"))
+    db.index_search()

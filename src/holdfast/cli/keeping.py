@@ -1,0 +1,245 @@
+"""`holdfast backup`, `restore`, and `holdfast sessions title`, `delete`, `redact`.
+
+What removes something shows it first, and asks. What was removed is scrubbed from the files at once.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+import msgspec
+
+from holdfast import app, errors, types
+from holdfast.cli import consent, console, lazy, sessions, text
+from holdfast.store import db as store
+
+SHOWN = 60
+
+
+def told(out: console.Console, what: str) -> Callable[[int, int], None]:
+    """Progress as a person reads it."""
+    return lambda done, total: out.progress(f"{what}: {done / max(total, 1):.0%}")
+
+
+# --- backup and restore --------------------------------------------------------------------------------
+
+
+@click.command(name="backup")
+@click.argument("target", type=click.Path())
+@lazy.database
+@lazy.as_json
+@click.option("--overwrite", is_flag=True, help="Replace what is at TARGET even if Holdfast did not make it.")
+@click.pass_obj
+def backup(out: console.Console, target: str, path: str | None, as_json: bool, overwrite: bool) -> None:
+    """Write a checked copy of the store to TARGET, while others go on writing."""
+    with app.open_to_look(path or out.settings.database) as db:
+        report = db.backup(target, overwrite=overwrite, progress=told(out, "copying"))
+    out.progress("")
+    for digest in report.lost_blobs:
+        out.note(f"The attachment {digest} is not in the backup: the store has lost it.")
+    if as_json:
+        out.json(msgspec.structs.asdict(report))
+        return
+    held = f"{_amount(report)}, {text.size(report.bytes)}"
+    out.prose(f"{report.path} has {held}, and passed every check.")
+
+
+def _amount(report: types.BackupReport | types.RestoreReport | types.Report) -> str:
+    return f"{text.count(report.conversations, 'conversation')} with {text.count(report.messages, 'message')}"
+
+
+@click.command(name="restore")
+@click.argument("source", type=click.Path())
+@lazy.database
+@lazy.as_json
+@consent.yes
+@click.option("--no-keep", is_flag=True, help="Do not back up what the store holds now.")
+@click.pass_obj
+def restore(out: console.Console, source: str, path: str | None, as_json: bool, yes: bool, no_keep: bool) -> int:
+    """Put the backup at SOURCE in the place of everything the store holds.
+
+    What the store holds now is backed up beside it first. Whatever other processes began before is void.
+    """
+    target = path or out.settings.database
+    coming, now = _looked(source, target)
+    if not as_json:
+        out.prose(f"{source} was made {text.when(os.path.getmtime(source))} and has {_amount(coming)}.")
+        out.prose(f"{target} has {_amount(now)}, which will be replaced." if now else f"{target} will be made.")
+    if not consent.given(out, yes, "Restore?"):
+        if as_json:
+            out.json({"restored": False, "backup": _counts(coming), "store": _counts(now) if now else None})
+        return 1
+    with _opened(target) as db:
+        kept = _keep(out, db) if now and now.conversations and not no_keep else None
+        report = db.restore(source, progress=told(out, "restoring"))
+    out.progress("")
+    _say_restored(out, report, kept, as_json)
+    return 0
+
+
+def _looked(source: str, target: str) -> tuple[types.Report, types.Report | None]:
+    """What the backup holds, and the store; a store that is not there is not made by looking."""
+    there = os.path.exists(target)
+    with _opened(target if there else ":memory:") as db:
+        coming, now = db.check_backup(source), db.fsck()
+    if not coming.ok:
+        raise errors.CopyDamaged(source, [f"{bad.promise} {bad.detail}" for bad in coming.violations])
+    return coming, now if there else None
+
+
+def _opened(target: str) -> store.SessionDB:
+    try:
+        return store.SessionDB(target)
+    except errors.StoreCorrupt as error:
+        raise errors.StoreCorrupt(
+            f"{target} is too damaged to be replaced in place ({error}). Stop every process that uses it, rename it "
+            "and the files beside it, and restore again."
+        ) from error
+
+
+def _counts(report: types.Report) -> dict[str, int]:
+    return {"conversations": report.conversations, "sessions": report.sessions, "messages": report.messages}
+
+
+def _keep(out: console.Console, db: store.SessionDB) -> str:
+    beside = f"{db.facts()['path']}-before-restore-{time.strftime('%Y%m%d-%H%M%S')}.db"
+    try:
+        return db.backup(beside, progress=told(out, "keeping what is there")).path
+    except errors.CopyDamaged as error:
+        raise errors.CopyDamaged(
+            beside, [f"{error.problems[0]} (what the store holds now is damaged; --no-keep restores all the same)"]
+        ) from error
+
+
+def _say_restored(out: console.Console, report: types.RestoreReport, kept: str | None, as_json: bool) -> None:
+    for digest in report.lost_blobs:
+        out.note(f"The attachment {digest} is not in the backup.")
+    if as_json:
+        out.json({"restored": True, "kept": kept, **msgspec.structs.asdict(report)})
+        return
+    out.prose(f"Restored: {_amount(report)}.")
+    if report.brought_back:
+        out.prose(f"Deleted since the backup and back again: {', '.join(report.brought_back)}.")
+    if kept:
+        out.prose(f"What was there before is in {kept}.")
+
+
+# --- titles --------------------------------------------------------------------------------------------
+
+
+@click.command(name="title")
+@click.argument("which", metavar="ID")
+@click.argument("name", metavar="[TITLE]", required=False)
+@lazy.database
+@lazy.as_json
+@click.option("--clear", is_flag=True, help="Take the title away.")
+@click.pass_obj
+def title(out: console.Console, which: str, name: str | None, path: str | None, as_json: bool, clear: bool) -> None:
+    """Give the conversation ID a title; without one, print the title it has."""
+    if clear and name is not None:
+        raise click.UsageError("give a title or --clear, not both.")
+    with app.open_to_look(path or out.settings.database) as db:
+        head = sessions.find(db, which)
+        now = db.set_session_title(head.id, name) if clear or name is not None else head.title
+    if as_json:
+        out.json({"conversation": head.conversation_id, "title": now})
+    elif clear or name is not None:
+        out.prose(f"{head.conversation_id} is called {now}." if now else f"{head.conversation_id} has no title now.")
+    else:
+        out.print(text.safe(now or ""))
+
+
+# --- removing ------------------------------------------------------------------------------------------
+
+
+@click.command(name="delete")
+@click.argument("which", metavar="ID...", nargs=-1, required=True)
+@lazy.database
+@lazy.as_json
+@consent.yes
+@click.pass_obj
+def delete(out: console.Console, which: Sequence[str], path: str | None, as_json: bool, yes: bool) -> int:
+    """Remove conversations for good, with their attachments. Their ids are never used again."""
+    with app.open_to_look(path or out.settings.database) as db:
+        heads = list({head.conversation_id: head for head in (sessions.find(db, name) for name in which)}.values())
+        if not as_json:
+            for head in heads:
+                out.print(out.clipped(_line(head), out.width))
+        removed = consent.given(out, yes, f"Delete {text.count(len(heads), 'conversation')} for good?")
+        if removed:
+            _delete(db, [head.conversation_id for head in heads])
+            scrub(out, db)
+    if as_json:
+        out.json({"deleted": removed, "conversations": [head.conversation_id for head in heads]})
+    elif removed:
+        out.prose(f"Deleted {text.count(len(heads), 'conversation')}. Backups made earlier still have them.")
+    return 0 if removed else 1
+
+
+def _line(head: types.Session) -> str:
+    parts = (head.conversation_id, text.count(head.last_seq, "message"), text.when(head.active_at), head.title or "")
+    return text.safe("  ".join(parts).rstrip())
+
+
+def _delete(db: store.SessionDB, ids: list[str]) -> None:
+    """Branches before what they read from, in whatever order they were named."""
+    waiting = list(ids)
+    while waiting:
+        left = []
+        for name in waiting:
+            try:
+                db.delete_conversation(name)
+            except errors.HasBranches as error:
+                if not set(error.branches) & set(waiting):
+                    raise
+                left.append(name)
+        waiting = left
+
+
+def scrub(out: console.Console, db: store.SessionDB) -> None:
+    """The files too; whoever reads for long may be in the way, which is said and no failure."""
+    out.progress("scrubbing the files")
+    try:
+        db.scrub()
+    except errors.StoreBusy as error:
+        out.note(f"It is removed, but may still be found in the files: {error}")
+    out.progress("")
+
+
+@click.command(name="redact")
+@click.argument("which", metavar="ID")
+@click.argument("seqs", metavar="SEQ...", nargs=-1, required=True, type=click.IntRange(1))
+@lazy.database
+@lazy.as_json
+@consent.yes
+@click.pass_obj
+def redact(out: console.Console, which: str, seqs: Sequence[int], path: str | None, as_json: bool, yes: bool) -> int:
+    """Remove the text of messages for good, and every summary that may have been made from it."""
+    with app.open_to_look(path or out.settings.database) as db:
+        head = sessions.find(db, which)
+        for seq in seqs:
+            message = next(iter(db.transcript(head.id, after=seq - 1, upto=seq)), None)
+            if message is None:
+                raise errors.OutOfRange(f"There is no message {seq}: the last is {head.last_seq}.")
+            if not as_json:
+                out.print(out.clipped(f"{seq}  {message.role}  {_beginning(message)}", out.width))
+        removed = consent.given(out, yes, f"Remove the text of {text.count(len(set(seqs)), 'message')} for good?")
+        if removed:
+            for seq in sorted(set(seqs)):
+                db.redact(head.id, seq)
+            scrub(out, db)
+    if as_json:
+        shape: dict[str, Any] = {"redacted": removed, "conversation": head.conversation_id, "seqs": sorted(set(seqs))}
+        out.json(shape)
+    elif removed:
+        out.prose(f"Removed the text of {text.count(len(set(seqs)), 'message')}. Backups made earlier still have it.")
+    return 0 if removed else 1
+
+
+def _beginning(message: types.Message) -> str:
+    content = message.content if isinstance(message.content, str) else "[parts]"
+    return text.clipped(text.safe(content), SHOWN) if content else "[no text]"

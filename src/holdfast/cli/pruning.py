@@ -1,0 +1,96 @@
+"""`holdfast sessions prune`: what is old or too much goes into an archive, and then out of the store."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+
+import click
+import msgspec
+
+from holdfast import app, types
+from holdfast.cli import consent, console, keeping, lazy, text
+
+_UNITS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
+
+
+def _size(_context: click.Context, _option: click.Parameter, given: str | None) -> int | None:
+    if given is None:
+        return None
+    found = re.fullmatch(r"(\d{1,12})\s*([kmg]?)b?", given.strip().lower(), re.ASCII)
+    if found is None:
+        raise click.BadParameter("a size looks like 500MB or 2GB.")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+@click.command(name="prune")
+@lazy.database
+@lazy.as_json
+@consent.yes
+@click.option("--older-than", "days", type=click.FloatRange(0), metavar="DAYS", help="What was unused for so long.")
+@click.option("--max-size", "size", callback=_size, metavar="SIZE", help="The longest unused, until the rest fits.")
+@click.option("--owner", help="Only what belongs to this owner.")
+@click.option("--source", help="Only what came from this source.")
+@click.option("--archive", type=click.Path(), help="Where it goes (default: a new file in `archive` beside the store).")
+@click.pass_obj
+def command(
+    out: console.Console,
+    path: str | None,
+    as_json: bool,
+    yes: bool,
+    days: float | None,
+    size: int | None,
+    owner: str | None,
+    source: str | None,
+    archive: str | None,
+) -> int:
+    """Move conversations that are old, or too much, into an archive, and remove them from the store.
+
+    The archive is an export: `holdfast sessions import` brings it back. What a lease, a route or a branch
+    needs stays. Without --yes this shows what would go, and asks.
+    """
+    if days is None and size is None:
+        raise click.UsageError("say what may go: --older-than DAYS, --max-size SIZE, or both.")
+    with app.open_to_look(path or out.settings.database) as db:
+        plan = db.plan_prune(older_than_days=days, max_bytes=size, owner=owner, source=source)
+        target = archive or _beside(str(db.facts()["path"]))
+        if not as_json:
+            _show(out, plan, target)
+        done = bool(plan.going) and consent.given(out, yes, "Archive and remove them?")
+        report = types.PruneReport(None, (), (), 0)
+        if done:
+            report = db.prune(plan, target, progress=keeping.told(out, "archiving"))
+            keeping.scrub(out, db)
+    out.progress("")
+    if as_json:
+        out.json({"pruned": done, "plan": msgspec.to_builtins(plan), "report": msgspec.to_builtins(report)})
+    elif done:
+        out.prose(f"Removed {text.count(len(report.removed), 'conversation')}; the archive is {report.archive}.")
+        for name in report.kept:
+            out.note(f"{name} stays: it changed, or came to be needed, meanwhile.")
+    return 0 if done or not plan.going else 1
+
+
+def _beside(database: str) -> str:
+    stem = os.path.splitext(os.path.basename(database))[0]
+    name = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
+    return os.path.join(os.path.dirname(database), "archive", name)
+
+
+def _show(out: console.Console, plan: types.PrunePlan, target: str) -> None:
+    for each in (*plan.going, *plan.needed):
+        parts = (
+            each.conversation_id,
+            text.count(each.messages, "message"),
+            text.size(each.bytes),
+            text.when(each.active_at),
+            f"stays: {each.needed}" if each.needed else "goes",
+            each.title or "",
+        )
+        out.print(out.clipped(text.safe("  ".join(parts).rstrip()), out.width))
+    if not plan.going:
+        out.note("Nothing to remove.")
+        return
+    size = text.size(sum(each.bytes for each in plan.going))
+    out.note(f"{text.count(len(plan.going), 'conversation')} ({size}) would go to {target}.")

@@ -1,0 +1,294 @@
+"""Backups: a checked copy of the store in one file, and the way back.
+
+A backup is read from one snapshot while others write, checked as a whole, and only then given its name.
+A restore replaces what the store holds in one transaction, in the files other processes have open; with it
+every lease is void, and every counter that work in flight is compared by leaps past all values used before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+
+from holdfast import errors, types
+from holdfast.store import blobs, drafts, fsck, port, search, shelf
+
+MARK = "backup_at"
+DONE, CLAIMED = "scheduled_backup_at", "scheduled_backup_claimed_at"
+CLAIM_LASTS = 3600.0
+# What a store itself keeps under its own name.
+_OWN = re.compile(r"$|-wal$|-shm$|-journal$|\.queue$|\.search|\.blobs")
+_STAMP = "%Y%m%d-%H%M%S"
+
+
+class Backups(blobs.Blobs):
+    """The part of SessionDB that makes copies and goes back to them."""
+
+    searcher: search.Searcher
+
+    def backup(
+        self, path: str | os.PathLike[str], *, overwrite: bool = False, progress: port.Progress | None = None
+    ) -> types.BackupReport:
+        """A copy of the whole store at this path, with its attachments beside it in `<path>.blobs`.
+
+        It is given its name only after it passed every check of fsck. An earlier backup there is replaced;
+        anything else raises NotABackup, unless `overwrite` is set.
+        """
+        target = _target(self.driver, path, overwrite)
+        return _backup(self.driver, self._shelf, target, self._clock(), progress)
+
+    def check_backup(self, path: str | os.PathLike[str]) -> types.Report:
+        """What a backup holds, and every promise broken in it: what `restore` would look at first."""
+        source = _source(self.driver, path)
+        with _scratch(self.driver) as temp:
+            _copied(self.driver, source, temp)
+            with contextlib.closing(self.driver.adopt(temp)) as copy:
+                return fsck.check(copy)
+
+    def restore(self, path: str | os.PathLike[str], *, progress: port.Progress | None = None) -> types.RestoreReport:
+        """Put a backup in the place of everything the store holds, after it passed every check of fsck.
+
+        Other processes go on in the same files. Whatever they began before gets LeaseLost or Superseded.
+        """
+        source = _source(self.driver, path)
+        began = time.monotonic()
+        with _scratch(self.driver) as temp:
+            _copied(self.driver, source, temp)
+            report, wanted = _examined(self.driver, temp, source)
+            with drafts.saying(self._shelf.folder):
+                lost = _fetch(self._shelf, shelf.Shelf(f"{source}.blobs"), wanted)
+            change = _Change()
+            self.driver.replace_with(temp, change, progress)
+        forget_index(self.driver, self.searcher)
+        counts = (report.conversations, report.sessions, report.messages)
+        seconds = time.monotonic() - began
+        return types.RestoreReport(source, change.generation, *counts, lost, tuple(change.brought_back), seconds)
+
+    def backup_if_due(
+        self, folder: str | os.PathLike[str], every_hours: float = 24, keep: int = 7
+    ) -> types.BackupReport | None:
+        """A backup in this folder if the last one made this way is old enough; None when it is not due.
+
+        Of the backups made this way, the newest `keep` stay. Of several processes that ask, one makes it.
+        """
+        _checked_schedule(every_hours, keep)
+        home, now = os.path.abspath(_text(folder)), self._clock()
+        if not self.driver.write("claim", partial(_claim, now=now, every=every_hours * 3600)):
+            return None
+        stem = "store" if self.driver.memory else os.path.splitext(os.path.basename(self.driver.path))[0]
+        target = os.path.join(home, f"{stem}-{time.strftime(_STAMP, time.gmtime(now))}.db")
+        earlier = _scheduled(home, stem)
+        try:
+            if os.path.isdir(home):
+                drafts.sweep(home)  # their names bear a time, so nobody else would
+            near = shelf.Shelf(f"{earlier[-1]}.blobs") if earlier else None
+            report = _backup(self.driver, self._shelf, _target(self.driver, target, False), now, None, near)
+        except BaseException:
+            self.driver.write("claim", lambda tx: tx.run("meta_delete", key=CLAIMED))
+            raise
+        self.driver.write("claim", partial(_fulfil, now=now))
+        for old in _scheduled(home, stem)[:-keep]:
+            _discard(old)
+        return report
+
+
+def forget_index(driver: port.Driver, searcher: search.Searcher) -> None:
+    """The search index may hold words of what is not there any more; the next search makes it anew."""
+    searcher.close()
+    driver.discard_side(search.NAME)
+
+
+# --- making one ----------------------------------------------------------------------------------------
+
+
+def _backup(
+    driver: port.Driver,
+    kept: shelf.Shelf,
+    target: str,
+    now: float,
+    progress: port.Progress | None,
+    near: shelf.Shelf | None = None,
+) -> types.BackupReport:
+    began = time.monotonic()
+    beside = shelf.Shelf(f"{target}.blobs")
+    with drafts.draft(target, "backup") as temp:
+        driver.copy_to(temp, lambda tx: tx.run("meta_set", key=MARK, value=repr(now)), progress)
+        with contextlib.closing(driver.look_at(temp)) as copy:
+            report = _sound(fsck.check(copy), target)
+            wanted = [row[0] for row in copy.read(lambda tx: tx.all("blobs_all"))]
+        with drafts.saying(beside.folder):
+            lost = _fetch(beside, kept, wanted, near)
+        size = os.path.getsize(temp)
+    # Only now: until the rename, the backup that was there needs its own.
+    for digest in {digest for digest, _ in beside.files()} - set(wanted):
+        beside.remove(digest)
+    counts = (report.conversations, report.sessions, report.messages)
+    return types.BackupReport(target, *counts, size, len(wanted) - len(lost), lost, time.monotonic() - began)
+
+
+def _fetch(
+    into: shelf.Shelf, source: shelf.Shelf, wanted: list[str], near: shelf.Shelf | None = None
+) -> tuple[str, ...]:
+    """Copy attachments; those that cannot be had. They are never a reason to have no backup at all."""
+    into.sweep()
+    return tuple(digest for digest in wanted if not into.copy_from(source, digest, near))
+
+
+def _sound(report: types.Report, path: str) -> types.Report:
+    if not report.ok:
+        raise errors.CopyDamaged(path, [f"{bad.promise} {bad.detail}" for bad in report.violations])
+    return report
+
+
+def _text(path: object) -> str:
+    given = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(given, str) or not given or "\0" in given:
+        raise errors.OutOfRange("A backup needs the path of a file, as text.")
+    return given
+
+
+def _target(driver: port.Driver, path: object, overwrite: bool) -> str:
+    target = os.path.realpath(_text(path))
+    if not driver.memory and _OWN.match(target.removeprefix(driver.path)):
+        raise errors.NotABackup(f"{errors.shown(target, 250)} belongs to the store itself; name another file.")
+    if os.path.isdir(target):
+        raise errors.NotABackup(f"{errors.shown(target, 250)} is a folder; name a file in it.")
+    if os.path.exists(f"{target}-wal"):
+        raise errors.NotABackup(f"{errors.shown(target, 250)} is a database in use; name another file.")
+    if os.path.lexists(target) and not overwrite and not is_backup(driver, target):
+        raise errors.NotABackup(f"{errors.shown(target, 250)} is not a backup that Holdfast made; it is left alone.")
+    return target
+
+
+def is_backup(driver: port.Driver, path: str) -> bool:
+    """Made by `backup`, and not used as a store since."""
+    try:
+        with contextlib.closing(driver.look_at(path)) as copy:
+            return not copy.used() and copy.read(lambda tx: tx.one("meta_get", key=MARK)) is not None
+    except errors.StoreError:
+        return False
+
+
+# --- going back to one ---------------------------------------------------------------------------------
+
+
+def _source(driver: port.Driver, path: object) -> str:
+    source = os.path.realpath(_text(path))
+    if not os.path.isfile(source):
+        raise errors.NotABackup(f"There is no backup at {errors.shown(source, 250)}.")
+    if not driver.memory and source == driver.path:
+        raise errors.NotABackup(f"{source} is the store itself.")
+    return source
+
+
+@contextlib.contextmanager
+def _scratch(driver: port.Driver) -> Iterator[str]:
+    """Beside the store, where there is room for it and nobody else may look."""
+    if not driver.memory:
+        with drafts.scratch(driver.path) as temp:
+            yield temp
+        return
+    with tempfile.TemporaryDirectory() as folder, drafts.scratch(os.path.join(folder, "store")) as temp:
+        yield temp
+
+
+def _copied(driver: port.Driver, source: str, temp: str) -> None:
+    with contextlib.closing(driver.look_at(source)) as copy:
+        copy.copy_to(temp)
+
+
+def _examined(driver: port.Driver, temp: str, source: str) -> tuple[types.Report, list[str]]:
+    with contextlib.closing(driver.adopt(temp)) as copy:
+        report = _sound(fsck.check(copy), source)
+        return report, [row[0] for row in copy.read(lambda tx: tx.all("blobs_all"))]
+
+
+class _Change:
+    """What makes the content of a backup the next state of this store rather than an old one."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.brought_back: list[str] = []
+
+    def __call__(self, old: port.Tx, new: port.Tx) -> None:
+        deleted: list[port.Row] = []
+        self.generation = _generation(new) + 1
+        # What is to be replaced may be damaged: that is no reason to refuse.
+        with contextlib.suppress(errors.StoreCorrupt, errors.StoreBroken):
+            self.generation = max(self.generation, _generation(old) + 1)
+            deleted = old.all("tombstones_all")
+        leap(new, self.generation)
+        new.run("meta_delete", key=MARK)
+        for id_, at in deleted:
+            if not new.run("tombstone_keep", id=id_, at=at) and new.one("conversation_key", id=id_):
+                self.brought_back.append(id_)
+
+
+def leap(tx: port.Tx, generation: int) -> None:
+    """Void all leases, and raise every counter that work in flight is compared by past all values used before.
+
+    The generation counts restores. Counters of generation n begin at n * 2^32 and grow by one at a time, so
+    none of an earlier generation reaches there, whichever backup is restored after which, and even for
+    conversations that were deleted or absent in between. The random part keeps two stores apart that were
+    restored from one backup, as when the first was lost.
+    """
+    counter = (generation << 32) + random.SystemRandom().getrandbits(31)
+    tx.run("restore_leases")
+    tx.run("restore_counters", counter=counter)
+    tx.run("restore_routes", counter=counter)
+    tx.run("meta_set", key="generation", value=str(generation))
+
+
+def _generation(tx: port.Tx) -> int:
+    row = tx.one("meta_get", key="generation")
+    return int(row[0]) if row and str(row[0]).isdigit() else 0
+
+
+# --- on a schedule -------------------------------------------------------------------------------------
+
+
+def _checked_schedule(every_hours: object, keep: object) -> None:
+    if isinstance(every_hours, bool) or not isinstance(every_hours, int | float) or not 0 < every_hours < 1e6:
+        raise errors.OutOfRange("every_hours is a number above 0.")
+    if isinstance(keep, bool) or not isinstance(keep, int) or not 1 <= keep <= 10_000:
+        raise errors.OutOfRange("keep is a whole number from 1 on.")
+
+
+def _claim(tx: port.Tx, now: float, every: float) -> bool:
+    """Whether it is due and nobody is at it; a claim whose process died holds for an hour."""
+    if now - _time(tx, DONE) < every or 0 <= now - _time(tx, CLAIMED) < CLAIM_LASTS:
+        return False
+    tx.run("meta_set", key=CLAIMED, value=repr(now))
+    return True
+
+
+def _fulfil(tx: port.Tx, now: float) -> None:
+    tx.run("meta_set", key=DONE, value=repr(now))
+    tx.run("meta_delete", key=CLAIMED)
+
+
+def _time(tx: port.Tx, key: str) -> float:
+    row = tx.one("meta_get", key=key)
+    try:
+        return float(row[0]) if row else float("-inf")
+    except ValueError:
+        return float("-inf")
+
+
+def _scheduled(folder: str, stem: str) -> list[str]:
+    """Backups made on schedule, oldest first."""
+    form = re.compile(re.escape(stem) + r"-\d{8}-\d{6}\.db")
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return [os.path.join(folder, name) for name in sorted(names) if form.fullmatch(name)]
+
+
+def _discard(path: str) -> None:
+    with drafts.saying(path), contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    shelf.Shelf(f"{path}.blobs").remove_all()

@@ -1,0 +1,185 @@
+"""Attachments: content kept by its digest in a folder beside the database, and named by messages.
+
+A message part names a blob: `{"type": "image", "blob": "<digest>"}`. An append does not look at it. Who
+names what is found by reading the log when blobs are collected. Putting a blob in its place and removing
+one both happen under the database's write lock, so neither can take the other's file away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import tempfile
+import time
+import weakref
+from collections.abc import Callable
+from typing import BinaryIO
+
+import msgspec
+
+from holdfast import errors, types
+from holdfast.store import drafts, points, port, shelf
+
+MAX_SEQ = 2**32 - 1
+_MENTION = re.compile(r'"blob":"([0-9a-f]{64})"')
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_MEDIA_TYPE = re.compile(r"[\w.+-]{1,60}/[\w.+-]{1,60}(; ?[\w.+-]+=[\w.+\"-]+)*", re.ASCII)
+
+Marks = dict[int, int]
+
+
+class Blobs:
+    """The part of SessionDB that keeps attachments."""
+
+    driver: port.Driver
+    _clock: Callable[[], float]
+    _own_shelf: shelf.Shelf | None = None
+
+    @property
+    def _shelf(self) -> shelf.Shelf:
+        if self._own_shelf is None:
+            self._own_shelf = shelf.Shelf(self._blob_folder())
+        return self._own_shelf
+
+    def _blob_folder(self) -> str:
+        if not self.driver.memory:
+            return f"{self.driver.path}.blobs"
+        made = tempfile.mkdtemp(prefix="holdfast-blobs-")
+        weakref.finalize(self, shelf.Shelf(made).remove_all)
+        return made
+
+    def put_blob(
+        self, content: bytes | str | os.PathLike[str], media_type: str = "application/octet-stream"
+    ) -> types.Blob:
+        """Keep these bytes, or the file at this path; its digest is what messages name it by.
+
+        One that no message names is removed by `collect_blobs` a day later.
+        """
+        if not isinstance(media_type, str) or len(media_type) > 200 or not _MEDIA_TYPE.fullmatch(media_type):
+            raise errors.OutOfRange("A media type looks like image/png.")
+        self.driver.facts()  # a store that is closed or was opened before a fork says so before anything is written
+        now = self._clock()
+        with _opened(content) as source, drafts.saying(self._shelf.folder):
+            draft = self._shelf.draft(source)
+
+        def step(tx: port.Tx) -> types.Blob:
+            with drafts.saying(self._shelf.folder):
+                self._shelf.put(draft)
+            tx.run("blob_put", digest=draft.digest, size=draft.size, media_type=media_type, at=now)
+            return types.Blob(draft.digest, draft.size, media_type, now)
+
+        try:
+            return self.driver.write("blob", step)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(draft.temp)
+
+    def get_blob(self, digest: str) -> types.Blob | None:
+        """What is known of a blob."""
+        _checked_digest(digest)
+        row = self.driver.read(lambda tx: tx.one("blob_get", digest=digest))
+        return types.Blob(*row) if row else None
+
+    def open_blob(self, digest: str) -> BinaryIO:
+        """Its content, after making sure that it is what the digest says. NoSuchBlob, or BlobDamaged."""
+        _checked_digest(digest)
+        with drafts.saying(self._shelf.folder):
+            return self._shelf.open(digest)
+
+    def collect_blobs(self, older_than_hours: float = 24) -> types.Collected:
+        """Remove what no message names and nobody put within these hours, and what writers that died left."""
+        wrong = isinstance(older_than_hours, bool) or not isinstance(older_than_hours, int | float)
+        if wrong or not 0 <= older_than_hours < 1e7:
+            raise errors.OutOfRange("older_than_hours is a number from 0 on.")
+        age = older_than_hours * 3600
+        with drafts.saying(self._shelf.folder):
+            return collect(self.driver, self._shelf, self._clock() - age, time.time() - age)
+
+
+def _checked_digest(digest: object) -> None:
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        raise errors.IdInvalid("A blob is named by 64 hexadecimal digits.")
+
+
+def _opened(content: bytes | str | os.PathLike[str]) -> BinaryIO:
+    if isinstance(content, bytes | bytearray | memoryview):
+        return io.BytesIO(content)
+    path = os.fspath(content) if isinstance(content, str | os.PathLike) else None
+    if not isinstance(path, str) or "\0" in path:
+        raise errors.OutOfRange("A blob is made from bytes or from the path of a file.")
+    with drafts.saying(path):
+        return open(path, "rb")
+
+
+def mentioned(body: str) -> set[str]:
+    """The blobs a body names. Quotes inside of a text are escaped there, so a text never looks like a name."""
+    return set(_MENTION.findall(body))
+
+
+def drop(tx: port.Tx, conversation: int, after: int, upto: int, now: float) -> None:
+    """These messages are about to go: what only they name goes with the next collection, however young."""
+    bodies = tx.all("blob_mentions_between", conversation=conversation, after=after, upto=upto)
+    for digest in set().union(*(mentioned(body) for (body,) in bodies)):
+        tx.run("blob_dropped", digest=digest, at=now)
+
+
+def collect(driver: port.Driver, kept: shelf.Shelf, before: float, strays_before: float) -> types.Collected:
+    """The log is read without a lock first; under it only what came since is read."""
+    kept.sweep()
+    strays = {digest for digest, found in kept.files() if found.st_mtime < strays_before}
+    if not strays and driver.read(lambda tx: not tx.all("blobs_all")):
+        return types.Collected(0, 0)
+    named, marks = driver.read(_named)
+    points.reach("collect", "read")
+    return driver.write("collect", lambda tx: _collect(tx, kept, named | _named_since(tx, marks), before, strays))
+
+
+def _named(tx: port.Tx) -> tuple[set[str], Marks]:
+    found = set().union(*(mentioned(body) for _, _, body in tx.all("blob_mentions")))
+    return found, dict(tx.all("blob_marks"))
+
+
+def _named_since(tx: port.Tx, marks: Marks) -> set[str]:
+    found = set[str]()
+    for key, last_seq in tx.all("blob_marks"):
+        if last_seq > marks.get(key, 0):
+            rows = tx.all("blob_mentions_between", conversation=key, after=marks.get(key, 0), upto=last_seq)
+            found = found.union(*(mentioned(body) for (body,) in rows))
+    return found
+
+
+def _collect(tx: port.Tx, kept: shelf.Shelf, named: set[str], before: float, strays: set[str]) -> types.Collected:
+    rows = tx.all("blobs_all")
+    gone = {}
+    for digest, size, at, dropped_at in rows:
+        if digest in named:
+            if dropped_at is not None:
+                tx.run("blob_kept", digest=digest)
+        elif dropped_at is not None or at < before:
+            gone[digest] = size
+            tx.run("blob_delete", digest=digest)
+    # Files go before the commit: after it, one put anew meanwhile could be taken away.
+    for digest in [*gone, *(strays - {row[0] for row in rows} - named)]:
+        kept.remove(digest)
+    return types.Collected(len(gone), sum(gone.values()))
+
+
+def checked(report: types.Report, driver: port.Readable, kept: shelf.Shelf) -> types.Report:
+    """What fsck found, and the blobs that messages name and that are not there, or not what they were."""
+    try:
+        mentions = driver.read(lambda tx: tx.all("blob_mentions"))
+    except (errors.StoreCorrupt, errors.StoreBroken):
+        return report  # that is a finding of its own, and made already
+    wanted: dict[str, tuple[str, int]] = {}
+    for conversation_id, seq, body in mentions:
+        for digest in mentioned(body):
+            wanted.setdefault(digest, (conversation_id, seq))
+    states = {digest: kept.state(digest) for digest in wanted}
+    bad = tuple(
+        types.Violation("blobs", where, f"blob {digest[:12]}…, named by message {seq}, is {states[digest]}")
+        for digest, (where, seq) in wanted.items()
+        if states[digest] != "sound"
+    )
+    return msgspec.structs.replace(report, violations=report.violations + bad)

@@ -1,0 +1,299 @@
+"""Reads rows out of a SQLite file page by page, however damaged it is. Pure: bytes in, rows out.
+
+SQLite finds a row by following pages from the root of its table; one damaged page hides all below it. Here
+every page is looked at by itself. Which table a page belongs to is known where the way to it is sound;
+elsewhere it is told by the shape of its rows. Nothing is believed: callers check what they get.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+Value = int | float | str | bytes | None
+MAX_PAYLOAD = 256 * 1024 * 1024
+BELIEVED = 1_000_000
+LEAF, INDEX_LEAF, INTERIOR, INDEX_INTERIOR = 13, 10, 5, 2
+_MAGIC = (0x377F0682, 0x377F0683)
+
+
+class Row(NamedTuple):
+    """A row as stored: the table it surely belongs to (None: told by its shape only), its rowid, its values."""
+
+    table: str | None
+    rowid: int | None
+    values: tuple[Value, ...]
+
+
+class Wal(NamedTuple):
+    """The pages a log holds: those committed and sound, those after a damaged place, and how much was left out."""
+
+    page_size: int
+    sound: dict[int, bytes]
+    doubtful: list[bytes]
+    ignored: int
+
+
+# --- the log -------------------------------------------------------------------------------------------
+
+
+def read_wal(data: bytes) -> Wal:
+    """Frames up to the last commit before the first bad checksum; and those behind it that were of this log."""
+    if len(data) < 32:
+        return Wal(0, {}, [], 0)
+    magic, _, size, _, salt1, salt2, sum1, sum2 = struct.unpack(">8I", data[:32])
+    order = ">" if magic & 1 else "<"
+    # Emptied logs keep old bytes behind a new header; only a damaged header makes all of them doubtful.
+    if magic not in _MAGIC or not _is_size(size) or _checksum(data[:24], order, (0, 0)) != (sum1, sum2):
+        return Wal(0, {}, [], (len(data) - 32) // 4120)
+    sound: dict[int, bytes] = {}
+    pending: dict[int, bytes] = {}
+    doubtful: list[tuple[bool, bytes]] = []
+    running, broken = (sum1, sum2), False
+    for at in range(32, len(data) - 24 - size + 1, 24 + size):
+        number, commit, *salts, one, two = struct.unpack(">6I", data[at : at + 24])
+        page = data[at + 24 : at + 24 + size]
+        if tuple(salts) != (salt1, salt2):
+            broken = True  # the end of this log, or a damaged frame: that is told by what follows
+            continue
+        running = _checksum(page, order, _checksum(data[at : at + 8], order, running)) if not broken else running
+        broken = broken or running != (one, two)
+        if broken:
+            doubtful.append((commit > 0, page))
+            continue
+        pending[number] = page
+        if commit:
+            sound.update(pending)
+            pending = {}
+    last = max((at for at, (commit, _) in enumerate(doubtful) if commit), default=-1)
+    return Wal(size, sound, [page for _, page in doubtful[: last + 1]], len(doubtful))
+
+
+def _is_size(size: int) -> bool:
+    return 512 <= size <= 65536 and size & (size - 1) == 0
+
+
+def _checksum(data: bytes, order: str, start: tuple[int, int]) -> tuple[int, int]:
+    one, two = start
+    words = struct.unpack(f"{order}{len(data) // 4}I", data)
+    for even, odd in zip(words[::2], words[1::2], strict=True):
+        one = (one + even + two) & 0xFFFFFFFF
+        two = (two + odd + one) & 0xFFFFFFFF
+    return one, two
+
+
+# --- the file ------------------------------------------------------------------------------------------
+
+
+class Book:
+    """The pages of a database, with those of its log over them."""
+
+    def __init__(self, data: bytes, wal: Wal) -> None:
+        size = struct.unpack(">H", data[16:18])[0] if len(data) >= 100 else 0
+        size = 65536 if size == 1 else size
+        self.header_is_sound = data[:16] == b"SQLite format 3\0" and _is_size(size)
+        self.size = wal.page_size or (size if self.header_is_sound else 4096)
+        self._data = data
+        self._over = wal.sound
+        self._doubtful = wal.doubtful
+        first = self.page(1)
+        self.usable = self.size - (first[20] if len(first) > 20 and first[20] < 64 else 0)
+        self.count = max([-(-len(data) // self.size), *self._over])
+        self.damaged = not self.header_is_sound or len(data) % self.size != 0
+        self.unread = 0
+        self.missing_pages: set[int] = set()
+        self._owners = self._walk()
+        self._free = self._freelist()
+        self.missing_pages.update(range(self.count + 1, min(self._claimed(first), self.count + BELIEVED) + 1))
+
+    def _claimed(self, first: bytes) -> int:
+        """How many pages the file says it has."""
+        return int.from_bytes(first[28:32], "big") if self.header_is_sound and len(first) >= 100 else 0
+
+    def page(self, number: int) -> bytes:
+        found = self._over.get(number)
+        return found if found is not None else self._data[(number - 1) * self.size : number * self.size]
+
+    def rows(self, progress: Callable[[int, int], None] | None = None) -> Iterator[Row]:
+        """Every row there is; of pages nobody leads to only where some way is broken, for else they are free."""
+        for number in range(1, self.count + 1):
+            owner = self._owners.get(number)
+            if owner is not None or (self.damaged and number not in self._free):
+                for rowid, values in self.cells(self.page(number), 100 if number == 1 else 0):
+                    yield Row(owner, rowid, values)
+            if progress and number % 500 == 0:
+                progress(number, self.count)
+
+    def doubtful_rows(self) -> Iterator[Row]:
+        """Rows of pages behind a damaged place of the log: perhaps newer, perhaps never acknowledged."""
+        for page in self._doubtful:
+            for rowid, values in self.cells(page, 0):
+                yield Row(None, rowid, values)
+
+    # --- which page belongs to what ----------------------------------------------------------------------
+
+    def _walk(self) -> dict[int, str]:
+        owners: dict[int, str] = {}
+        self._follow(1, "sqlite_schema", owners)
+        roots = []
+        for number in list(owners):
+            for _, values in self.cells(self.page(number), 100 if number == 1 else 0):
+                match values:
+                    case ("table" | "index", str(), str(table), int(root), *_):
+                        roots.append((root, table if values[0] == "table" else f"index of {table}"))
+                    case ("table" | "index" | "trigger" | "view", *_):
+                        pass
+                    case _:
+                        self.damaged = True
+        if not roots:
+            self.damaged = True
+        for root, name in roots:
+            self._follow(root, name, owners)
+        return owners
+
+    def _follow(self, root: int, name: str, owners: dict[int, str]) -> None:
+        waiting = [root]
+        while waiting:
+            number = waiting.pop()
+            page = self.page(number) if 1 <= number <= self.count else b""
+            start = 100 if number == 1 else 0
+            if number in owners or len(page) != self.size or page[start] not in (2, 5, 10, 13):
+                self.damaged = True
+                self.missing_pages.add(number)
+                continue
+            owners[number] = name
+            waiting += self._children(page, start)
+
+    def _children(self, page: bytes, start: int) -> list[int]:
+        if page[start] not in (INTERIOR, INDEX_INTERIOR):
+            return []
+        places = [start + 8, *self._pointers(page, start)]
+        return [struct.unpack(">I", page[at : at + 4])[0] for at in places]
+
+    def _freelist(self) -> set[int]:
+        free: set[int] = set()
+        first = self.page(1)
+        trunk = struct.unpack(">I", first[32:36])[0] if len(first) >= 36 and self.header_is_sound else 0
+        while 1 < trunk <= self.count and trunk not in free:
+            free.add(trunk)
+            page = self.page(trunk)
+            if len(page) < self.size:
+                break
+            trunk, length = struct.unpack(">II", page[:8])
+            leaves = page[8 : 8 + 4 * min(length, self.size // 4 - 2)]
+            free.update(struct.unpack(f">{len(leaves) // 4}I", leaves))
+        return free
+
+    # --- cells -------------------------------------------------------------------------------------------
+
+    def _pointers(self, page: bytes, start: int) -> list[int]:
+        count = struct.unpack(">H", page[start + 3 : start + 5])[0]
+        head = start + (12 if page[start] in (INTERIOR, INDEX_INTERIOR) else 8)
+        fits = min(count, (self.size - head) // 2)
+        found = struct.unpack(f">{fits}H", page[head : head + 2 * fits])
+        if fits != count or any(not head + 2 * fits <= at <= self.size - 4 for at in found):
+            self.damaged = True
+        return [at for at in found if head <= at <= self.size - 4]
+
+    def cells(self, page: bytes, start: int) -> Iterator[tuple[int | None, tuple[Value, ...]]]:
+        """What of a page can be read as rows; a cell that cannot is passed over."""
+        if len(page) != self.size or page[start] not in (LEAF, INDEX_LEAF, INDEX_INTERIOR):
+            return
+        for at in self._pointers(page, start):
+            try:
+                yield self._cell(page, at, page[start])
+            except (ValueError, IndexError, struct.error, UnicodeDecodeError):
+                self.damaged = True
+                self.unread += 1
+
+    def _cell(self, page: bytes, at: int, kind: int) -> tuple[int | None, tuple[Value, ...]]:
+        if kind == INDEX_INTERIOR:
+            at += 4
+        length, at = varint(page, at)
+        rowid = None
+        if kind == LEAF:
+            rowid, at = varint(page, at)
+            rowid = rowid - (1 << 64) if rowid >= 1 << 63 else rowid
+        return rowid, record(self._payload(page, at, length, kind))
+
+    def _payload(self, page: bytes, at: int, length: int, kind: int) -> bytes:
+        if not 0 < length <= MAX_PAYLOAD:
+            raise ValueError
+        usable = self.usable
+        most = usable - 35 if kind == LEAF else (usable - 12) * 64 // 255 - 23
+        if length <= most:
+            return page[at : at + length]
+        least = (usable - 12) * 32 // 255 - 23
+        here = least + (length - least) % (usable - 4)
+        here = here if here <= most else least
+        (following,) = struct.unpack(">I", page[at + here : at + here + 4])
+        parts, missing = [page[at : at + here]], length - here
+        while missing > 0:
+            more = self.page(following) if 1 < following <= self.count else b""
+            if len(more) != self.size:
+                raise ValueError
+            parts.append(more[4 : min(usable, 4 + missing)])
+            missing -= usable - 4
+            (following,) = struct.unpack(">I", more[:4])
+        return b"".join(parts)
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for count in range(8):
+        byte = data[at + count]
+        value = value << 7 | byte & 0x7F
+        if byte < 0x80:
+            return value, at + count + 1
+    return value << 8 | data[at + 8], at + 9
+
+
+_INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
+
+
+def record(payload: bytes) -> tuple[Value, ...]:
+    """The values of a row, or ValueError."""
+    header, at = varint(payload, 0)
+    if header > len(payload):
+        raise ValueError
+    kinds: list[int] = []
+    while at < header:
+        kind, at = varint(payload, at)
+        kinds.append(kind)
+    values: list[Value] = []
+    at = header
+    for kind in kinds:
+        value, at = _value(payload, at, kind)
+        values.append(value)
+    if at != len(payload) or not values:
+        raise ValueError
+    return tuple(values)
+
+
+def _value(payload: bytes, at: int, kind: int) -> tuple[Value, int]:
+    if kind in (0, 8, 9):
+        return {0: None, 8: 0, 9: 1}[kind], at
+    size = _INTEGERS.get(kind) or (8 if kind == 7 else (kind - 12) // 2)
+    data = payload[at : at + size]
+    if kind in (10, 11) or len(data) != size:
+        raise ValueError
+    if kind in _INTEGERS:
+        return int.from_bytes(data, "big", signed=True), at + size
+    if kind == 7:
+        return struct.unpack(">d", data)[0], at + size
+    return data if kind % 2 == 0 else data.decode(), at + size
+
+
+def fits(values: Sequence[Value], shape: str) -> bool:
+    """Whether values are of a shape, one letter each: i, n (number), t, b; capital: or NULL; _ is NULL only."""
+    kinds = {"i": int, "n": (int, float), "t": str, "b": bytes}
+    if len(values) != len(shape):
+        return False
+    for value, letter in zip(values, shape, strict=True):
+        if value is None:
+            if letter.islower():
+                return False
+        elif letter == "_" or not isinstance(value, kinds[letter.lower()]):  # type: ignore[arg-type]
+            return False
+    return True

@@ -1,0 +1,50 @@
+"""The write-ahead log on disk: when an acknowledged write is safe from a loss of power.
+
+SQLite would sync its log inside every commit, while everybody else stands in line. Here the commit is
+made first, the line goes on, and the log is synced before anything is acknowledged: the log is written
+from front to back, so one sync covers all that was committed before it, whoever did that. SQLite itself
+still syncs the log before it copies anything from it into the database.
+
+The log bears none of SQLite's locks, so unlike the database file it may be opened and closed at will.
+"""
+
+from __future__ import annotations
+
+import os
+
+from holdfast import errors
+
+_sync = getattr(os, "fdatasync", os.fsync)
+
+
+class Log:
+    """A descriptor of the log as it was when the database was opened; closed when nobody uses it any more."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        _sync_directory(os.path.dirname(path))
+        self.sync()
+
+    def sync(self) -> None:
+        """When this returns, everything committed so far survives a loss of power."""
+        try:
+            _sync(self._fd)
+        except OSError as error:
+            raise errors.StoreError(
+                f"The disk did not take the last write ({error.strerror}): it is not acknowledged and may be lost."
+            ) from error
+
+    def __del__(self) -> None:
+        if hasattr(self, "_fd"):
+            os.close(self._fd)
+
+
+def _sync_directory(folder: str) -> None:
+    """The names of new files must survive as well as what is in them."""
+    if os.name != "posix":
+        return
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,301 @@
+"""Export: conversations as lines that `imports` makes the very same conversations of; and pages for people.
+
+Each conversation is read in one snapshot, a stretch at a time, so that a long one is never held whole.
+Messages that are no longer what was written are not passed on. Leases stay: they belong to processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from holdfast import errors, types
+from holdfast.store import bodies, compactions, hides, lines, log, pages, port, state
+
+SESSIONS = 500
+MESSAGES = 1_000
+ROOM = 4 * 1024 * 1024
+
+
+class Writable(Protocol):
+    """A text file, as far as an export needs one."""
+
+    def write(self, text: str, /) -> object: ...
+
+
+Write = Callable[[str], object]
+
+
+class Exports:
+    """The part of SessionDB that gives conversations away."""
+
+    driver: port.Driver
+
+    def export_to(
+        self,
+        write: Writable | Write,
+        session_ids: Sequence[str] | None = None,
+        *,
+        progress: port.Progress | None = None,
+    ) -> types.ExportReport:
+        """Write conversations (default: all) as JSON Lines, to a text file or a function that takes text.
+
+        What a branch reads from comes along, before it. The same store always gives the same text.
+        `progress` is called with how many messages are written, of how many.
+        """
+        put = writer(write)
+        asked = None if session_ids is None else _checked(session_ids)
+        chosen = self.driver.read(lambda tx: _all(tx) if asked is None else _chosen(tx, asked))
+        return _Export(self.driver, put, progress, sum(row[2] for row in chosen)).run(chosen, asked)
+
+    def export_pages(
+        self, write: Writable | Write, session_ids: Sequence[str] | None = None, form: pages.Form = "markdown"
+    ) -> None:
+        """Write conversations (default: all) for people: as Markdown, or as one HTML file that needs nothing else.
+
+        A branch is told with what it shares. Pages are not for importing: see export_to.
+        """
+        put = writer(write)
+        if form not in pages.FORMS:
+            raise errors.OutOfRange(f"A page is one of {', '.join(pages.FORMS)}, not {errors.shown(form)}.")
+        asked = None if session_ids is None else _checked(session_ids)
+        found = self.driver.read(lambda tx: _all(tx) if asked is None else _looked_up(tx, asked))
+        put(pages.opening(", ".join(name for _, name, _ in found[:3]) or "No conversations", form))
+        for _, name, _ in found:
+            self.driver.read(partial(_page, name, form, put))
+        put(pages.closing(form))
+
+
+def writer(write: Writable | Write) -> Write:
+    found = getattr(write, "write", write)
+    if not callable(found):
+        raise errors.OutOfRange("Give a text file, or a function that takes text.")
+    put: Write = found
+    return put
+
+
+def _checked(session_ids: object) -> list[str]:
+    if isinstance(session_ids, str) or not isinstance(session_ids, Sequence):
+        raise errors.IdInvalid("Give the ids of sessions as a list.")
+    return [bodies.checked_id(session_id) for session_id in session_ids]
+
+
+Choice = tuple[int, str, int]
+
+
+def _all(tx: port.Tx) -> list[Choice]:
+    return [(row[0], row[1], row[2]) for row in tx.all("export_all")]
+
+
+def _chosen(tx: port.Tx, session_ids: Sequence[str]) -> list[Choice]:
+    """These conversations and all they read from; an origin has a smaller key than its branches."""
+    found: dict[int, Choice] = {}
+    for session_id in session_ids:
+        key: int | None = state.look(tx, session_id).key
+        while key is not None and key not in found:
+            row = tx.one("export_chosen", key=key)
+            assert row is not None  # it was looked up in the same snapshot, or a foreign key leads to it
+            found[key], key = (row[0], row[1], row[2]), row[3]
+    return [found[key] for key in sorted(found)]
+
+
+def _looked_up(tx: port.Tx, session_ids: Sequence[str]) -> list[Choice]:
+    found = {here.id: here for here in (state.look(tx, session_id) for session_id in session_ids)}
+    return [(here.key, here.id, 0) for here in found.values()]
+
+
+class _Export:
+    """One export on its way out."""
+
+    def __init__(self, driver: port.Driver, put: Write, progress: port.Progress | None, total: int) -> None:
+        self._driver = driver
+        self._put = put
+        self._progress = progress
+        self._total = total
+        self._sessions = 0
+        self._messages = 0
+        self._ending = lines.Ending()
+
+    def run(self, chosen: Sequence[Choice], asked: Sequence[str] | None) -> types.ExportReport:
+        self._line(lines.encode(lines.Header(lines.VERSION)))
+        for key, _, _ in chosen:
+            self._conversation(key)
+        self._line(lines.encode(self._ending.end()))
+        named = set() if asked is None else self._driver.read(lambda tx: _names(tx, asked))
+        extra = () if asked is None else tuple(name for _, name, _ in chosen if name not in named)
+        return types.ExportReport(self._ending.conversations, self._sessions, self._messages, extra)
+
+    def _conversation(self, key: int) -> None:
+        """All of it as it is now; nothing, when it was deleted meanwhile."""
+        sealed = self._driver.read(lambda tx: self._told(tx, key))
+        if sealed is not None:
+            self._ending.add(sealed)
+            self._line(lines.encode(sealed))
+            self._sessions += sealed.sessions
+
+    def _told(self, tx: port.Tx, key: int) -> lines.Sealed | None:
+        sealing: lines.Sealing | None = None
+        for line in told(tx, key):
+            if isinstance(line, lines.Conversation):
+                sealing = lines.Sealing(line.id)
+            assert sealing is not None  # a conversation begins with its own line
+            data = lines.encode(line)
+            sealing.add(line, data)
+            self._line(data)
+            self._count(line)
+        return sealing.sealed() if sealing else None
+
+    def _count(self, line: lines.Any) -> None:
+        if isinstance(line, lines.Message):
+            self._messages += 1
+            if self._progress and self._messages % MESSAGES == 0:
+                self._progress(self._messages, max(self._total, self._messages))
+
+    def _line(self, data: bytes) -> None:
+        self._put(data.decode() + "\n")
+
+
+def _names(tx: port.Tx, session_ids: Sequence[str]) -> set[str]:
+    found = (tx.one("look_conversation", id=session_id) for session_id in session_ids)
+    return {state.State(*row).id for row in found if row is not None}
+
+
+# --- a conversation as lines -------------------------------------------------------------------------
+
+
+def told(tx: port.Tx, key: int) -> Iterator[lines.Any]:
+    """Everything of a conversation but its seal, in the order in which it can be written again."""
+    row = tx.one("export_conversation", key=key)
+    if row is None:
+        return
+    conversation = lines.Conversation(**_named(lines.Conversation, row, live=bool(row[6])))
+    yield conversation
+    yield from _history(tx, key, conversation)
+    for route in tx.all("export_routes", conversation=key):
+        yield lines.Route(**_named(lines.Route, route))
+
+
+def _named(kind: type[lines.Line], row: port.Row, **other: Any) -> dict[str, Any]:
+    """The values of a row by the names of a line: they are in the same order."""
+    return {**dict(zip(kind.__struct_fields__, row, strict=True)), **other}
+
+
+def _history(tx: port.Tx, key: int, conversation: lines.Conversation) -> Iterator[lines.Any]:
+    stands, since = None, 0
+    coming = _next_compaction(tx, key, conversation.id, 0)
+    for session in _sessions(tx, key):
+        opened = coming if coming and coming.session == session.ordinal else None
+        if opened:
+            yield from _views(tx, key, (stands, opened.base_epoch), since, opened.epoch)
+        yield session
+        if opened:
+            yield opened
+            stands = since = opened.epoch
+            coming = _next_compaction(tx, key, conversation.id, since)
+        last = conversation.last_seq if session.last_seq is None else session.last_seq
+        yield from _messages(tx, key, conversation.id, session.first_seq - 1, last)
+    yield from _views(tx, key, (stands, conversation.compaction_epoch), since, conversation.epoch + 1)
+
+
+def _sessions(tx: port.Tx, key: int) -> Iterator[lines.Session]:
+    after = 0
+    while rows := tx.all("export_sessions", conversation=key, after=after, limit=SESSIONS):
+        for row in rows:
+            yield lines.Session(**_named(lines.Session, row))
+        after = rows[-1][0]
+
+
+def _next_compaction(tx: port.Tx, key: int, conversation_id: str, after: int) -> lines.Compaction | None:
+    row = tx.one("export_compaction", conversation=key, after=after)
+    if row is None:
+        return None
+    *values, digest = row
+    if digest is not None and bodies.summary_digest(conversation_id, row[0], row[7]) != digest:
+        raise _damaged(conversation_id, f"Compaction {row[0]}")
+    return lines.Compaction(**_named(lines.Compaction, tuple(values), body=msgspec.Raw(row[7])))
+
+
+def _views(
+    tx: port.Tx, key: int, stands: tuple[int | None, int | None], after: int, before: int
+) -> Iterator[lines.Stand | lines.Hide | lines.Show]:
+    """What changed of the view between two compactions: what it stood on, what was hidden and shown."""
+    if stands[0] != stands[1]:
+        yield lines.Stand(compaction_epoch=stands[1])
+    for at, from_seq, to_seq, hidden in tx.all("export_hides", conversation=key, after=after, before=before):
+        if hidden is None:
+            yield lines.Hide(epoch=at, from_seq=from_seq, to_seq=to_seq)
+        else:
+            yield lines.Show(epoch=hidden, from_seq=from_seq, shown_epoch=at)
+
+
+def _messages(tx: port.Tx, key: int, conversation_id: str, after: int, last: int) -> Iterator[lines.Message]:
+    while after < last:
+        (upto,) = tx.one("export_reach", conversation=key, after=after, upto=last, limit=MESSAGES, room=ROOM) or (last,)
+        for row in tx.all("export_messages", conversation=key, after=after, upto=upto):
+            seq, session, uid, role, at, body, redacted_at, digest = row
+            if seq != after + 1 or bodies.digest(conversation_id, seq, uid, role, body) != digest:
+                raise _damaged(conversation_id, f"Message {after + 1}")
+            raw = msgspec.Raw(body) if body else lines.NOTHING
+            yield lines.Message(seq=seq, session=session, uid=uid, role=role, at=at, body=raw, redacted_at=redacted_at)
+            after = seq
+        if after != upto:
+            raise _damaged(conversation_id, f"Message {after + 1}")
+
+
+def _damaged(conversation_id: str, what: str) -> errors.StoreCorrupt:
+    return errors.StoreCorrupt(
+        f"{what} of conversation {errors.shown(conversation_id)} is not what was written. Run `holdfast doctor`."
+    )
+
+
+# --- a conversation for people -----------------------------------------------------------------------
+
+
+def _page(conversation_id: str, form: pages.Form, put: Write, tx: port.Tx) -> None:
+    """One conversation as it is now; nothing, when it was deleted meanwhile."""
+    if tx.one("conversation_key", id=conversation_id):
+        for piece in pages.render(_story(tx, state.look(tx, conversation_id)), form):
+            put(piece)
+
+
+def _story(tx: port.Tx, here: state.State) -> pages.Story:
+    row = tx.one("conversation", key=here.key)
+    assert row is not None  # looked up in the same snapshot
+    line = _line(tx, here)
+    return pages.Story(
+        types.Conversation(*row),
+        [session for key, limit in line for session in _sessions_upto(tx, key, limit, whole=key == here.key)],
+        {made.session_id: made for key, _ in line for made in _compactions(tx, key)},
+        hides.in_force(tx, here.key),
+        compactions.current(tx, here),
+        _stretches(tx, here),
+    )
+
+
+def _sessions_upto(tx: port.Tx, key: int, limit: int, *, whole: bool) -> list[types.Session]:
+    found = [types.Session(*row) for row in tx.all("sessions_of", conversation=key)]
+    return [session for session in found if whole or session.first_seq <= limit]
+
+
+def _line(tx: port.Tx, here: state.State) -> list[tuple[int, int]]:
+    """The keys a conversation reads from, origin first, each with the last seq that is read of it."""
+    found, origin, limit = [(here.key, here.last_seq)], here.origin, here.forked_at
+    while origin is not None:
+        if any(key == origin for key, _ in found):
+            raise errors.StoreCorrupt("A conversation branches off itself.")
+        found.insert(0, (origin, limit))
+        origin, forked_at = (tx.one("origin_of", key=origin) or (None, 0))[:2]
+        limit = min(limit, forked_at)
+    return found
+
+
+def _compactions(tx: port.Tx, key: int) -> list[types.Compaction]:
+    return [compactions.from_row(row) for row in tx.all("compactions_of", conversation=key)]
+
+
+def _stretches(tx: port.Tx, here: state.State) -> Iterator[types.Message]:
+    for after in range(0, here.last_seq, SESSIONS):
+        yield from log.between(tx, here, after, min(after + SESSIONS, here.last_seq))

@@ -1,0 +1,357 @@
+"""Import: an export is written again, step by step, with every constraint of the database in force.
+
+A conversation is gathered and checked first (in memory, or in a nameless file when it is long), and only
+then written, in one transaction: the store is never locked while somebody else's file is read, and a
+conversation is there as a whole or not at all. One that is here already, and the same, is left alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import IO, Any, NamedTuple, Protocol
+
+import msgspec
+
+from holdfast import errors, types
+from holdfast.store import bodies, exports, lines, port, replay, vetting
+
+LONGEST = bodies.MAX_BODY + 65_536
+IN_MEMORY = 8 * 1024 * 1024
+OFTEN = 1_000
+
+
+class Readable(Protocol):
+    """A file, as far as an import needs one."""
+
+    def readline(self, limit: int, /) -> str | bytes: ...
+
+
+class Imports:
+    """The part of SessionDB that takes conversations in."""
+
+    driver: port.Driver
+
+    def import_from(
+        self, read: Readable | Iterable[str | bytes], *, revive: bool = False, progress: port.Progress | None = None
+    ) -> types.ImportReport:
+        """Take in what export_to wrote, from a file (text or binary) or anything that gives lines.
+
+        Raises ImportInvalid when it is no export at all. What is wrong with a conversation is in the report,
+        and that conversation is not in the store; the others are. Repeating an import changes nothing.
+        Ids that were deleted here are refused; with `revive` such a conversation comes in under new ids.
+        `progress` is called with how many messages and how many lines are done.
+        """
+        if not isinstance(revive, bool):
+            raise errors.OutOfRange("revive is True or False.")
+        return _Import(self.driver, revive, progress).run(_numbered(read))
+
+
+# --- lines from outside ------------------------------------------------------------------------------
+
+
+class Numbered(NamedTuple):
+    """A line of the file; what is wrong with it, if it could not even be read as text."""
+
+    number: int
+    data: bytes
+    problem: str = ""
+
+
+def _numbered(read: Readable | Iterable[str | bytes]) -> Iterator[Numbered]:
+    source = _portions(read)
+    for number in itertools.count(1):
+        try:
+            line = next(source)
+        except StopIteration:
+            return
+        except UnicodeDecodeError:
+            # The file decodes by itself and has lost its place; what comes after cannot be trusted.
+            yield Numbered(number, b"", "this is not valid UTF-8")
+            return
+        yield _as_bytes(number, line)
+
+
+def _portions(read: Readable | Iterable[str | bytes]) -> Iterator[str | bytes]:
+    readline = getattr(read, "readline", None)
+    if readline is None:
+        if isinstance(read, str | bytes) or not isinstance(read, Iterable):
+            raise errors.OutOfRange("Give an open file, or something that gives lines.")
+        yield from read
+        return
+    while line := readline(LONGEST + 1):
+        yield line
+        while len(line) > LONGEST and line[-1:] not in ("\n", b"\n"):
+            line = readline(LONGEST + 1)  # the rest of a line that is refused anyway
+
+
+def _as_bytes(number: int, line: object) -> Numbered:
+    if isinstance(line, str):
+        try:
+            line = line.encode()
+        except UnicodeEncodeError:
+            return Numbered(number, b"", "this is not valid Unicode")
+    if not isinstance(line, bytes):
+        return Numbered(number, b"", "this is neither text nor bytes")
+    if len(line) > LONGEST:
+        return Numbered(number, b"", "this line is longer than any line of an export")
+    return Numbered(number, line.rstrip(b"\r\n"))
+
+
+def _decoded(line: Numbered) -> lines.Any:
+    problem = line.problem
+    if not problem:
+        try:
+            return lines.decode(line.data)
+        except msgspec.ValidationError as error:
+            problem = f"this is no line of an export ({error})"
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            problem = "this is not JSON"
+        except RecursionError:
+            problem = "this is nested too deep"
+    # Raised outside of the handlers: the error at hand may hold the text itself.
+    raise errors.ImportInvalid(line.number, problem)
+
+
+# --- one conversation --------------------------------------------------------------------------------
+
+
+class Part(AbstractContextManager["Part"]):
+    """The lines of one conversation, gathered and checked; or why they are refused."""
+
+    def __init__(self, first: int, conversation: lines.Conversation | None) -> None:
+        self.first = first
+        self.conversation = conversation
+        self.problem: errors.ImportInvalid | None = None
+        self.count = 0
+        self._sealing = lines.Sealing(conversation.id if conversation else "")
+        self._vetting = vetting.Vetting(conversation) if conversation else None
+        self._kept: IO[bytes] = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115 -- closed by __exit__
+
+    def __exit__(self, *_: object) -> None:
+        self._kept.close()
+
+    def refuse(self, number: int, problem: str) -> None:
+        self.problem = self.problem or errors.ImportInvalid(number, problem)
+
+    def add(self, number: int, line: lines.Any, data: bytes) -> None:
+        if self.problem or self._vetting is None:
+            return
+        try:
+            self._vetting.check(number, line)
+        except errors.ImportInvalid as error:
+            self.problem = error
+            return
+        self._sealing.add(line, data)
+        self._kept.write(data + b"\n")
+        self.count += 1
+
+    def close(self, number: int, sealed: lines.Sealed) -> None:
+        """The last line came: was it all, and as it was written?"""
+        if self.problem or self._vetting is None:
+            return
+        try:
+            self._vetting.finish(number)
+        except errors.ImportInvalid as error:
+            self.problem = error
+        if sealed != self._sealing.sealed():
+            self.refuse(number, f"lines of conversation {errors.shown(sealed.id)} were changed, lost or added")
+
+    @property
+    def messages(self) -> int:
+        return self._sealing.messages
+
+    def lines(self) -> Iterator[tuple[int, lines.Any]]:
+        """Every line with its number, as often as asked."""
+        self._kept.seek(0)
+        for offset in range(self.count):
+            yield self.first + offset, lines.decode(self._kept.readline())
+
+
+# --- the whole file ----------------------------------------------------------------------------------
+
+
+class _Import:
+    """One import on its way in."""
+
+    def __init__(self, driver: port.Driver, revive: bool, progress: port.Progress | None) -> None:
+        self._driver = driver
+        self._revive = revive
+        self._progress = progress
+        self._outcomes: list[types.ImportOutcome] = []
+        self._ending = lines.Ending()
+        self._messages = 0
+        # What became of each conversation: the id it has here, or None when it is not here.
+        self._here: dict[str, str | None] = {}
+
+    def run(self, source: Iterator[Numbered]) -> types.ImportReport:
+        _check_header(next(source, Numbered(1, b"")))
+        part: Part | None = None
+        end: lines.End | None = None
+        number = 1
+        for number, data, problem in source:
+            part, end = self._line(Numbered(number, data, problem), part, end)
+            if self._progress and number % OFTEN == 0:
+                self._progress(self._messages, number)
+        if part is not None:
+            self._cut_short(part, number, "the file ends in the middle of a conversation")
+        elif end is None:
+            self._refused(None, number, "the file has no last line: conversations may be missing at its end")
+        return types.ImportReport(tuple(self._outcomes), self._messages)
+
+    def _line(
+        self, numbered: Numbered, part: Part | None, end: lines.End | None
+    ) -> tuple[Part | None, lines.End | None]:
+        """One more line; the conversation that is open after it, and the end of the file if it was that."""
+        number = numbered.number
+        try:
+            line = _decoded(numbered)
+        except errors.ImportInvalid as error:
+            part = part or Part(number, None)
+            part.refuse(number, error.reason)
+            return part, end
+        if end is not None:
+            self._refused(None, number, "there are lines after the last one")
+            return part, end
+        match line:
+            case lines.Conversation():
+                if part is not None:
+                    self._cut_short(part, number, "a conversation begins before the last one is sealed")
+                part = Part(number, line)
+                part.add(number, line, numbered.data)
+            case lines.Sealed():
+                self._seal(part or Part(number, None), number, line)
+                return None, end
+            case lines.End():
+                if part is not None:
+                    self._cut_short(part, number, "the file ends in the middle of a conversation")
+                self._check_end(number, line)
+                return None, line
+            case _:
+                part = part or Part(number, None)
+                part.add(number, line, numbered.data)
+                if part.conversation is None:
+                    part.refuse(number, "this line belongs to no conversation")
+        return part, end
+
+    def _check_end(self, number: int, line: lines.End) -> None:
+        if line != self._ending.end():
+            self._refused(None, number, "conversations were lost, added, repeated or put in another order")
+
+    def _cut_short(self, part: Part, number: int, problem: str) -> None:
+        with part:
+            part.refuse(number, problem)
+            self._outcome(part, None)
+
+    def _refused(self, conversation_id: str | None, number: int, problem: str) -> None:
+        error = errors.ImportInvalid(number, problem)
+        self._outcomes.append(types.ImportOutcome(conversation_id, "refused", number, error))
+
+    def _seal(self, part: Part, number: int, sealed: lines.Sealed) -> None:
+        with part:
+            self._ending.add(sealed)
+            if part.conversation is None:
+                part.refuse(number, "the end of a conversation without its beginning")
+            elif part.conversation.id in self._here:
+                part.refuse(part.first, f"conversation {errors.shown(part.conversation.id)} was told before")
+            part.close(number, sealed)
+            self._outcome(part, number)
+
+    def _outcome(self, part: Part, sealed_at: int | None) -> None:
+        told = part.conversation
+        name = told.id if told and _is_id(told.id) else None
+        try:
+            if part.problem:
+                raise part.problem
+            assert told is not None  # a part without its conversation has a problem
+            assert sealed_at is not None
+            outcome = self._take(part, told, sealed_at)
+        except (errors.ImportConflict, errors.IdTaken) as error:
+            outcome = types.ImportOutcome(name, "conflict", part.first, error)
+        except errors.ImportInvalid as error:
+            outcome = types.ImportOutcome(name, "refused", error.line, error)
+        except errors.IdInvalid as error:  # an id that became too long by its new ending
+            outcome = types.ImportOutcome(name, "refused", part.first, errors.ImportInvalid(part.first, str(error)))
+        except errors.ConversationDeleted as error:
+            outcome = types.ImportOutcome(name, "refused", part.first, error)
+        self._outcomes.append(outcome)
+        if told is not None:
+            self._here.setdefault(told.id, outcome.kept_as or outcome.conversation_id if outcome.ok else None)
+
+    def _take(self, part: Part, told: lines.Conversation, sealed_at: int) -> types.ImportOutcome:
+        """Write a conversation that was gathered and is sound, unless it is here already."""
+        names = self._driver.read(lambda tx: self._names(tx, told))
+        new_id = names.here(told.id)
+        renamed = new_id if new_id != told.id else None
+        if self._driver.read(lambda tx: _is_here(tx, new_id, part, names)):
+            return types.ImportOutcome(told.id, "already_there", part.first, kept_as=renamed)
+        writing = replay.Replay(told, names)
+
+        def step(tx: port.Tx) -> bool:
+            # Another import of the same file may have been faster.
+            if _is_here(tx, new_id, part, names):
+                return False
+            writing.run(tx, part.lines(), sealed_at)
+            return True
+
+        try:
+            written = self._driver.write("import", step)
+        except errors.StoreRefused as error:
+            refused = errors.ImportInvalid(writing.number, str(error))
+            raise refused from error
+        if not written:
+            return types.ImportOutcome(told.id, "already_there", part.first, kept_as=renamed)
+        self._messages += part.messages
+        return types.ImportOutcome(
+            told.id, "imported", part.first, kept_as=renamed, title=writing.title, routes=tuple(writing.routes)
+        )
+
+    def _names(self, tx: port.Tx, told: lines.Conversation) -> replay.Names:
+        """Under which ids this conversation and its origin are written here."""
+        suffix = ""
+        if self._revive and tx.one("tombstone", id=told.id):
+            number = next(n for n in range(2, 1_000_000) if not tx.one("tombstone", id=f"{told.id}~{n}"))
+            suffix = f"~{number}"
+        if told.origin is None:
+            return replay.Names(suffix)
+        origin = self._here.get(told.origin)
+        return replay.Names(suffix, None if origin is None else origin.removeprefix(told.origin))
+
+
+def _check_header(line: Numbered) -> None:
+    try:
+        version = lines.decode_header(line.data).version
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        version = 0
+    if version < 1:
+        raise errors.ImportInvalid(1, line.problem or "this is not an export of Holdfast")
+    if version > lines.VERSION:
+        raise errors.ImportInvalid(
+            1, f"this export has form {version}, and this Holdfast knows forms up to {lines.VERSION}: upgrade Holdfast"
+        )
+
+
+def _is_id(text: str) -> bool:
+    return 0 < len(text) <= bodies.MAX_ID and text.isprintable()
+
+
+def _is_here(tx: port.Tx, new_id: str, part: Part, names: replay.Names) -> bool:
+    """Whether this very conversation is here; ImportConflict when another one has its id."""
+    row = tx.one("conversation_key", id=new_id)
+    if row is None:
+        return False
+    mine = (line for line in exports.told(tx, row[0]) if not isinstance(line, lines.Route))
+    theirs = ((number, line) for number, line in part.lines() if not isinstance(line, lines.Route))
+    for number, line in theirs:
+        if _content(names.renamed(line)) != _content(next(mine, None)):
+            raise errors.ImportConflict(new_id, number)
+    if next(mine, None) is not None:
+        raise errors.ImportConflict(new_id, part.first + part.count)
+    return True
+
+
+def _content(line: lines.Any | None) -> Any:
+    """What makes two conversations the same: not the name people gave it, nor the leases it has seen."""
+    return msgspec.structs.replace(line, title=None, fence=0) if isinstance(line, lines.Conversation) else line

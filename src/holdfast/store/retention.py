@@ -1,0 +1,209 @@
+"""What may go by age or size, into an archive first; and making sure that what went is gone.
+
+Nothing is ever removed by itself: somebody asks for a plan, looks at it, and has it carried out. The
+archive is an export that was read back into another store and gave the same bytes again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+
+from holdfast import errors, types
+from holdfast.store import (
+    backup,
+    blobs,
+    drafts,
+    erase,
+    exports,
+    imports,
+    lines,
+    points,
+    port,
+    search,
+    shelf,
+    state,
+    upkeep,
+)
+
+
+class Retention(blobs.Blobs):
+    """The part of SessionDB that lets go of things."""
+
+    searcher: search.Searcher
+
+    def plan_prune(
+        self,
+        *,
+        older_than_days: float | None = None,
+        max_bytes: int | None = None,
+        owner: str | None = None,
+        source: str | None = None,
+    ) -> types.PrunePlan:
+        """What would go: conversations unused for so many days, and then the longest unused ones until the
+        text of the rest has at most max_bytes. What a lease, a route or a branch needs stays. Nothing is changed.
+        """
+        _checked(older_than_days, max_bytes, owner, source)
+        before = float("-inf") if older_than_days is None else self._clock() - older_than_days * 86_400
+        return self.driver.read(lambda tx: _plan(tx, before, max_bytes, owner, source))
+
+    def prune(
+        self,
+        plan: types.PrunePlan,
+        archive: str | os.PathLike[str],
+        *,
+        progress: port.Progress | None = None,
+    ) -> types.PruneReport:
+        """Write what the plan names to an archive, read that back, and remove it: all in one transaction.
+
+        The archive is an export (`import_from` takes it), with attachments in `<archive>.blobs`. What changed
+        since it was written stays in the store.
+        """
+        if not isinstance(plan, types.PrunePlan):
+            raise errors.OutOfRange("This takes a plan that plan_prune made.")
+        path = _archive_path(archive)
+        if not plan.going:
+            return types.PruneReport(None, (), (), 0)
+        if os.path.lexists(path):
+            raise errors.NotABackup(f"{errors.shown(path, 250)} is there already; an archive never replaces anything.")
+        archived = _archive(self, path, [going.conversation_id for going in plan.going], progress)
+        now = self._clock()
+        removed = self.driver.write("prune", lambda tx: _remove(tx, plan.going, archived, now))
+        for key in removed.values():
+            self.searcher.forget(key)
+        sizes = {going.conversation_id: going.bytes for going in plan.going}
+        kept = tuple(name for name in sizes if name not in removed)
+        return types.PruneReport(path, tuple(removed), kept, sum(sizes[name] for name in removed))
+
+    def scrub(self) -> types.Collected:
+        """Nothing of what was deleted or redacted before this call is in any file of the store after it.
+
+        The database is written anew, which takes its time and its room on the disk; others wait to write.
+        StoreBusy when a long reader was in the way: call it again. Copies made earlier (backups, archives,
+        exports) are not the store's, and are left alone.
+        """
+        with drafts.saying(self._shelf.folder):
+            collected = blobs.collect(self.driver, self._shelf, float("-inf"), float("-inf"))
+        backup.forget_index(self.driver, self.searcher)
+        self.driver.scrub()
+        return collected
+
+
+# --- the plan ------------------------------------------------------------------------------------------
+
+
+def _checked(days: object, max_bytes: object, *texts: object) -> None:
+    if days is None and max_bytes is None:
+        raise errors.OutOfRange("Say what may go: older_than_days, max_bytes, or both.")
+    if days is not None and (isinstance(days, bool) or not isinstance(days, int | float) or not 0 <= days < 1e6):
+        raise errors.OutOfRange("older_than_days is a number from 0 on.")
+    whole = isinstance(max_bytes, int) and not isinstance(max_bytes, bool) and 0 <= max_bytes < 2**63
+    if max_bytes is not None and not whole:
+        raise errors.OutOfRange("max_bytes is a whole number from 0 on.")
+    if not all(text is None or (isinstance(text, str) and text.isprintable()) for text in texts):
+        raise errors.OutOfRange("owner and source are printable text or None.")
+
+
+def _plan(tx: port.Tx, before: float, max_bytes: int | None, owner: str | None, source: str | None) -> types.PrunePlan:
+    rows = tx.all("prune_candidates", owner=owner, source=source)
+    left = total = sum(row[4] for row in rows)
+    going: list[types.Prunable] = []
+    needed: list[types.Prunable] = []
+    for _, id_, title, messages, size, active_at, routed, read in rows:
+        if active_at >= before and (max_bytes is None or left <= max_bytes):
+            continue
+        reason = _reason(tx, id_, routed, read)
+        found = types.Prunable(id_, title, messages, size, active_at, reason)
+        (needed if reason else going).append(found)
+        left -= 0 if reason else size
+    return types.PrunePlan(tuple(going), tuple(needed), total)
+
+
+def _reason(tx: port.Tx, conversation_id: str, routed: int, read: int) -> str | None:
+    if upkeep.leased(tx, conversation_id):
+        return "somebody works on it"
+    if routed:
+        return "a route names it"
+    return "a branch reads from it" if read else None
+
+
+def _remove(
+    tx: port.Tx, going: Sequence[types.Prunable], archived: dict[str, tuple[int, int]], now: float
+) -> dict[str, int]:
+    """The keys of those that went: still what the archive has, and still not needed."""
+    removed: dict[str, int] = {}
+    for name in (each.conversation_id for each in going):
+        try:
+            here = state.lock(tx, name)
+        except errors.NoSuchSession:
+            continue
+        routed, read = tx.one("prune_needed", conversation=here.key) or (1, 1)
+        if archived.get(name) == (here.epoch, here.last_seq) and _reason(tx, name, routed, read) is None:
+            removed[name] = erase.delete(tx, name, now)
+    return removed
+
+
+# --- the archive ---------------------------------------------------------------------------------------
+
+
+class _Other(exports.Exports, imports.Imports):
+    """A store that is there to be read into."""
+
+    def __init__(self, driver: port.Driver) -> None:
+        self.driver = driver
+
+
+def _archive_path(archive: object) -> str:
+    given = os.fspath(archive) if isinstance(archive, str | os.PathLike) else None
+    if not isinstance(given, str) or not given or "\0" in given:
+        raise errors.OutOfRange("An archive needs the path of a file, as text.")
+    return os.path.abspath(given)
+
+
+def _archive(
+    store: Retention, path: str, names: list[str], progress: port.Progress | None
+) -> dict[str, tuple[int, int]]:
+    """Write it and read it back; where each conversation stood when it was written."""
+    beside = shelf.Shelf(f"{path}.blobs")
+    with drafts.draft(path, "prune") as temp:
+        with drafts.saying(path), open(temp, "w", encoding="utf-8", newline="\n") as file:
+            _Other(store.driver).export_to(file, names, progress=progress)
+        points.reach("prune", "exported")
+        with drafts.saying(path):
+            archived, wanted = _read_back(store.driver, path, temp)
+        points.reach("prune", "verified")
+        with drafts.saying(beside.folder):
+            for digest in sorted(wanted):
+                beside.copy_from(store._shelf, digest)
+    return archived
+
+
+def _read_back(driver: port.Driver, path: str, temp: str) -> tuple[dict[str, tuple[int, int]], set[str]]:
+    """Import the archive into another store, and export that: the same bytes, or CopyDamaged."""
+    with drafts.scratch(path) as scratch, contextlib.closing(driver.adopt(scratch)) as other:
+        with open(temp, "rb") as file:
+            report = _Other(other).import_from(file)
+        written, again = blake2b(digest_size=16), blake2b(digest_size=16)
+        with open(temp, "rb") as file:
+            for part in iter(lambda: file.read(shelf.CHUNK), b""):
+                written.update(part)
+        _Other(other).export_to(lambda text: again.update(text.encode()))
+        bad = [str(outcome.error) for outcome in report.outcomes if not outcome.ok]
+        if bad or written.digest() != again.digest():
+            raise errors.CopyDamaged(path, bad or ["read back, it is not what was written"])
+    with open(temp, "rb") as file:
+        return _contents(file)
+
+
+def _contents(file: Iterator[bytes]) -> tuple[dict[str, tuple[int, int]], set[str]]:
+    stood: dict[str, tuple[int, int]] = {}
+    wanted: set[str] = set()
+    for number, data in enumerate(file):
+        line = lines.decode(data) if number else None
+        if isinstance(line, lines.Conversation):
+            stood[line.id] = (line.epoch, line.last_seq)
+        elif isinstance(line, lines.Message):
+            wanted |= blobs.mentioned(bytes(line.body).decode())
+    return stood, wanted

@@ -1,0 +1,404 @@
+"""Full-text search, in an index file of its own.
+
+The index catches up with the log when somebody searches, so an append pays nothing for it. Nothing in it
+is precious: damaged, missing or belonging to another store, it is thrown away and made again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast import errors, types
+from holdfast.store import log, port, state, words
+
+logger = logging.getLogger("holdfast.store")
+
+NAME = "search"
+CHUNK = 1_000
+CANDIDATES = 120
+MAX_QUERY = 10_000
+MAX_HITS = 1_000
+MAX_NEIGHBOURS = 20
+# How many turns on each side lend a message their words, and how much those weigh against its own.
+NEAR = 2
+AROUND = 0.35
+# How much it counts that the same conversation has other candidates.
+TALK = 0.2
+# Who says it: people state facts, assistants repeat them, tools print a lot.
+WEIGHTS = {"user": 1.15, "assistant": 1.0, "tool": 0.7, "system": 0.5}
+
+# What a healthy index never raises; what it may raise besides (busy, full) is no reason to remake it.
+DAMAGE = (
+    errors.StoreCorrupt,
+    errors.StoreBroken,
+    errors.StoreRefused,
+    errors.StoreUnusable,
+    errors.StoreMoved,
+    errors.SchemaTooNew,
+)
+
+T = TypeVar("T")
+_decode = msgspec.json.Decoder(types.Body).decode
+Progress = Callable[[int, int], None]
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search is limited to."""
+
+    session_id: str | None = None
+    role: types.Role | None = None
+    tool: str | None = None
+    owner: str | None = None
+    after: float | None = None
+    before: float | None = None
+
+
+class Finding:
+    """The part of SessionDB that finds messages."""
+
+    driver: port.Driver
+    searcher: Searcher
+
+    def search(
+        self,
+        query: str,
+        *,
+        session_id: str | None = None,
+        limit: int = 10,
+        role: types.Role | None = None,
+        tool: str | None = None,
+        owner: str | None = None,
+        after: float | None = None,
+        before: float | None = None,
+        neighbours: int = 0,
+    ) -> list[types.Hit]:
+        """The messages that fit a question in plain language best; a phrase in quotes must be there.
+
+        Within one conversation (any of its session ids) or all, by role, tool, owner or time (Unix
+        seconds), with as many neighbouring messages on both sides of each hit as are asked for.
+        """
+        wanted = _checked(query, limit, neighbours, session_id, role, tool, owner, after, before)
+        hits = self.searcher.find(query, limit, wanted)
+        if not neighbours:
+            return hits
+        return self.driver.read(lambda tx: [_with_neighbours(tx, hit, neighbours) for hit in hits])
+
+    def index_search(self, progress: Progress | None = None) -> int:
+        """Let the search index catch up with the log now rather than at the next search; by how many."""
+        return self.searcher.catch_up(progress)
+
+    def rebuild_search(self, progress: Progress | None = None) -> int:
+        """Throw the search index away and make it again; how many messages it has."""
+        return self.searcher.rebuild(progress)
+
+    def search_facts(self) -> dict[str, Any]:
+        """Whether there is an index, how far behind the log it is, and what is wrong with it."""
+        return self.searcher.facts()
+
+
+class Searcher:
+    """The index of one store, in a file beside it."""
+
+    def __init__(self, store: port.Driver) -> None:
+        self._log = store
+        self._guard = threading.Lock()
+        self._index: port.Driver | None = None
+
+    def close(self) -> None:
+        with self._guard:
+            if self._index is not None:
+                self._index.close()
+                self._index = None
+
+    def find(self, text: str, limit: int, wanted: Filter) -> list[types.Hit]:
+        question = words.question(text, _tags(wanted))
+        if question is None:
+            return []
+        return self._healing(lambda index: self._find(index, question, limit, wanted))
+
+    def catch_up(self, progress: Progress | None = None) -> int:
+        return self._healing(lambda index: self._catch_up(index, progress))
+
+    def rebuild(self, progress: Progress | None = None) -> int:
+        self._throw_away()
+        return self.catch_up(progress)
+
+    def forget(self, conversation: int, seq: int | None = None) -> None:
+        """Nothing of a message, or of a whole conversation, is left in the index when this returns."""
+        if self._index is None and not self._log.has_side(NAME):
+            return
+        step = partial(_forget, key=conversation) if seq is None else partial(self._forget_one, conversation, seq)
+        try:
+            self._opened().write("forget", step)
+        except errors.StoreError as error:
+            logger.warning("The search index is thrown away: %s", error)
+            self._throw_away()
+
+    def facts(self) -> dict[str, Any]:
+        if self._index is None and not self._log.has_side(NAME):
+            return {"exists": False, "behind": None, "complaints": []}
+        try:
+            index = self._opened()
+            upto: dict[int, int] = dict(index.read(lambda tx: tx.all("index_progress")))
+            there = self._log.read(lambda tx: tx.all("search_conversations"))
+            behind = sum(max(0, row[1] - upto.get(row[0], row[2])) for row in there)
+            return {"exists": True, "behind": behind, "complaints": index.complaints()}
+        except errors.StoreError as error:
+            return {"exists": True, "behind": None, "complaints": [str(error)]}
+
+    # --- the index file ------------------------------------------------------------------------------
+
+    def _healing(self, work: Callable[[port.Driver], T]) -> T:
+        """Work on the index; one that is damaged is thrown away and made again, once."""
+        try:
+            return work(self._opened())
+        except DAMAGE as error:
+            logger.warning("The search index is made again: %s", error)
+            self._throw_away()
+            return work(self._opened())
+
+    def _opened(self) -> port.Driver:
+        with self._guard:
+            if self._index is None:
+                self._index = self._log.side(NAME)
+            return self._index
+
+    def _throw_away(self) -> None:
+        self.close()
+        self._log.discard_side(NAME)
+
+    # --- catching up ---------------------------------------------------------------------------------
+
+    def _catch_up(self, index: port.Driver, progress: Progress | None) -> int:
+        now = _state(self._log)
+        if index.read(lambda tx: tx.one("index_meta", key="state")) == (now,):
+            return 0
+        generation = now.partition(" ")[0]
+        known = index.read(lambda tx: tx.one("index_meta", key="generation"))
+        if known not in (None, (generation,)):
+            # Another store was restored here: keys may name other conversations now.
+            self._throw_away()
+            index = self._opened()
+        done = self._index_all(index, progress)
+        index.write("state", lambda tx: _note(tx, generation, now))
+        return done
+
+    def _index_all(self, index: port.Driver, progress: Progress | None) -> int:
+        there = {row[0]: row[1:] for row in self._log.read(lambda tx: tx.all("search_conversations"))}
+        upto: dict[int, int] = dict(index.read(lambda tx: tx.all("index_progress")))
+        for gone in upto.keys() - there.keys():
+            index.write("forget", partial(_forget, key=gone))
+        behind = {key: row for key, row in there.items() if row[0] > upto.get(key, row[1])}
+        total = sum(row[0] - upto.get(key, row[1]) for key, row in behind.items())
+        done = 0
+        for key, (last_seq, forked_at, owner) in behind.items():
+            for count in self._index_one(index, key, last_seq, forked_at, words.tag("o", owner)):
+                done += count
+                if progress:
+                    progress(done, total)
+        return done
+
+    def _index_one(self, index: port.Driver, key: int, last_seq: int, forked_at: int, owner: str) -> Iterator[int]:
+        while True:
+            added = index.write("index", lambda tx: self._index_chunk(tx, key, last_seq, forked_at, owner))
+            if not added:
+                return
+            yield added
+
+    def _index_chunk(self, tx: port.Tx, key: int, last_seq: int, forked_at: int, owner: str) -> int:
+        """From the last ones indexed on: those again, since their next neighbours are known only now."""
+        row = tx.one("index_progress_of", conversation=key)
+        begun = max(row[0] if row else forked_at, forked_at)
+        if begun >= last_seq:
+            return 0
+        after = max(forked_at, begun - 2 * NEAR)
+        stretch = self._log.read(
+            lambda store: store.all("messages_between", conversation=key, after=after, upto=begun + CHUNK)
+        )
+        for document in _documents(stretch, owner):
+            if document["seq"] > begun - NEAR:
+                tx.run("index_put", conversation=key, **document)
+        upto = stretch[-1][0] if stretch else last_seq
+        tx.run("index_progress_set", conversation=key, upto=upto)
+        return max(upto - begun, 1)
+
+    def _forget_one(self, key: int, seq: int, tx: port.Tx) -> None:
+        """Its neighbours are indexed with its words: they are indexed anew from what the log has now."""
+        row = tx.one("index_progress_of", conversation=key)
+        owners = {each[0]: each[3] for each in self._log.read(lambda store: store.all("search_conversations"))}
+        if row is None or key not in owners:
+            return
+        stretch = self._log.read(
+            lambda store: store.all(
+                "messages_between", conversation=key, after=max(0, seq - 2 * NEAR - 1), upto=seq + 2 * NEAR
+            )
+        )
+        for document in _documents(stretch, words.tag("o", owners[key])):
+            if abs(document["seq"] - seq) <= NEAR and document["seq"] <= row[0]:
+                tx.run("index_put", conversation=key, **document)
+        tx.run("index_merge")
+
+    # --- finding -------------------------------------------------------------------------------------
+
+    def _find(self, index: port.Driver, question: words.Question, limit: int, wanted: Filter) -> list[types.Hit]:
+        try:
+            self._catch_up(index, None)
+            index = self._opened()
+        except (errors.StoreBusy, errors.StoreFull) as error:
+            # What is indexed can be found; the newest messages will be, when there is room or time again.
+            logger.warning("The search index could not catch up: %s", error)
+        stretches = self._log.read(partial(_stretches, session_id=wanted.session_id))
+        most = max(CANDIDATES, 4 * limit)
+        while True:
+            found = index.read(partial(_candidates, question=question, stretches=stretches, most=most))
+            hits = self._log.read(partial(_best, found=found, limit=limit, question=question, wanted=wanted))
+            # Filters that the index does not know may leave too few: look further down.
+            if len(hits) >= limit or len(found) < most:
+                return hits
+            most *= 8
+
+
+def _best(tx: port.Tx, found: list[Candidate], limit: int, question: words.Question, wanted: Filter) -> list[types.Hit]:
+    return [_hit(tx, each, question) for each in _ranked(tx, found, limit, wanted)[:limit]]
+
+
+def _state(store: port.Driver) -> str:
+    row = store.read(lambda tx: tx.one("search_state"))
+    return " ".join(map(str, row or ()))
+
+
+def _note(tx: port.Tx, generation: str, now: str) -> None:
+    tx.run("index_meta_set", key="generation", value=generation)
+    tx.run("index_meta_set", key="state", value=now)
+
+
+def _forget(tx: port.Tx, *, key: int) -> None:
+    tx.run("index_forget_between", conversation=key, after=0, upto=2**32 - 1)
+    tx.run("index_forget_progress", conversation=key)
+    tx.run("index_merge")
+
+
+def _tags(wanted: Filter) -> list[str]:
+    named = (("r", wanted.role), ("t", wanted.tool), ("o", wanted.owner))
+    return [words.tag(kind, value) for kind, value in named if value is not None]
+
+
+def _documents(rows: list[port.Row], owner: str) -> Iterator[dict[str, Any]]:
+    """What the index is told of each message: its words, its neighbours' words, and its tags."""
+    decoded = [_decode(row[5]) if row[5] else types.Body() for row in rows]
+    texts = [words.indexed(words.text_of(body)) for body in decoded]
+    called: dict[str, str] = {}
+    for at, (row, body) in enumerate(zip(rows, decoded, strict=True)):
+        called.update({call.id: call.name for call in body.tool_calls})
+        tools = {call.name for call in body.tool_calls} | {called.get(body.tool_call_id or "", "")} - {""}
+        tags = [words.tag("r", row[3]), owner, *(words.tag("t", tool) for tool in sorted(tools))]
+        around = " ".join(texts[max(0, at - NEAR) : at] + texts[at + 1 : at + 1 + NEAR])
+        yield {"seq": row[0], "text": texts[at], "around": around, "tags": " ".join(tags)}
+
+
+Stretch = tuple[int, int, int]
+Candidate = tuple[float, float, int, int]
+Ranked = tuple[float, int, int]
+
+
+def _stretches(tx: port.Tx, session_id: str | None) -> list[Stretch] | None:
+    """Where the messages of a conversation lie: its own log, and what it reads of its origins."""
+    if session_id is None:
+        return None
+    here = state.look(tx, session_id)
+    key, upto, forked_at, origin = here.key, here.last_seq, here.forked_at, here.origin
+    found = [(key, forked_at, upto)]
+    while origin is not None:
+        upto, key = min(upto, forked_at), origin
+        origin, forked_at, _, _ = tx.one("origin_of", key=key) or (None, 0, None, None)
+        found.append((key, min(forked_at, upto), upto))
+    return found
+
+
+def _candidates(tx: port.Tx, question: words.Question, stretches: list[Stretch] | None, most: int) -> list[Candidate]:
+    """Messages and how well they and their neighbours fit, from the conversations that fit best.
+
+    To score every message with its neighbours would cost five times what its own words cost; so its own
+    words say first which conversations are worth it.
+    """
+    asked = {"match": question.match, "around": AROUND, "limit": most}
+    talks: dict[int, float] = {}
+    if stretches is None:
+        talks = _talks(tx.all("index_find", match=question.own, limit=most))
+        chosen = sorted(talks, key=lambda key: -talks[key])[: most // 10]
+        rows = tx.all("index_find_in", conversations=str(chosen), **asked)
+    else:
+        rows = [
+            row
+            for key, after, upto in stretches
+            for row in tx.all("index_find_within", conversation=key, after=after, upto=upto, **asked)
+        ]
+    return [(score, talks.get(key, 0.0), key, seq) for key, seq, score in rows]
+
+
+def _talks(rows: list[port.Row]) -> dict[int, float]:
+    """How much each conversation has to say: its five best messages together."""
+    best: dict[int, list[float]] = {}
+    for key, score in rows:
+        best.setdefault(key, []).append(score)
+    return {key: sum(scores[:5]) for key, scores in best.items()}
+
+
+def _ranked(tx: port.Tx, found: list[Candidate], limit: int, wanted: Filter) -> list[Ranked]:
+    """Candidates that fit, best first: by their words, by what else was said there, and by who said it."""
+    ranked: list[Ranked] = []
+    promising = sorted(found, key=lambda each: -each[0] - TALK * each[1])
+    for score, talk, key, seq in promising:
+        row = tx.one("search_candidate", conversation=key, seq=seq)
+        if row is not None and _fits(row[1], row[2], wanted):
+            ranked.append(((score + TALK * talk) * WEIGHTS[row[0]], key, seq))
+        # Weights reorder neighbours only: far enough down nobody overtakes the first ones any more.
+        if len(ranked) >= 4 * limit + 20:
+            break
+    return sorted(ranked, key=lambda each: (-each[0], each[1], each[2]))
+
+
+def _fits(at: float, owner: str, wanted: Filter) -> bool:
+    return (
+        (wanted.owner is None or owner == wanted.owner)
+        and (wanted.after is None or at >= wanted.after)
+        and (wanted.before is None or at < wanted.before)
+    )
+
+
+def _hit(tx: port.Tx, ranked: Ranked, question: words.Question) -> types.Hit:
+    score, conversation, seq = ranked
+    session_id, role, at, body, conversation_id = tx.one("search_message", conversation=conversation, seq=seq) or ()
+    text = words.text_of(_decode(body)) if body else ""
+    snippet = words.snippet(text, question.terms)
+    return types.Hit(session_id, seq, role, text, snippet, score, conversation_id, at)
+
+
+def _with_neighbours(tx: port.Tx, hit: types.Hit, count: int) -> types.Hit:
+    around = log.transcript(tx, hit.session_id, max(0, hit.seq - 1 - count), hit.seq + count)
+    return msgspec.structs.replace(
+        hit,
+        before=tuple(message for message in around if message.seq < hit.seq),
+        after=tuple(message for message in around if message.seq > hit.seq),
+    )
+
+
+def _checked(query: object, limit: object, neighbours: object, *rest: Any) -> Filter:
+    if not isinstance(query, str) or len(query) > MAX_QUERY:
+        raise errors.OutOfRange(f"A question is text of at most {MAX_QUERY:,} characters.")
+    for number, most in ((limit, MAX_HITS), (neighbours, MAX_NEIGHBOURS)):
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= most:
+            raise errors.OutOfRange(f"limit is a whole number up to {MAX_HITS}, neighbours up to {MAX_NEIGHBOURS}.")
+    try:
+        names = ("session_id", "role", "tool", "owner", "after", "before")
+        return msgspec.convert(dict(zip(names, rest, strict=True)), Filter)
+    except (msgspec.ValidationError, UnicodeError):
+        raise errors.OutOfRange(
+            f"A search is limited by text (session_id, tool, owner), a role ({', '.join(types.ROLES)}) and Unix times."
+        ) from None

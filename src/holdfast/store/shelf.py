@@ -1,0 +1,150 @@
+"""A folder of immutable files, each named by the digest of what is in it.
+
+What a name says can be checked at any time, and the same content is kept once. Which of the files are
+wanted is not known here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import BinaryIO, Literal, NamedTuple
+
+from holdfast import errors
+from holdfast.store import drafts, place, points
+
+CHUNK = 1024 * 1024
+NAME = "blob"
+
+
+class Draft(NamedTuple):
+    """Content that is on the disk and not yet on the shelf."""
+
+    temp: str
+    digest: str
+    size: int
+
+
+class Shelf:
+    """The files of one store, or of one backup."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def path(self, digest: str) -> str:
+        return os.path.join(self.folder, digest[:2], digest[2:])
+
+    def draft(self, source: BinaryIO) -> Draft:
+        """Write content down under a name of its own, and learn its digest."""
+        place.make(self.folder)
+        temp, digest, size = drafts.new(self.folder, NAME), blake2b(digest_size=32), 0
+        try:
+            with open(temp, "wb") as file:
+                while part := source.read(CHUNK):
+                    file.write(part)
+                    digest.update(part)
+                    size += len(part)
+            drafts.sync(temp)
+            points.reach("blob", "drafted")
+        except BaseException:
+            drafts.discard(temp)
+            raise
+        return Draft(temp, digest.hexdigest(), size)
+
+    def put(self, draft: Draft) -> None:
+        """Onto the shelf, in the place of what may be there: the name says it is the same, or it is damaged."""
+        path = self.path(draft.digest)
+        place.make(os.path.dirname(path))
+        try:
+            os.replace(draft.temp, path)
+        except FileNotFoundError:
+            if not os.path.exists(path):  # a step that runs again finds it done
+                raise
+        points.reach("blob", "renamed")
+        drafts.sync(os.path.dirname(path))
+        drafts.sync(self.folder)
+        points.reach("blob", "kept")
+
+    def open(self, digest: str) -> BinaryIO:
+        """The content, known to be what the name says."""
+        try:
+            file = open(self.path(digest), "rb")  # noqa: SIM115 -- it is the caller's to close
+        except FileNotFoundError:
+            raise errors.NoSuchBlob(digest) from None
+        try:
+            found = _digest(file)
+            if found != digest:
+                raise errors.BlobDamaged(digest)
+            file.seek(0)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def state(self, digest: str) -> Literal["sound", "missing", "damaged"]:
+        try:
+            self.open(digest).close()
+        except errors.NoSuchBlob:
+            return "missing"
+        except (errors.BlobDamaged, OSError):
+            return "damaged"
+        return "sound"
+
+    def copy_from(self, other: Shelf, digest: str, near: Shelf | None = None) -> bool:
+        """The same file here, synced; from a neighbour by a second name if that has it. Whether it could be had."""
+        path = self.path(digest)
+        if os.path.exists(path) and self.state(digest) == "sound":
+            return True
+        if near is not None and self._linked(near, digest):
+            return True
+        try:
+            with other.open(digest) as source:
+                self.put(self.draft(source))
+        except (errors.NoSuchBlob, errors.BlobDamaged):
+            return False
+        return True
+
+    def _linked(self, near: Shelf, digest: str) -> bool:
+        if near.state(digest) != "sound":
+            return False
+        place.make(os.path.dirname(self.path(digest)))
+        with contextlib.suppress(OSError):
+            os.link(near.path(digest), self.path(digest))
+        return os.path.exists(self.path(digest))
+
+    def remove(self, digest: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path(digest))
+        with contextlib.suppress(OSError):  # others may be in the folder still
+            os.rmdir(os.path.dirname(self.path(digest)))
+
+    def remove_all(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def sweep(self) -> int:
+        """Remove drafts of dead processes; how many."""
+        return drafts.sweep(self.folder, NAME) if os.path.isdir(self.folder) else 0
+
+    def files(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Every digest there is a file for."""
+        for first in _listed(self.folder):
+            for rest in _listed(os.path.join(self.folder, first)) if len(first) == 2 else ():
+                with contextlib.suppress(FileNotFoundError):
+                    yield first + rest, os.stat(os.path.join(self.folder, first, rest))
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _digest(file: BinaryIO) -> str:
+    digest = blake2b(digest_size=32)
+    while part := file.read(CHUNK):
+        digest.update(part)
+    return digest.hexdigest()

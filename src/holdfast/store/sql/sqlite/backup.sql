@@ -1,0 +1,23 @@
+-- name: meta_delete
+-- A note about the store is not true any more.
+DELETE FROM meta WHERE key = :key;
+
+-- name: restore_leases
+-- Whoever held a lease on what was there before holds none on what is there now.
+DELETE FROM leases;
+
+-- name: restore_counters
+-- No epoch and no token from before can match any more.
+UPDATE conversations SET epoch = max(epoch + 1, :counter), fence = max(fence + 1, :counter);
+
+-- name: restore_routes
+-- Nor can the version of a route.
+UPDATE routes SET version = max(version + 1, :counter);
+
+-- name: tombstones_all
+SELECT id, deleted_at FROM tombstones;
+
+-- name: tombstone_keep
+-- An id that was deleted stays deleted, unless the backup has it.
+INSERT INTO tombstones (id, deleted_at)
+SELECT :id, :at WHERE NOT EXISTS (SELECT 1 FROM sessions WHERE id = :id) AND NOT EXISTS (SELECT 1 FROM tombstones WHERE id = :id);

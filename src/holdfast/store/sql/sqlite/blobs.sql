@@ -1,0 +1,36 @@
+-- name: blob_put
+-- What is known of a blob; putting it again makes it young again.
+INSERT INTO blobs (digest, size, media_type, at) VALUES (:digest, :size, :media_type, :at)
+ON CONFLICT (digest) DO UPDATE SET media_type = excluded.media_type, at = excluded.at, dropped_at = NULL;
+
+-- name: blob_get
+SELECT digest, size, media_type, at FROM blobs WHERE digest = :digest;
+
+-- name: blobs_all
+-- Every blob there is, for whoever collects or copies them.
+SELECT digest, size, at, dropped_at FROM blobs ORDER BY digest;
+
+-- name: blob_mentions
+-- Messages that name a blob; which one is read from the body.
+SELECT c.id, m.seq, m.body FROM messages m JOIN conversations c ON c.key = m.conversation
+ WHERE instr(m.body, '"blob":"') > 0 ORDER BY m.id;
+
+-- name: blob_mentions_between
+-- The same of one stretch of one log.
+SELECT body FROM messages
+ WHERE id > (:conversation << 32) + :after AND id <= (:conversation << 32) + :upto AND instr(body, '"blob":"') > 0;
+
+-- name: blob_marks
+-- How far each log reaches.
+SELECT key, last_seq FROM conversations;
+
+-- name: blob_dropped
+-- A message that named it went for good: nobody waits for it to age.
+UPDATE blobs SET dropped_at = :at WHERE digest = :digest;
+
+-- name: blob_kept
+-- Others name it still.
+UPDATE blobs SET dropped_at = NULL WHERE digest = :digest;
+
+-- name: blob_delete
+DELETE FROM blobs WHERE digest = :digest;

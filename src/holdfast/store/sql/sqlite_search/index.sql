@@ -1,0 +1,50 @@
+-- name: index_meta
+-- What the index says of itself.
+SELECT value FROM meta WHERE key = :key;
+
+-- name: index_meta_set
+INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
+
+-- name: index_progress
+-- How far each conversation is indexed.
+SELECT conversation, upto FROM progress;
+
+-- name: index_progress_of
+SELECT upto FROM progress WHERE conversation = :conversation;
+
+-- name: index_progress_set
+INSERT INTO progress (conversation, upto) VALUES (:conversation, :upto)
+ON CONFLICT (conversation) DO UPDATE SET upto = excluded.upto;
+
+-- name: index_forget_progress
+DELETE FROM progress WHERE conversation = :conversation;
+
+-- name: index_put
+-- The words of one message.
+INSERT OR REPLACE INTO words (rowid, text, around, tags)
+VALUES ((:conversation << 32) + :seq, :text, :around, :tags);
+
+-- name: index_forget_between
+-- The words of a stretch of messages go.
+DELETE FROM words WHERE rowid > (:conversation << 32) + :after AND rowid <= (:conversation << 32) + :upto;
+
+-- name: index_merge
+-- Rewrites the index so that nothing of what was forgotten is left in it.
+INSERT INTO words (words) VALUES ('optimize');
+
+-- name: index_find
+-- The conversations of the best matches of the whole store, best first.
+SELECT rowid >> 32, -bm25(words, 1.0, 0.0, 0.0) AS score FROM words
+ WHERE words MATCH :match ORDER BY score DESC LIMIT :limit;
+
+-- name: index_find_in
+-- The best matches of some conversations.
+SELECT rowid >> 32, rowid & 4294967295, -bm25(words, 1.0, :around, 0.0) AS score FROM words
+ WHERE words MATCH :match AND rowid >> 32 IN (SELECT value FROM json_each(:conversations))
+ ORDER BY score DESC LIMIT :limit;
+
+-- name: index_find_within
+-- The best matches of one stretch of a conversation.
+SELECT rowid >> 32, rowid & 4294967295, -bm25(words, 1.0, :around, 0.0) AS score FROM words
+ WHERE words MATCH :match AND rowid > (:conversation << 32) + :after AND rowid <= (:conversation << 32) + :upto
+ ORDER BY score DESC LIMIT :limit;

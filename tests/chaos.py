@@ -1,0 +1,201 @@
+"""Long, seeded fault runs: `python -m tests.chaos --seed S --rounds N` (empty: a new seed, 5,000 rounds).
+
+Every part prints what it did as it goes; anything found wrong is printed in full at the end, with the
+seed, and the exit code is 1. `--minutes` bounds the whole, `--only` picks parts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.store.db import SessionDB
+from tests import chaos_mixed
+from tests.faults import checker, flips, kills, races, steps, zygote
+
+ROUNDS, PROCESSES, KILLS = 5_000, 32, 200
+BATCH, SOME = 50, 10
+
+
+class Run(NamedTuple):
+    """What a part has at hand; it yields a line of progress, or of what is wrong, and stops in time."""
+
+    zygote: zygote.Zygote
+    folder: Path
+    chance: random.Random
+    rounds: int
+    processes: int
+    kills: int
+    until: float
+
+    def goes_on(self) -> bool:
+        return time.monotonic() < self.until
+
+
+class Wrong(str):
+    """A line that tells of something wrong."""
+
+    __slots__ = ()
+
+
+def race(run: Run) -> Iterator[str]:
+    """All processes at every race in turn, and longest at the one where everybody compacts and writes."""
+    done, kinds = 0, list(races.ROUNDS)
+    while done < run.rounds and run.goes_on():
+        kind = "everybody" if done // BATCH % 2 == 0 else kinds[done // BATCH // 2 % len(kinds)]
+        path, rounds = run.folder / f"race{done}.db", min(BATCH, run.rounds - done)
+        with SessionDB(path) as db:
+            steps.say(db, "c", 4)
+        outcomes = run.zygote.crowd(races.run, path, {"race": kind, "rounds": rounds}, run.processes)
+        yield from (Wrong(f"{kind}: {outcome.error}") for outcome in outcomes if outcome.error)
+        with SessionDB(path) as db:
+            yield from map(Wrong, checker.verify(db, zygote.records(outcomes)))
+        done += rounds
+        kills.remove(path)
+        yield f"{run.processes} processes x {done:,} rounds"
+
+
+def kill(run: Run) -> Iterator[str]:
+    """Kills at every point of every step, some at a time, and once before every write to the disk."""
+    count, writes = 0, 0
+    for turn in range(0, run.kills, SOME):
+        for name in run.chance.sample(list(steps.STEPS), len(steps.STEPS)):
+            if not run.goes_on():
+                return
+            try:
+                count += kills.kill_at_every_point(run.zygote, run.folder, name, min(SOME, run.kills - turn))
+                writes += 0 if turn else kills.kill_at_every_write(run.zygote, run.folder, name)
+            except AssertionError as error:
+                yield Wrong(f"{name}: {error}")
+            for left in run.folder.glob("*.db"):
+                kills.remove(left)
+            yield f"{count:,} kills at points ({turn + SOME} at each), {writes:,} between writes"
+
+
+def kill_at_any_time(run: Run) -> Iterator[str]:
+    """Processes doing anything, killed or stopped for a while at any instant, until all are gone."""
+    path, killed, era = run.folder / "store.db", 0, 0
+    while killed < run.rounds and run.goes_on():
+        path = run.folder / f"any{era}.db"
+        with SessionDB(path) as db:
+            history = chaos_mixed.furnish(db)
+        for _ in range(BATCH):
+            history += _three_killed(run, path, killed)
+            killed += 3
+        with SessionDB(path) as db:
+            yield from map(Wrong, checker.verify(db, history))
+            for c in chaos_mixed.CONVERSATIONS:
+                uid = f"after {c}"
+                receipt = db.append_message(c, role="user", content=uid, uid=uid)
+                yield from map(Wrong, checker.verify(db, [checker.Sent("after", c, uid, uid, receipt)]))
+        kills.remove(path)
+        era += 1
+        yield f"{killed:,} processes killed at any time"
+
+
+def _three_killed(run: Run, path: Path, number: int) -> list[checker.Record]:
+    """Three work, one of them is stopped and goes on, and all of them are killed."""
+    args = {"seed": run.chance.random(), "actions": 10_000, "name": f"p{number}"}
+    pids = [run.zygote.begin(chaos_mixed.work, path, {**args, "name": f"p{number}.{n}"}) for n in range(3)]
+    time.sleep(run.chance.uniform(0.005, 0.05))
+    run.zygote.signal(pids[0], "SIGSTOP")
+    time.sleep(run.chance.uniform(0.0, 0.02))
+    run.zygote.signal(pids[0], "SIGCONT")
+    time.sleep(run.chance.uniform(0.0, 0.02))
+    return zygote.records([run.zygote.end(pid) for pid in run.chance.sample(pids, 3)])
+
+
+def flip(run: Run) -> Iterator[str]:
+    """Single bits of the file."""
+    bench, done = flips.Bench(str(run.folder), run.zygote), 0
+    while done < run.rounds and run.goes_on():
+        count = min(BATCH, run.rounds - done)
+        yield from map(Wrong, flips.flips(bench, run.chance, count))
+        done += count
+        yield f"{done:,} bits flipped"
+
+
+def soak(run: Run) -> Iterator[str]:
+    """Processes doing anything to the same store for as long as there is time, undisturbed."""
+    path, done = run.folder / "soak.db", 0
+    with SessionDB(path) as db:
+        history = chaos_mixed.furnish(db)
+    while done < run.rounds and run.goes_on():
+        args = {"seed": run.chance.random(), "actions": BATCH, "name": f"soak{done}"}
+        outcomes = run.zygote.crowd(chaos_mixed.work, path, args, run.processes // 2)
+        yield from (Wrong(outcome.error) for outcome in outcomes if outcome.error)
+        history += zygote.records(outcomes)
+        with SessionDB(path) as db:
+            yield from map(Wrong, checker.verify(db, history))
+        done += BATCH
+        yield f"{run.processes // 2} processes x {done:,} actions on one store"
+
+
+PARTS: dict[str, Callable[[Run], Iterator[str]]] = {
+    "races": race,
+    "kills": kill,
+    "random": kill_at_any_time,
+    "flips": flip,
+    "soak": soak,
+}
+
+
+def main() -> int:
+    options = _options()
+    print(f"seed {options.seed}", flush=True)
+    began, wrong = time.monotonic(), list[str]()
+    for name in options.only:
+        until = float("inf") if options.minutes is None else time.monotonic() + options.minutes * 60 / len(options.only)
+        wrong += _played(name, options, until)
+    print(f"{len(wrong)} wrong in {time.monotonic() - began:.0f} s: {', '.join(options.only)}; seed {options.seed}")
+    for line in wrong[:100]:
+        print(f"  {line}")
+    return 1 if wrong else 0
+
+
+def _played(name: str, options: argparse.Namespace, until: float) -> list[str]:
+    wrong: list[str] = []
+    shown = 0.0
+    with zygote.Zygote() as running, zygote.folder() as folder:
+        chance = random.Random(f"{options.seed} {name}")
+        run = Run(running, Path(folder), chance, options.rounds, options.processes, options.kills, until)
+        line = "nothing"
+        for line in PARTS[name](run):
+            if isinstance(line, Wrong):
+                wrong.append(f"{name}: {line}")
+            elif time.monotonic() - shown > 5:
+                shown = time.monotonic()
+                print(f"{name}: {line}", flush=True)
+            if len(wrong) > 100:
+                break
+    print(f"{name}: {line}, {len(wrong)} wrong", flush=True)
+    return wrong
+
+
+def _options() -> argparse.Namespace:
+    def number(text: str) -> int:
+        return int(text) if text else 0
+
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seed", default="", help="any text; empty: a new one")
+    parser.add_argument("--rounds", type=number, default=0, help=f"empty: {ROUNDS:,}")
+    parser.add_argument("--processes", type=number, default=0, help=f"empty: {PROCESSES}")
+    parser.add_argument("--kills", type=number, default=0, help=f"kills at each point; empty: {KILLS}")
+    parser.add_argument("--minutes", type=float, help="stop after so many, whatever was reached")
+    parser.add_argument("--only", action="append", choices=list(PARTS), help="a part; may be given again")
+    options = parser.parse_args()
+    options.seed = options.seed or f"{random.SystemRandom().getrandbits(32):08x}"
+    options.rounds = options.rounds or ROUNDS
+    options.processes = options.processes or PROCESSES
+    options.kills = options.kills or KILLS
+    options.only = options.only or list(PARTS)
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

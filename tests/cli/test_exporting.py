@@ -1,0 +1,200 @@
+"""`sessions export` and `sessions import`: whole files, one sentence for an error, nothing lost between them."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast import SessionDB
+from tests.cli import program
+from tests.cli.conftest import BRANCH, TRIP
+
+Holdfast = Callable[..., program.Run]
+
+
+def test_what_is_exported_comes_in_elsewhere_and_is_exported_the_same(
+    holdfast: Holdfast, trip: Path, tmp_path: Path
+) -> None:
+    text = holdfast("sessions", "export", "--all", "--db", trip)
+    assert (text.code, text.err) == (0, "")
+    file, other = tmp_path / "trip.jsonl", tmp_path / "other.db"
+    done = holdfast("sessions", "export", "--all", "--db", trip, "-o", file)
+    assert done == (0, "", f"3 conversations with 10 messages written to {file}.\n")
+    assert file.read_text("utf-8") == text.out
+    done = holdfast("sessions", "import", file, "--db", other)
+    assert done == (0, "3 imported; 10 messages came in.\n", "")
+    assert holdfast("sessions", "export", "--all", "--db", other).out == text.out
+    assert (
+        holdfast("sessions", "import", file, "--db", other).out == "0 imported, 3 already there; 0 messages came in.\n"
+    )
+
+
+def test_a_pipe_from_one_to_the_other_needs_no_file(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    lines = holdfast("sessions", "export", "Trip to Lisbon", "--db", trip).out
+    done = subprocess.run(
+        [*program.PROGRAM, "sessions", "import", "-", "--db", tmp_path / "other.db"],
+        input=lines.encode(),
+        env=program.environment(tmp_path),
+        capture_output=True,
+        timeout=program.PATIENCE,
+        check=True,
+    )
+    assert done.stdout == b"1 imported; 8 messages came in.\n"
+
+
+def test_the_bytes_do_not_depend_on_the_terminal(holdfast: Holdfast, tmp_path: Path) -> None:
+    path = tmp_path / "words.db"
+    with SessionDB(path) as db:
+        db.create_session("words", source="test")
+        db.append_message("words", role="user", content="naïve 語 \x9b")
+    run = [*program.PROGRAM, "sessions", "export", "words", "--db", path]
+    env = program.environment(tmp_path, {"PYTHONIOENCODING": "ascii"})
+    done = subprocess.run(run, env=env, capture_output=True, timeout=program.PATIENCE, check=True)
+    assert "naïve 語 \x9b".encode() in done.stdout
+
+
+def test_a_terminal_is_shown_nothing_that_steers_it(tmp_path: Path) -> None:
+    path = tmp_path / "words.db"
+    with SessionDB(path) as db:
+        db.create_session("words", source="test")
+        db.append_message("words", role="user", content="\x1b[2J \x9b2J \u202e")
+    for form in ("jsonl", "markdown", "html"):
+        shown = program.run_in_terminal(
+            tmp_path, "sessions", "export", "words", "--format", form, "--db", path, columns=80
+        )
+        assert shown.code == 0
+        assert not set(shown.out) & set("\x9b\u202e")
+        assert "\x1b[2J" not in shown.out
+
+
+def test_a_branch_says_what_came_along(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    done = holdfast("sessions", "export", BRANCH, "--db", trip, "-o", tmp_path / "x")
+    assert done.err.splitlines()[0] == f"{TRIP} came along: a branch reads from it."
+
+
+@pytest.mark.parametrize("form", ["markdown", "html"])
+def test_pages_are_written_for_people(holdfast: Holdfast, trip: Path, form: str) -> None:
+    done = holdfast("sessions", "export", "last", TRIP, "--format", form, "--db", trip)
+    assert (done.code, done.err) == (0, "")
+    assert "Trip to Lisbon" in done.out
+    assert "They plan a trip." in done.out
+    assert done.out.count("<!DOCTYPE html>") == (form == "html")
+
+
+def test_a_file_is_for_its_owner_only_and_replaces_as_a_whole(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    file = folder / "x.jsonl"
+    file.write_text("old")
+    holdfast("sessions", "export", "last", "--db", trip, "-o", file)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert file.read_text().startswith('{"holdfast":"export"')
+    assert os.listdir(folder) == ["x.jsonl"]
+
+
+def test_an_export_that_fails_leaves_the_old_file_and_nothing_else(
+    holdfast: Holdfast, trip: Path, tmp_path: Path
+) -> None:
+    with SessionDB(trip) as db:
+        execute = db.driver._writer.execute  # type: ignore[attr-defined]
+        execute("DROP TRIGGER message_is_only_redacted")
+        execute("""UPDATE messages SET body = '{"content":"forged"}' WHERE seq = 3""")
+    folder = tmp_path / "out"
+    folder.mkdir()
+    file = folder / "x.jsonl"
+    file.write_text("old")
+    done = holdfast("sessions", "export", TRIP, "--db", trip, "-o", file)
+    assert done.code == 1
+    assert "Message 3 of conversation" in done.sentence
+    assert (file.read_text(), os.listdir(folder)) == ("old", ["x.jsonl"])
+
+
+def test_a_device_is_written_to_and_never_replaced(holdfast: Holdfast, trip: Path) -> None:
+    assert holdfast("sessions", "export", "last", "--db", trip, "-o", "/dev/null").code == 0
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    done = holdfast("sessions", "export", "last", "--db", trip, "-o", tmp_path / "nowhere" / "x")
+    assert done.code == 1
+    assert done.sentence.endswith("could not be written: No such file or directory.")
+
+
+@pytest.mark.parametrize("arguments", [[], ["last", "--all"]], ids=["nothing", "both"])
+def test_names_or_all_of_them(holdfast: Holdfast, trip: Path, arguments: list[str]) -> None:
+    done = holdfast("sessions", "export", *arguments, "--db", trip)
+    assert done.code == 2
+    assert "Name conversations, or take them --all." in done.sentence
+
+
+def test_an_unknown_name_is_one_sentence(holdfast: Holdfast, trip: Path) -> None:
+    done = holdfast("sessions", "export", "nobody", "--db", trip)
+    assert done.code == 1
+    assert "There is no session 'nobody'" in done.sentence
+
+
+# --- import --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lines(holdfast: Holdfast, trip: Path, tmp_path: Path) -> Path:
+    holdfast("sessions", "export", "--all", "--db", trip, "-o", tmp_path / "trip.jsonl")
+    return tmp_path / "trip.jsonl"
+
+
+def test_what_was_refused_is_told_with_its_line_and_exits_with_1(
+    holdfast: Holdfast, lines: Path, tmp_path: Path
+) -> None:
+    told = lines.read_text("utf-8").splitlines(keepends=True)
+    place = next(number for number, line in enumerate(told) if "message 3" in line)
+    told[place] = told[place].replace("message 3", "forged")
+    lines.write_text("".join(told), "utf-8")
+    done = holdfast("sessions", "import", lines, "--db", tmp_path / "other.db")
+    assert done.code == 1
+    assert done.out == "1 imported, 2 refused; 1 message came in.\n"
+    assert "were changed, lost or added" in done.err
+    data = holdfast("sessions", "import", lines, "--json", "--db", tmp_path / "other.db").data
+    assert [outcome["outcome"] for outcome in data["outcomes"]] == ["refused", "refused", "already_there"]
+    assert data["outcomes"][0]["line"] > place
+    assert not data["ok"]
+
+
+def test_other_content_titles_and_routes_are_told(holdfast: Holdfast, lines: Path, tmp_path: Path) -> None:
+    with SessionDB(tmp_path / "other.db") as db:
+        db.create_session("other", source="test")
+        db.create_session("mine", source="test", title="Trip to Lisbon")
+    done = holdfast("sessions", "import", lines, "--db", tmp_path / "other.db")
+    assert done.code == 1
+    assert "Conversation 'other' is here already with other content" in done.err
+    assert f"{TRIP} is now titled 'Trip to Lisbon #2': its own title is taken." in done.err
+
+
+def test_what_was_deleted_comes_back_only_when_asked(holdfast: Holdfast, trip: Path, lines: Path) -> None:
+    with SessionDB(trip) as db:
+        db.delete_conversation("other")
+    done = holdfast("sessions", "import", lines, "--db", trip)
+    assert (done.code, "was deleted" in done.err) == (1, True)
+    done = holdfast("sessions", "import", lines, "--revive", "--db", trip)
+    assert done.code == 0
+    assert done.err == "other was deleted here; it is now other~2.\n"
+
+
+@pytest.mark.parametrize("content", [b"", b"hello\n", b"\xff\xfe", b"\0" * 100])
+def test_a_file_that_is_no_export_is_one_sentence(holdfast: Holdfast, tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "x"
+    file.write_bytes(content)
+    done = holdfast("sessions", "import", file, "--db", tmp_path / "other.db")
+    assert done.code == 1
+    assert done.sentence == "holdfast: Line 1: this is not an export of Holdfast."
+
+
+def test_a_file_that_is_not_there_is_one_sentence_and_makes_no_store(holdfast: Holdfast, tmp_path: Path) -> None:
+    done = holdfast("sessions", "import", tmp_path / "nowhere", "--db", tmp_path / "other.db")
+    assert done.code == 1
+    assert done.sentence.endswith("cannot be read: No such file or directory.")
+    assert not (tmp_path / "other.db").exists()

@@ -1,0 +1,215 @@
+"""The commands that keep and remove: what would go is shown first, and nothing goes unasked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast import SessionDB
+from tests.cli import program
+from tests.cli.conftest import BRANCH, TRIP
+
+Holdfast = Callable[..., program.Run]
+
+
+def ids(path: Path) -> set[str]:
+    with SessionDB(path) as db:
+        assert db.fsck().ok
+        return {session.conversation_id for session in db.list_sessions()}
+
+
+EVERY = {TRIP, BRANCH, "other"}
+
+
+# --- backup and restore --------------------------------------------------------------------------------------
+
+
+def test_backup_says_what_it_has(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    done = holdfast("backup", tmp_path / "b" / "copy.db", "--db", trip)
+    assert done.code == 0
+    assert "3 conversations with 10 messages" in done.out
+    data = holdfast("backup", tmp_path / "b" / "copy.db", "--db", trip, "--json").data
+    assert (data["conversations"], data["messages"], data["path"]) == (3, 10, str(tmp_path / "b" / "copy.db"))
+
+
+def test_backup_over_something_else_is_one_sentence(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    (tmp_path / "letter").write_text("precious")
+    done = holdfast("backup", tmp_path / "letter", "--db", trip)
+    assert done.code == 1
+    assert "not a backup" in done.sentence
+    assert (tmp_path / "letter").read_text() == "precious"
+    assert holdfast("backup", tmp_path / "letter", "--overwrite", "--db", trip).code == 0
+
+
+def test_restore_without_yes_says_what_would_go_and_changes_nothing(
+    holdfast: Holdfast, trip: Path, tmp_path: Path
+) -> None:
+    holdfast("backup", tmp_path / "copy.db", "--db", trip)
+    holdfast("sessions", "delete", "other", "--yes", "--db", trip)
+    done = holdfast("restore", tmp_path / "copy.db", "--db", trip)
+    assert done.code == 1
+    assert "3 conversations with 10 messages" in done.out
+    assert "2 conversations with 9 messages, which will be replaced" in done.out
+    assert "--yes" in done.err
+    assert ids(trip) == {TRIP, BRANCH}
+    data = holdfast("restore", tmp_path / "copy.db", "--db", trip, "--json").data
+    assert (data["restored"], data["backup"]["conversations"], data["store"]["conversations"]) == (False, 3, 2)
+
+
+def test_restore_brings_back_and_keeps_what_was_there(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    holdfast("backup", tmp_path / "copy.db", "--db", trip)
+    holdfast("sessions", "delete", "other", "--yes", "--db", trip)
+    done = holdfast("restore", tmp_path / "copy.db", "--yes", "--db", trip)
+    assert done.code == 0
+    assert "back again: other" in done.out
+    assert ids(trip) == EVERY
+    (kept,) = tmp_path.glob("trip.db-before-restore-*.db")
+    assert ids(kept) == {TRIP, BRANCH}
+
+
+def test_restore_makes_a_store_that_was_not_there_only_when_asked(
+    holdfast: Holdfast, trip: Path, tmp_path: Path
+) -> None:
+    holdfast("backup", tmp_path / "copy.db", "--db", trip)
+    assert holdfast("restore", tmp_path / "copy.db", "--db", tmp_path / "new.db").code == 1
+    assert not (tmp_path / "new.db").exists()
+    data = holdfast("restore", tmp_path / "copy.db", "--yes", "--json", "--db", tmp_path / "new.db").data
+    assert (data["restored"], data["kept"], data["generation"]) == (True, None, 2)
+    assert ids(tmp_path / "new.db") == EVERY
+
+
+@pytest.mark.parametrize("what", ["nothing", "text", "half a backup"])
+def test_restore_from_what_is_no_backup_is_one_sentence(
+    holdfast: Holdfast, trip: Path, tmp_path: Path, what: str
+) -> None:
+    copy = tmp_path / "copy.db"
+    if what == "half a backup":
+        holdfast("backup", copy, "--db", trip)
+        copy.write_bytes(copy.read_bytes()[:40960])
+    elif what == "text":
+        copy.write_text("hello")
+    done = holdfast("restore", copy, "--yes", "--db", trip)
+    assert done.code == 1
+    assert done.sentence
+    assert ids(trip) == EVERY
+
+
+# --- titles --------------------------------------------------------------------------------------------------
+
+
+def test_title_is_set_shown_and_taken_away(holdfast: Holdfast, trip: Path) -> None:
+    assert holdfast("sessions", "title", "other", "Notes", "--db", trip).code == 0
+    assert holdfast("sessions", "title", "other", "--db", trip).out == "Notes\n"
+    assert holdfast("sessions", "title", "Notes", "--clear", "--json", "--db", trip).data["title"] is None
+    assert holdfast("sessions", "title", "other", "--db", trip).out == "\n"
+
+
+def test_title_that_is_taken_is_one_sentence(holdfast: Holdfast, trip: Path) -> None:
+    done = holdfast("sessions", "title", "other", "Trip to Lisbon", "--db", trip)
+    assert done.code == 1
+    assert TRIP in done.sentence
+    assert holdfast("sessions", "title", "other", "x", "--clear", "--db", trip).code == 2
+
+
+# --- removing ------------------------------------------------------------------------------------------------
+
+
+def test_delete_without_yes_shows_what_would_go(holdfast: Holdfast, trip: Path) -> None:
+    done = holdfast("sessions", "delete", "other", BRANCH, "--db", trip)
+    assert done.code == 1
+    assert [line.split()[0] for line in done.out.splitlines()] == ["other", BRANCH]
+    assert "--yes" in done.err
+    assert ids(trip) == EVERY
+    assert holdfast("sessions", "delete", "other", "--json", "--db", trip).data == {
+        "deleted": False,
+        "conversations": ["other"],
+    }
+
+
+def test_delete_leaves_no_byte_of_the_text(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    done = holdfast("sessions", "delete", BRANCH, "--yes", "--db", trip)
+    assert done.code == 0
+    assert ids(trip) == {TRIP, "other"}
+    for path in tmp_path.glob("trip.db*"):
+        assert b"only in the branch" not in path.read_bytes()
+
+
+def test_delete_takes_branches_before_what_they_read_from(holdfast: Holdfast, trip: Path) -> None:
+    refused = holdfast("sessions", "delete", TRIP, "--yes", "--db", trip)
+    assert refused.code == 1
+    assert BRANCH in refused.err
+    assert ids(trip) == EVERY
+    assert holdfast("sessions", "delete", TRIP, BRANCH, "--yes", "--db", trip).code == 0
+    assert ids(trip) == {"other"}
+
+
+def test_nothing_is_deleted_when_one_is_not_found(holdfast: Holdfast, trip: Path) -> None:
+    done = holdfast("sessions", "delete", "other", "nobody", "--yes", "--db", trip)
+    assert done.code == 1
+    assert "nobody" in done.sentence
+    assert ids(trip) == EVERY
+
+
+def test_redact_shows_and_removes(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    done = holdfast("sessions", "redact", TRIP, "3", "1", "--db", trip)
+    assert done.code == 1
+    assert done.out.splitlines() == ["3  user  message 3", "1  user  message 1"]
+    done = holdfast("sessions", "redact", TRIP, "3", "1", "--yes", "--json", "--db", trip)
+    assert done.data == {"redacted": True, "conversation": TRIP, "seqs": [1, 3]}
+    with SessionDB(trip) as db:
+        assert [message.seq for message in db.transcript(TRIP) if message.redacted] == [1, 3]
+    for path in tmp_path.glob("trip.db*"):
+        assert b"message 3" not in path.read_bytes()
+
+
+def test_redact_of_no_message_removes_nothing(holdfast: Holdfast, trip: Path) -> None:
+    done = holdfast("sessions", "redact", TRIP, "1", "99", "--yes", "--json", "--db", trip)
+    assert done.code == 1
+    assert "99" in done.sentence
+    with SessionDB(trip) as db:
+        assert not any(message.redacted for message in db.transcript(TRIP))
+
+
+# --- pruning -------------------------------------------------------------------------------------------------
+
+
+def test_prune_without_yes_shows_what_would_go_and_what_stays(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    with SessionDB(trip) as db:
+        db.bind_route("chat", "other", version=0)
+    done = holdfast("sessions", "prune", "--older-than", "0", "--db", trip)
+    assert done.code == 1
+    shown = {line.split()[0]: line for line in done.out.splitlines()}
+    assert "stays: a branch reads from it" in shown[TRIP]
+    assert "stays: a route names it" in shown["other"]
+    assert "goes" in shown[BRANCH]
+    assert ids(trip) == EVERY
+    assert not (tmp_path / "archive").exists()
+
+
+def test_prune_archives_and_removes(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    done = holdfast("sessions", "prune", "--older-than", "0", "--yes", "--db", trip)
+    assert done.code == 0
+    assert ids(trip) == {TRIP}
+    (archive,) = (tmp_path / "archive").glob("trip-*.jsonl")
+    with SessionDB(tmp_path / "new.db") as other, archive.open() as file:
+        assert other.import_from(file).ok
+    assert ids(tmp_path / "new.db") == EVERY
+    data = holdfast(
+        "sessions", "prune", "--max-size", "0kb", "--archive", "a.jsonl", "--yes", "--json", "--db", trip
+    ).data
+    assert (data["pruned"], data["report"]["removed"]) == (True, [TRIP])
+    assert os.path.exists(tmp_path / "a.jsonl")
+
+
+def test_prune_of_nothing_is_fine(holdfast: Holdfast, trip: Path) -> None:
+    done = holdfast("sessions", "prune", "--max-size", "10GB", "--db", trip)
+    assert (done.code, done.out) == (0, "")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--max-size", "lots"], ["--older-than", "-1"]])
+def test_prune_used_wrongly_is_exit_2(holdfast: Holdfast, trip: Path, arguments: list[str]) -> None:
+    assert holdfast("sessions", "prune", *arguments, "--yes", "--db", trip).code == 2
+    assert ids(trip) == EVERY

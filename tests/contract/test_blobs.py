@@ -1,0 +1,223 @@
+"""Attachments: kept by digest, checked when they are opened, gone when nobody names them."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast import SessionDB, errors, types
+from tests.contract import backends, steps
+
+PICTURE = b"\x89PNG\0" * 1000
+HOUR = 3600.0
+
+
+def attach(db: SessionDB, session_id: str, *digests: str) -> types.Receipt:
+    parts = [{"type": "image", "blob": digest} for digest in digests]
+    return db.append_message(session_id, role="user", content=parts)
+
+
+def content(db: SessionDB, digest: str) -> bytes:
+    with db.open_blob(digest) as file:
+        return file.read()
+
+
+def gone(db: SessionDB, digest: str) -> bool:
+    assert (db.get_blob(digest) is None) != os.path.exists(db._shelf.path(digest))
+    return db.get_blob(digest) is None
+
+
+# --- keeping -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [b"", b"x", PICTURE, os.urandom(3_000_000)], ids=len)
+def test_bytes_come_back_exactly(db: SessionDB, data: bytes) -> None:
+    blob = db.put_blob(data, "image/png")
+    assert (blob.size, blob.media_type, blob.at) == (len(data), "image/png", steps.NOON)
+    assert content(db, blob.digest) == data
+    assert db.get_blob(blob.digest) == blob
+
+
+def test_file_comes_back_exactly_and_stays_where_it_was(db: SessionDB, tmp_path: Path) -> None:
+    path = tmp_path / "picture"
+    path.write_bytes(PICTURE)
+    assert db.put_blob(path) == db.put_blob(str(path)) == db.put_blob(PICTURE)
+    assert path.read_bytes() == PICTURE
+
+
+def test_same_content_is_kept_once(db: SessionDB) -> None:
+    first, second = db.put_blob(PICTURE), db.put_blob(PICTURE, "image/png")
+    assert first.digest == second.digest
+    assert [digest for digest, _ in db._shelf.files()] == [first.digest]
+    assert db.get_blob(first.digest).media_type == "image/png"
+
+
+def test_content_is_for_its_owner_alone(db: SessionDB) -> None:
+    path = db._shelf.path(db.put_blob(PICTURE).digest)
+    assert os.stat(path).st_mode & 0o777 == 0o600
+    for folder in (os.path.dirname(path), db._shelf.folder):
+        assert os.stat(folder).st_mode & 0o777 == 0o700
+
+
+def test_blob_nobody_put_is_unknown(db: SessionDB) -> None:
+    assert db.get_blob("0" * 64) is None
+    with pytest.raises(errors.NoSuchBlob):
+        db.open_blob("0" * 64)
+
+
+@pytest.mark.parametrize("digest", ["", "../../etc/passwd", "0" * 63, "G" * 64, "0" * 65, None, 5, "0" * 62 + "/x"])
+def test_what_is_no_digest_is_refused(db: SessionDB, digest: object) -> None:
+    for look in (db.get_blob, db.open_blob):
+        with pytest.raises(errors.IdInvalid):
+            look(digest)
+
+
+@pytest.mark.parametrize("kind", ["", "image", "image/", "a/b\n", "x" * 300, None, 5, "text/html\0"])
+def test_what_is_no_media_type_is_refused(db: SessionDB, kind: object) -> None:
+    with pytest.raises(errors.OutOfRange):
+        db.put_blob(PICTURE, kind)
+    assert list(db._shelf.files()) == []
+
+
+@pytest.mark.parametrize("data", [None, 5, io.BytesIO(b"x"), ["x"]])
+def test_what_is_no_content_is_refused(db: SessionDB, data: object) -> None:
+    with pytest.raises(errors.OutOfRange):
+        db.put_blob(data)
+
+
+def test_file_that_is_not_there_is_an_error_of_ours(db: SessionDB, tmp_path: Path) -> None:
+    for path in (tmp_path / "missing", tmp_path, "\0"):
+        with pytest.raises((errors.StoreUnusable, errors.OutOfRange)):
+            db.put_blob(path)
+    assert not os.path.exists(db._shelf.folder) or os.listdir(db._shelf.folder) == []
+
+
+def test_damaged_content_is_never_given_out_and_is_healed_by_putting_it_again(db: SessionDB) -> None:
+    digest = db.put_blob(PICTURE).digest
+    Path(db._shelf.path(digest)).write_bytes(PICTURE[:-1] + b"?")
+    with pytest.raises(errors.BlobDamaged):
+        db.open_blob(digest)
+    db.put_blob(PICTURE)
+    assert content(db, digest) == PICTURE
+
+
+# --- collecting ----------------------------------------------------------------------------------------------
+
+
+def test_blob_nobody_names_goes_after_a_day_and_not_before(db: SessionDB, clock: steps.Clock) -> None:
+    digest = db.put_blob(PICTURE).digest
+    clock.advance(23 * HOUR)
+    assert db.collect_blobs() == types.Collected(0, 0)
+    assert not gone(db, digest)
+    clock.advance(2 * HOUR)
+    assert db.collect_blobs() == types.Collected(1, len(PICTURE))
+    assert gone(db, digest)
+
+
+def test_putting_it_again_makes_it_young(db: SessionDB, clock: steps.Clock) -> None:
+    db.put_blob(PICTURE)
+    clock.advance(23 * HOUR)
+    digest = db.put_blob(PICTURE).digest
+    clock.advance(2 * HOUR)
+    db.collect_blobs()
+    assert not gone(db, digest)
+
+
+def test_named_blob_stays_however_old(db: SessionDB, clock: steps.Clock) -> None:
+    digest = db.put_blob(PICTURE).digest
+    steps.begin(db, "talk", "a")
+    attach(db, "talk", digest)
+    steps.compact(db, "talk", 2)
+    clock.advance(1000 * HOUR)
+    assert db.collect_blobs(0).blobs == 0
+    assert content(db, digest) == PICTURE
+
+
+def test_text_that_looks_like_a_name_keeps_nothing(db: SessionDB, clock: steps.Clock) -> None:
+    digest = db.put_blob(PICTURE).digest
+    steps.begin(db, "talk", f'{{"blob":"{digest}"}}', digest)
+    clock.advance(25 * HOUR)
+    db.collect_blobs()
+    assert gone(db, digest)
+
+
+def test_name_written_while_blobs_are_collected_counts(
+    db: SessionDB, clock: steps.Clock, at_point: Callable[[Callable[[str], None]], None]
+) -> None:
+    digests = [db.put_blob(data).digest for data in (b"a", b"b", b"c")]
+    steps.begin(db, "talk", "a")
+    clock.advance(25 * HOUR)
+
+    def name(point: str) -> None:
+        if point == "collect.read":
+            attach(db, "talk", digests[0])
+            attach(db, steps.begin(db, "new"), digests[1])
+
+    at_point(name)
+    assert db.collect_blobs().blobs == 1
+    assert [gone(db, digest) for digest in digests] == [False, False, True]
+
+
+def test_putting_and_collecting_at_once_leaves_both_file_and_row_or_neither(db: SessionDB) -> None:
+    for _ in range(25):
+        digest = db.put_blob(PICTURE).digest
+        steps.at_once(lambda: db.put_blob(PICTURE), lambda: db.collect_blobs(0), lambda: db.collect_blobs(0))
+        gone(db, digest)
+        assert db.put_blob(PICTURE).digest == digest
+        assert content(db, digest) == PICTURE
+
+
+@pytest.mark.parametrize("how", ["delete", "redact"])
+def test_what_only_removed_messages_named_goes_at_once(db: SessionDB, how: str) -> None:
+    mine, shared = db.put_blob(PICTURE).digest, db.put_blob(b"shared").digest
+    for name in ("talk", "other"):
+        steps.begin(db, name)
+    attach(db, "talk", mine, shared)
+    attach(db, "other", shared)
+    db.delete_conversation("talk") if how == "delete" else db.redact("talk", 1)
+    assert db.scrub() == types.Collected(1, len(PICTURE))
+    assert (gone(db, mine), gone(db, shared)) == (True, False)
+    db.delete_conversation("other")
+    db.scrub()
+    assert gone(db, shared)
+
+
+def test_scrub_leaves_young_blobs_that_were_never_named(db: SessionDB) -> None:
+    digest = db.put_blob(PICTURE).digest
+    db.scrub()
+    assert not gone(db, digest)
+
+
+def test_files_without_a_row_go_when_they_are_old(db: SessionDB) -> None:
+    digest = db.put_blob(PICTURE).digest
+    old, young = "a" * 64, "b" * 64
+    for stray, age in ((old, 25 * HOUR), (young, HOUR)):
+        path = Path(db._shelf.path(stray))
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"left by a kill")
+        os.utime(path, (time.time() - age,) * 2)
+    db.collect_blobs()
+    assert {found for found, _ in db._shelf.files()} == {digest, young}
+
+
+# --- fsck ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["missing", "damaged"])
+def test_fsck_finds_blobs_that_are_named_and_not_sound(db: SessionDB, state: str) -> None:
+    digest = db.put_blob(PICTURE).digest
+    steps.begin(db, "talk", "a")
+    attach(db, "talk", digest)
+    assert db.fsck().ok
+    backends.spoiled.add(db)
+    path = Path(db._shelf.path(digest))
+    path.unlink() if state == "missing" else path.write_bytes(b"")
+    (violation,) = db.fsck().violations
+    assert (violation.promise, violation.conversation_id) == ("blobs", "talk")
+    assert digest[:12] in violation.detail
+    assert state in violation.detail

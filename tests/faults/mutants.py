@@ -1,0 +1,271 @@
+"""Broken versions of the protocol, each by one small change, and the means to put one in place.
+
+A mutant names a function of the store and a text in it that is replaced; or a query; and triggers that
+are gone, where the database would stop it before it could do harm. A text that is no longer there is an
+error: then the protocol has changed, and the mutant has to follow.
+"""
+
+from __future__ import annotations
+import __future__
+
+import contextlib
+import inspect
+import textwrap
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from holdfast.store import compactions, erase, hides, holders, leases, lineage, log, queries, sessions, sqlite
+
+
+class Edit(NamedTuple):
+    """A text replaced in a function of a module, or in a method."""
+
+    owner: Any
+    function: str
+    old: str
+    new: str
+
+
+class Query(NamedTuple):
+    name: str
+    old: str
+    new: str
+
+
+class Mutant(NamedTuple):
+    """What is changed, and the scene that must notice."""
+
+    scene: str
+    changes: tuple[Edit | Query, ...]
+    without_triggers: tuple[str, ...] = ()
+
+
+CAS = "if (here.head_id, here.epoch, here.live) != (seen.head_id, seen.epoch, 1):"
+HELD = "row is not None and row[0] == lease.token and holders.decode(row[1]).name == lease.holder"
+ROTATE = "rotate(tx, here, child_id, draft, lease.token if lease else None, now)"
+
+CUT = "cut_seq=draft.cut_seq,\n        seen_seq=draft.seen_seq"
+TAIL = "tail = between(tx, here, cut, last)"
+
+# The first half of a rotation, committed on its own.
+END_FIRST = """sessions.end_head(tx, here, "compression", now)
+    state.moved(tx, here, live=None)
+    tx.execute("COMMIT")
+    tx.execute("BEGIN IMMEDIATE")
+    here = state.lock(tx, here.id)
+    """
+
+COPY = """
+    tx.run("message_insert", conversation=here.key, seq=here.last_seq + 1, session=here.head + 1, uid=child_id,
+           role="user", at=now, body="{}", digest=__import__("holdfast.store.bodies").store.bodies.digest(
+               here.id, here.last_seq + 1, child_id, "user", "{}"))"""
+
+REOPEN = """tx.execute("UPDATE sessions SET live = 1, ended_at = NULL, end_reason = NULL, last_seq = NULL"
+               " WHERE conversation = ? AND ordinal = ?", (here.key, here.head))
+    return state.moved(tx, here, live=1)
+    """
+
+AGAIN = """if here.live:
+        end_head(tx, here, "again", now)
+        here = state.moved(tx, here, live=None)
+    """
+
+MUTANTS: dict[str, Mutant] = {
+    # the commit
+    "no comparison of head and epoch": Mutant("hiding", (Edit(compactions, "commit", CAS, "if False:"),)),
+    "no look at whether it has ended": Mutant(
+        "ending", (Edit(compactions, "commit", CAS, "if (here.head_id, here.epoch) != (seen.head_id, seen.epoch):"),)
+    ),
+    "no look at the lease": Mutant(
+        "expiring", (Edit(compactions, "commit", "leases.check_held(tx, here, lease)", "pass"),)
+    ),
+    "cut at the last message": Mutant(
+        "ending",
+        (Edit(compactions, "rotate", CUT, "cut_seq=here.last_seq,\n        seen_seq=here.last_seq"),),
+    ),
+    "seen_seq too high": Mutant(
+        "ending", (Edit(compactions, "rotate", "seen_seq=draft.seen_seq", "seen_seq=here.last_seq"),)
+    ),
+    "rotation in two transactions": Mutant(
+        "watching",
+        (Edit(compactions, "commit", ROTATE, END_FIRST + ROTATE),),
+        ("compaction_stands_on_the_current_one",),
+    ),
+    "tail copied into the continuation": Mutant("ending", (Edit(compactions, "commit", ROTATE, ROTATE + COPY),)),
+    "commit that does not know its own result": Mutant(
+        "ending", (Edit(compactions, "_committed_before", "if row is None:", "if True:"),)
+    ),
+    "commit that keeps the lease": Mutant(
+        "ending", (Edit(compactions, "commit", "leases.free(tx, here, lease.purpose, lease.token)", "pass"),)
+    ),
+    "route moved by a compaction": Mutant(
+        "ending",
+        (Edit(compactions, "commit", ROTATE, ROTATE + '\n    tx.run("routes_unbind", conversation=here.key, at=now)'),),
+    ),
+    "compaction that does not void a redo": Mutant(
+        "redoing",
+        (
+            Edit(
+                compactions,
+                "rotate",
+                "compaction_epoch=here.epoch + 1, redo_epoch=None",
+                "compaction_epoch=here.epoch + 1",
+            ),
+        ),
+    ),
+    # leases
+    "expiry ignored by the commit": Mutant(
+        "expiring", (Edit(leases, "check_held", "left = tx.clock.left(row[3], row[2])", "left = 1.0"),)
+    ),
+    "expiry ignored by the next": Mutant("expiring", (Edit(leases, "_refuse_if_held", "left > 0", "True"),)),
+    "living holder taken for dead": Mutant(
+        "ending", (Edit(holders.Holder, "is_dead", "if (self.host", "return True\n    if (self.host"),)
+    ),
+    "lease given to everybody": Mutant(
+        "ending", (Edit(leases, "_refuse_if_held", "if holder.name != name", "if False"),)
+    ),
+    "fence that stands still": Mutant("ending", (Query("fence_next", "fence + 1", "max(fence, 1)"),)),
+    "token ignored": Mutant(
+        "asking again", (Edit(leases, "check_held", HELD, HELD.replace("row[0] == lease.token and ", "")),)
+    ),
+    "turn that is not fenced": Mutant(
+        "turning", (Edit(log.Append, "_check", "if self.lease is not None:", "if False:"),)
+    ),
+    "renewal after the end": Mutant("turning", (Edit(leases, "renew", "check_held(tx, here, lease)", "pass"),)),
+    # the log
+    "acknowledged before the commit": Mutant(
+        "acknowledging",
+        (
+            Edit(
+                sqlite.SqliteDriver,
+                "_transact",
+                'tx.execute("COMMIT")',
+                'operation == "append" or tx.execute("COMMIT")',
+            ),
+        ),
+    ),
+    "no look for a known uid": Mutant("repeating", (Edit(log, "_known", "if row is None:", "if True:"),)),
+    "other content under a known uid": Mutant(
+        "repeating", (Edit(log, "_known", "if not redacted and", "if False and"),)
+    ),
+    "message in the session that was asked for": Mutant(
+        "ending", (Edit(log, "_write", "session=here.head,", "session=here.asked,"),), ("message_joins_a_live_session",)
+    ),
+    "message in the session that was asked for, triggers in place": Mutant(
+        "ending", (Edit(log, "_write", "session=here.head,", "session=here.asked,"),)
+    ),
+    "receipt that does not tell of the move": Mutant(
+        "ending", (Edit(log.Append, "__call__", "if here.asked != here.head else None", "if False else None"),)
+    ),
+    "strict append that follows": Mutant(
+        "turning", (Edit(log.Append, "_check", "if self.expect_head and", "if False and"),)
+    ),
+    "context that begins after what was seen": Mutant(
+        "ending",
+        (
+            Edit(
+                log,
+                "context",
+                TAIL,
+                "tail = between(tx, here, compaction.seen_seq if compaction else 0, last)",
+            ),
+        ),
+    ),
+    "context that ends where the compaction did": Mutant(
+        "ending",
+        (
+            Edit(
+                log,
+                "context",
+                TAIL,
+                TAIL + "\n    tail = [m for m in tail if upto or not compaction or m.seq <= compaction.seen_seq]",
+            ),
+        ),
+    ),
+    # ends and views
+    "resume that opens a second one": Mutant(
+        "resuming",
+        (
+            Edit(
+                sessions,
+                "resume",
+                "return here.head_id if here.live",
+                AGAIN + "return here.head_id if here.live",
+            ),
+        ),
+    ),
+    "append that reopens the session": Mutant(
+        "ending",
+        (Edit(sessions, "continue_", "child = state.NewId", REOPEN + "child = state.NewId"),),
+        ("session_end_is_final",),
+    ),
+    "end that ends nothing new": Mutant("resuming", (Edit(sessions, "end", "if not here.live", "if here.live"),)),
+    "show of what a compaction did not see": Mutant(
+        "showing", (Edit(hides, "show", "if compaction and hidden.from_seq <= compaction.cut_seq:", "if False:"),)
+    ),
+    "show that leaves a redo in force": Mutant(
+        "redoing",
+        (Edit(hides, "show", "after = state.moved(tx, here, redo_epoch=None)", "after = state.moved(tx, here)"),),
+    ),
+    "hide that raises no epoch": Mutant(
+        "hiding",
+        (Edit(hides, "hide", "after = state.moved(tx, here, redo_epoch=None)", "after = here"),),
+    ),
+    "redaction that raises no epoch": Mutant(
+        "redacting", (Edit(erase, "redact", "state.moved(tx, reader, redo_epoch=None)", "pass"),)
+    ),
+    "redaction that leaves the summary": Mutant(
+        "redacting", (Edit(erase, "redact", "_blank_summaries(tx, reader, seq, now)", "pass"),)
+    ),
+    "branch that shows what was hidden": Mutant(
+        "branching", (Edit(lineage, "branch", "hides.copy_to_branch(tx, here.key, made)", "pass"),)
+    ),
+    "branch on a compaction that saw more": Mutant(
+        "branching",
+        (Edit(compactions, "newest_seen", "if found.seen_seq <= limit:", "if True:"),),
+        ("conversation_fork_point_exists",),
+    ),
+    "second continuation by the second call": Mutant(
+        "calling twice", (Edit(lineage, "_continue", "raise errors.ForkRefused(continuation[0])", "return"),)
+    ),
+}
+
+
+@contextlib.contextmanager
+def applied(name: str) -> Iterator[None]:
+    """The store, broken in one place."""
+    with contextlib.ExitStack() as stack:
+        for change in MUTANTS[name].changes:
+            stack.enter_context(_edited(change) if isinstance(change, Edit) else _requeried(change))
+        yield
+
+
+@contextlib.contextmanager
+def _edited(edit: Edit) -> Iterator[None]:
+    original = getattr(edit.owner, edit.function)
+    source = textwrap.dedent(inspect.getsource(original))
+    assert source.count(edit.old) == 1, f"{edit.function} does not have {edit.old!r} once"
+    indent = source[: source.index(edit.old)].rpartition("\n")[2]
+    extra = "" if indent.strip() else indent.removeprefix("    ")
+    module = inspect.getmodule(original)
+    space: dict[str, Any] = {}
+    changed = source.replace(edit.old, edit.new.replace("\n    ", "\n    " + extra))
+    code = compile(changed, f"<{edit.function}, broken>", "exec", flags=__future__.annotations.compiler_flag)
+    exec(code, vars(module), space)
+    setattr(edit.owner, edit.function, space[edit.function])
+    try:
+        yield
+    finally:
+        setattr(edit.owner, edit.function, original)
+
+
+@contextlib.contextmanager
+def _requeried(query: Query) -> Iterator[None]:
+    known = queries.load("sqlite")
+    original = known[query.name]
+    assert query.old in original, f"{query.name} does not have {query.old!r}"
+    known[query.name] = original.replace(query.old, query.new)
+    try:
+        yield
+    finally:
+        known[query.name] = original

@@ -1,0 +1,211 @@
+"""Stores of other versions: older ones are brought up with their data, newer ones refused or left alone.
+
+A process killed anywhere on the way leaves nothing half: the next open begins again and gets through.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import apsw
+import pytest
+
+from holdfast import errors
+from holdfast.store import points, reconcile, sqlite
+from holdfast.store.db import SessionDB
+from tests.faults import checker, kills, olden, steps
+from tests.faults import zygote as zygotes
+
+KILLS = int(os.environ.get("HOLDFAST_KILLS") or 20)
+PARTS = 4
+
+
+def _course(path: Path, plan: reconcile.Plan = reconcile.PLAN) -> list[str]:
+    """The points an open passes on its way."""
+    names: list[str] = []
+    with kills.hooked(names.append):
+        sqlite.SqliteDriver(str(path), plan=plan).close()
+    assert points.hook is None
+    return names
+
+
+@pytest.mark.parametrize("name", olden.OLDER)
+def test_older_store_is_brought_up_with_all_its_data(name: str, place: Path) -> None:
+    path = place / "store.db"
+    before = olden.make(path, olden.OLDER[name])
+    with SessionDB(path) as db:
+        assert olden.contents(db) == before
+        assert checker.verify(db, also=["a", "b", "a-b"]) == []
+        # What it had not before works now.
+        for step in ("hide", "redact", "redo", "delete", "acquire", "commit"):
+            steps.STEPS[step].run(db, steps.STEPS[step].prepare(db, f"new-{step}"))
+        history = [checker.Erased("new-delete"), checker.Erased("new-redact", 1)]
+        assert checker.verify(db, history, also=[f"new-{step}" for step in ("hide", "redact", "redo", "commit")]) == []
+    # Once brought up, an open passes by.
+    assert _course(path) == []
+
+
+def test_every_older_store_needs_something_done(place: Path) -> None:
+    for number, (name, older) in enumerate(olden.OLDER.items()):
+        path = place / f"{number}.db"
+        olden.make(path, older)
+        assert len(_course(path)) > 5, name
+
+
+# --- killed on the way ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_creation_killed_at_any_point_is_done_by_the_next_open(part: int, zygote: zygotes.Zygote, place: Path) -> None:
+    course = _course(place / "watched.db")
+    assert {"migrate.CREATE TABLE meta", "migrate.labels", "migrate.committing", "migrate.committed"} <= set(course)
+    for number in range(part, len(course), PARTS):
+        for _ in range(KILLS):
+            path = place / "store.db"
+            outcome = zygote.run(steps.open_only, path, points=("migrate",), at=number)
+            assert outcome.state == "killed", course[number]
+            _works(path)
+            kills.remove(path)
+
+
+def test_creation_killed_between_any_two_writes_is_done_by_the_next_open(zygote: zygotes.Zygote, place: Path) -> None:
+    number, outcome = 0, None
+    while outcome is None or outcome.state == "killed":
+        path = place / f"{number}.db"
+        outcome = zygote.run(steps.open_only, path, {"disk": {"at": number, "how": "kill"}})
+        _works(path)
+        kills.remove(path)
+        number += 1
+    assert number > 20
+
+
+def _works(path: Path) -> None:
+    with SessionDB(path) as db:
+        steps.say(db, "c", 2)
+        assert checker.verify(db, also=["c"]) == []
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_older_store_killed_at_any_point_is_brought_up_by_the_next_open(
+    part: int, zygote: zygotes.Zygote, place: Path
+) -> None:
+    original, path = place / "original.db", place / "store.db"
+    before = olden.make(original, olden.OLDER["much"])
+    course = _course(Path(shutil.copy(original, place / "watched.db")))
+    for number in range(part, len(course), PARTS):
+        for round_ in range(KILLS):
+            shutil.copy(original, path)
+            outcome = zygote.run(steps.open_only, path, points=("migrate",), at=number)
+            assert outcome.state == "killed", course[number]
+            with SessionDB(path) as db:
+                assert olden.contents(db) == before, (course[number], round_)
+                assert checker.verify(db, also=["a", "b", "a-b"]) == []
+            kills.remove(path)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_numbered_step_killed_at_any_point_is_done_once(part: int, zygote: zygotes.Zygote, place: Path) -> None:
+    original, path = place / "original.db", place / "store.db"
+    with SessionDB(original) as db:
+        olden.furnish(db)
+    course = _course(Path(shutil.copy(original, place / "watched.db")), olden.NEXT)
+    assert "migrate.ALTER TABLE routes" in course
+    for number in range(part, len(course), PARTS):
+        for _ in range(KILLS):
+            shutil.copy(original, path)
+            outcome = zygote.run(olden.open_as_next_version, path, points=("migrate",), at=number)
+            assert outcome.state == "killed", course[number]
+            assert zygote.run(olden.open_as_next_version, path).error is None
+            _is_of_next_version(path)
+            kills.remove(path)
+
+
+def _is_of_next_version(path: Path) -> None:
+    connection = apsw.Connection(str(path))
+    assert connection.pragma("user_version") == 2
+    assert connection.execute("SELECT label, version FROM routes").fetchall() == [("from format 1: chat", 2)]
+    assert connection.execute("SELECT title FROM conversations WHERE id = 'a'").fetchall() == [("TITLE OF A",)]
+    connection.close()
+
+
+# --- newer ones ----------------------------------------------------------------------------------------
+
+
+def test_newer_format_is_refused_and_both_are_named(place: Path) -> None:
+    path = place / "store.db"
+    with SessionDB(path) as db:
+        olden.furnish(db)
+    sqlite.SqliteDriver(str(path), plan=olden.NEXT).close()
+    with pytest.raises(errors.SchemaTooNew) as refused:
+        SessionDB(path)
+    assert (refused.value.found, refused.value.known) == (2, 1)
+    assert "2" in str(refused.value)
+    assert "1" in str(refused.value)
+    _is_of_next_version(path)
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_newer_revision_is_left_alone(labelled: bool, place: Path) -> None:
+    """Whether or not the newer version got to write down that the schema is its own."""
+    path = place / "store.db"
+    with SessionDB(path) as db:
+        olden.furnish(db)
+        before = olden.contents(db)
+    more = [
+        "ALTER TABLE sessions ADD COLUMN mood TEXT",
+        "CREATE TABLE inbox (id INTEGER PRIMARY KEY)",
+        "CREATE TRIGGER inbox_is_read BEFORE DELETE ON inbox BEGIN SELECT 1; END",
+        "DROP TRIGGER tombstone_stays",
+        "CREATE TRIGGER tombstone_stays BEFORE UPDATE ON tombstones BEGIN SELECT raise(ABORT, 'a newer word'); END",
+        "UPDATE meta SET value = '7' WHERE key = 'schema_revision'",
+    ]
+    connection = apsw.Connection(str(path))
+    connection.execute(";".join(more))
+    if labelled:
+        cookie = str(connection.pragma("schema_version"))
+        connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_cookie'", (cookie,))
+    schema = connection.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY 1, 2").fetchall()
+    connection.close()
+    with SessionDB(path) as db:
+        assert olden.contents(db) == before
+        assert db.append_message("a", role="user", content="next").seq == 6
+        assert db.fsck().ok
+        assert db.meta("schema_revision") == "7"
+    connection = apsw.Connection(str(path))
+    assert connection.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY 1, 2").fetchall() == schema
+    connection.close()
+
+
+def test_database_of_another_program_is_not_touched(place: Path) -> None:
+    path = place / "theirs.db"
+    connection = apsw.Connection(str(path))
+    connection.execute("CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1)")
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(errors.StoreUnusable):
+        SessionDB(path)
+    assert path.read_bytes() == before
+
+
+# --- all at once ---------------------------------------------------------------------------------------
+
+
+def test_fresh_path_opened_by_six_processes_at_once_is_one_store(zygote: zygotes.Zygote, place: Path) -> None:
+    _all_at_once(zygote, place, 0)
+
+
+def test_older_store_opened_by_six_processes_at_once_is_brought_up_once(zygote: zygotes.Zygote, place: Path) -> None:
+    for number in range(20):
+        olden.make(place / f"store.db.{number}", olden.OLDER["much"])
+    _all_at_once(zygote, place, 3)
+
+
+def _all_at_once(zygote: zygotes.Zygote, place: Path, already: int) -> None:
+    outcomes = zygote.crowd(olden.open_at_once, place / "store.db", {"rounds": 20}, 6)
+    assert [(outcome.error, outcome.value) for outcome in outcomes] == [(None, [1] * 20)] * 6
+    for number in range(20):
+        with SessionDB(f"{place / 'store.db'}.{number}") as db:
+            assert len(db.list_sessions()) == already + 6
+            assert checker.verify(db, also=[f"c{index}" for index in range(6)]) == []

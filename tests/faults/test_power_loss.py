@@ -1,0 +1,60 @@
+"""The plug pulled after any write: with the default durability every acknowledged message is still there.
+
+With the other one, which says so by its name, the newest may be gone, and nothing but the newest.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from holdfast.store.db import SessionDB
+from tests.faults import checker, power
+from tests.faults import zygote as zygotes
+
+
+def _lived(durability: str, zygote: zygotes.Zygote, place: Path) -> Path:
+    notes = place / "notes"
+    args = {"durability": durability, "notes": str(notes)}
+    assert zygote.run(power.live, place / "store.db", args).error is None
+    return notes
+
+
+def _opened(moment: power.Moment, folder: Path) -> SessionDB:
+    folder.mkdir(mode=0o700)
+    for name, data in moment.files.items():
+        (folder / name).write_bytes(data)
+    return SessionDB(folder / "store.db")
+
+
+def test_acknowledged_messages_survive_power_loss(zygote: zygotes.Zygote, place: Path) -> None:
+    notes, count = _lived("power-loss", zygote, place), 0
+    for moment in power.moments(notes, random.Random(2)):
+        count += 1
+        with _opened(moment, place / str(count)) as db:
+            _all_there(db, moment)
+    assert count > 150
+
+
+def _all_there(db: SessionDB, moment: power.Moment) -> None:
+    acknowledged = [uid for uid in moment.acknowledged if not uid.startswith("compacted ")]
+    compacted = {uid.removeprefix("compacted ") for uid in moment.acknowledged} - set(acknowledged)
+    found = [message.uid for message in db.transcript("c")] if db.get_session("c") else []
+    # One more may be there: written, and not yet acknowledged.
+    assert found[: len(acknowledged)] == acknowledged, moment.number
+    assert len(found) <= len(acknowledged) + 1, moment.number
+    assert compacted <= {session.id for session in db.list_sessions(every=True)}, moment.number
+    assert checker.verify(db, also=["c"] if found else []) == [], moment.number
+
+
+def test_weaker_durability_loses_only_the_newest(zygote: zygotes.Zygote, place: Path) -> None:
+    notes, lost = _lived("process-crash", zygote, place), 0
+    everything = [f"{life}.{number}" for life in range(2) for number in range(power.LIFE)]
+    for count, moment in enumerate(power.moments(notes, random.Random(1))):
+        with _opened(moment, place / str(count)) as db:
+            found = [message.uid for message in db.transcript("c")] if db.get_session("c") else []
+            assert found == everything[: len(found)], moment.number
+            assert checker.verify(db, also=["c"] if found else []) == [], moment.number
+            lost += len(found) < sum(not uid.startswith("compacted ") for uid in moment.acknowledged)
+    # Else this would not have been the weaker one.
+    assert lost > 0

@@ -1,0 +1,511 @@
+"""Backups are checked copies with a name; a restore is a step forward to an old content, never back in time."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from holdfast import SessionDB, errors, types
+from holdfast.store import points
+from tests.contract import steps
+
+Open = Callable[..., SessionDB]
+
+
+@pytest.fixture
+def clock() -> steps.Clock:
+    return steps.Clock()
+
+
+@pytest.fixture
+def open_db(tmp_path: Path, clock: steps.Clock) -> Iterator[Open]:
+    opened: list[SessionDB] = []
+
+    def make(name: str = "store.db") -> SessionDB:
+        target = name if name == ":memory:" else tmp_path / name
+        opened.append(SessionDB(target, clock=clock, durability="process-crash"))
+        return opened[-1]
+
+    yield make
+    for db in opened:
+        assert db.fsck().ok
+        db.close()
+
+
+@pytest.fixture(params=["store.db", ":memory:"], ids=["file", "memory"])
+def db(request: pytest.FixtureRequest, open_db: Open) -> SessionDB:
+    return open_db(request.param)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return tmp_path / "backups" / "copy.db"
+
+
+def fill(db: SessionDB) -> types.Blob:
+    steps.begin(db, "talk", *"abcdef", title="plan")
+    steps.compact(db, "talk", 3, "a summary", pinned=[1])
+    db.hide("talk", 5)
+    db.branch("talk", branch_id="branch")
+    steps.begin(db, "ended", "x")
+    db.end_conversation("ended", "done")
+    steps.begin(db, "gone", "y")
+    db.delete_conversation("gone")
+    db.bind_route("chat", "talk", version=0)
+    blob = db.put_blob(b"picture")
+    db.append_message("talk", role="user", content=[{"type": "image", "blob": blob.digest}])
+    return blob
+
+
+def content(db: SessionDB) -> object:
+    """All there is but what a restore changes on purpose: the counters."""
+    return [
+        (session, steps.contents(db.context(session.id)), db.transcript(session.id), [r.key for r in db.routes()])
+        for session in db.list_sessions(every=True, limit=1000)
+    ]
+
+
+# --- making one ----------------------------------------------------------------------------------------------
+
+
+def test_backup_is_one_sound_file_of_its_owner(db: SessionDB, copy: Path) -> None:
+    fill(db)
+    report = db.backup(copy)
+    assert (report.path, report.conversations, report.messages, report.blobs) == (str(copy), 3, 8, 1)
+    assert report.bytes == copy.stat().st_size
+    assert copy.stat().st_mode & 0o777 == 0o600
+    assert copy.parent.stat().st_mode & 0o777 == 0o700
+    assert sorted(os.listdir(copy.parent)) == ["copy.db", "copy.db.blobs"]
+    connection = apsw.Connection(str(copy), apsw.SQLITE_OPEN_READONLY)
+    assert connection.pragma("journal_mode") == "delete"
+    assert connection.pragma("integrity_check") == "ok"
+
+
+def test_backup_opens_as_a_store(open_db: Open, copy: Path) -> None:
+    db = open_db()
+    fill(db)
+    db.backup(copy)
+    assert content(open_db(str(copy))) == content(db)
+
+
+def test_backup_is_one_snapshot_while_others_write(open_db: Open, copy: Path) -> None:
+    db = open_db()
+    fill(db)
+    for number in range(2_000):
+        db.append_message("ended", role="user", content=f"{number} " * 100)
+    other, stop = open_db(), threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            other.append_message("talk", role="user", content="more")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for number in range(5):
+            assert db.backup(copy.parent / f"{number}.db").messages > 2_000
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_earlier_backup_is_replaced_and_keeps_no_blobs_of_its_own(db: SessionDB, copy: Path) -> None:
+    blob = fill(db)
+    db.backup(copy)
+    db.delete_conversation("branch")
+    db.delete_conversation("talk")
+    db.scrub()
+    report = db.backup(copy)
+    assert (report.conversations, report.blobs) == (1, 0)
+    assert not any(path.is_file() for path in Path(f"{copy}.blobs").rglob("*")), blob
+
+
+@pytest.mark.parametrize("what", ["text", "a database", "a store", "a used backup", "a folder", "an empty file"])
+def test_what_is_no_backup_is_not_overwritten(open_db: Open, copy: Path, what: str) -> None:
+    db = open_db()
+    fill(db)
+    copy.parent.mkdir(mode=0o700)
+    if what == "text":
+        copy.write_text("precious")
+    elif what == "an empty file":
+        copy.touch()
+    elif what == "a folder":
+        copy.mkdir()
+    elif what == "a database":
+        apsw.Connection(str(copy)).execute("CREATE TABLE meta (key, value); INSERT INTO meta VALUES (1, 2)")
+    else:
+        if what == "a used backup":
+            db.backup(copy)
+        SessionDB(copy).close()
+    before = copy.read_bytes() if copy.is_file() else None
+    with pytest.raises(errors.NotABackup):
+        db.backup(copy)
+    assert (copy.read_bytes() if copy.is_file() else None) == before
+    assert [path.name for path in copy.parent.iterdir() if "draft" in path.name] == []
+
+
+def test_anything_but_a_database_in_use_is_overwritten_when_that_is_asked_for(open_db: Open, copy: Path) -> None:
+    db = open_db()
+    fill(db)
+    copy.parent.mkdir(mode=0o700)
+    copy.write_text("not so precious")
+    assert db.backup(copy, overwrite=True).conversations == 3
+    used = open_db(str(copy.parent / "used.db"))
+    with pytest.raises(errors.NotABackup):
+        db.backup(copy.parent / "used.db", overwrite=True)
+    assert used.fsck().ok
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm", ".queue", ".search", ".blobs/x"])
+def test_store_is_never_its_own_backup(open_db: Open, tmp_path: Path, suffix: str) -> None:
+    db = open_db()
+    fill(db)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "store.db")
+    for target in (f"{tmp_path}/store.db{suffix}", f"{link}{suffix}" if not suffix else f"{tmp_path}/store.db"):
+        with pytest.raises(errors.NotABackup):
+            db.backup(target, overwrite=True)
+    assert db.backup(f"{tmp_path}/store.db.bak").conversations == 3
+
+
+@pytest.mark.parametrize("path", [None, 5, "", b"x", "a\0b", ["x"]])
+def test_backup_and_restore_need_a_path(db: SessionDB, path: object) -> None:
+    for call in (db.backup, db.restore, db.backup_if_due):
+        with pytest.raises(errors.OutOfRange):
+            call(path)
+
+
+def test_folder_others_may_write_to_is_refused(db: SessionDB, tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o777)
+    with pytest.raises(errors.StoreUnusable):
+        db.backup(tmp_path / "shared" / "copy.db")
+    assert os.listdir(tmp_path / "shared") == []
+
+
+def test_damaged_store_gets_no_backup_and_the_earlier_one_stays(tmp_path: Path, copy: Path) -> None:
+    with SessionDB(tmp_path / "store.db") as db:
+        fill(db)
+        db.backup(copy)
+        before = copy.read_bytes()
+        db.driver._writer.execute(
+            "DROP TRIGGER message_is_only_redacted; UPDATE messages SET body = '{}' WHERE seq = 1"
+        )
+        with pytest.raises(errors.CopyDamaged) as refusal:
+            db.backup(copy)
+    assert "P1" in refusal.value.problems[-1] or "P1" in str(refusal.value.problems)
+    assert copy.read_bytes() == before
+    assert sorted(os.listdir(copy.parent)) == ["copy.db", "copy.db.blobs"]
+
+
+def test_lost_attachment_is_named_and_hinders_no_backup(tmp_path: Path, copy: Path) -> None:
+    with SessionDB(tmp_path / "store.db") as db:
+        blob = fill(db)
+        os.unlink(db._shelf.path(blob.digest))
+        assert db.backup(copy).lost_blobs == (blob.digest,)
+
+
+def test_progress_is_told(db: SessionDB, copy: Path) -> None:
+    fill(db)
+    told: list[tuple[int, int]] = []
+    db.backup(copy, progress=lambda done, total: told.append((done, total)))
+    db.restore(copy, progress=lambda done, total: told.append((done, total)))
+    assert all(0 < done <= total for done, total in told)
+    assert len(told) >= 2
+
+
+# --- going back to one ---------------------------------------------------------------------------------------
+
+
+def test_restore_brings_everything_back(db: SessionDB, copy: Path) -> None:
+    blob = fill(db)
+    before = content(db)
+    db.backup(copy)
+    steps.say(db, "talk", "after the backup")
+    steps.begin(db, "later", "z")
+    db.delete_conversation("ended")
+    db.redact("talk", 1)
+    report = db.restore(copy)
+    assert content(db) == before
+    assert (report.conversations, report.generation, report.brought_back) == (3, 2, ("ended",))
+    assert db.get_session("later") is None
+    with db.open_blob(blob.digest) as file:
+        assert file.read() == b"picture"
+    assert steps.say(db, "talk", "and on")[0].seq == 8
+
+
+def test_attachment_that_is_gone_comes_back(db: SessionDB, copy: Path) -> None:
+    blob = fill(db)
+    db.backup(copy)
+    for name in ("branch", "talk"):
+        db.delete_conversation(name)
+    db.scrub()
+    assert db.restore(copy).lost_blobs == ()
+    with db.open_blob(blob.digest) as file:
+        assert file.read() == b"picture"
+
+
+def test_restore_into_a_new_store(open_db: Open, copy: Path) -> None:
+    db = open_db()
+    fill(db)
+    db.backup(copy)
+    for name in ("other.db", ":memory:"):
+        other = open_db(name)
+        other.restore(copy)
+        assert content(other) == content(db)
+
+
+def test_stale_leases_and_snapshots_are_refused(db: SessionDB, copy: Path) -> None:
+    fill(db)
+    held = [db.acquire_lease("talk", purpose, "me") for purpose in ("turn", "compact")]
+    db.backup(copy)
+    held += [db.acquire_lease("talk", "turn", "me"), db.acquire_lease("branch", "turn", "me")]
+    works = [db.snapshot("talk")]
+    db.restore(copy)
+    works.append(held[1].snapshot)
+    assert db.leases() == []
+    before = content(db)
+    for lease in held:
+        with pytest.raises(errors.LeaseLost):
+            db.append_message(lease.conversation_id, role="user", content="stale", lease=lease)
+        with pytest.raises(errors.LeaseLost):
+            db.renew_lease(lease)
+        assert not db.release_lease(lease)
+    with pytest.raises(errors.LeaseLost):
+        db.commit_compaction(held[1], summary="stale", cut_seq=4)
+    for work in works:
+        with pytest.raises(errors.Superseded):
+            db.commit_compaction(work, summary="stale", cut_seq=4)
+    with pytest.raises(errors.RouteMoved):
+        db.bind_route("chat", None, version=1)
+    assert content(db) == before
+
+
+def test_counters_never_come_again_whichever_backup_follows_which(db: SessionDB, copy: Path) -> None:
+    steps.begin(db, "talk", "a")
+    without = copy.parent / "without.db"
+    db.backup(copy)
+    seen: set[tuple[int, int]] = set()
+
+    def work() -> None:
+        for _ in range(3):
+            db.hide("talk", 1)
+            lease = db.acquire_lease("talk", "turn", "me")
+            assert (lease.snapshot.epoch, lease.token) not in seen
+            assert all(lease.snapshot.epoch > epoch and lease.token > token for epoch, token in seen)
+            seen.add((lease.snapshot.epoch, lease.token))
+
+    work()
+    db.delete_conversation("talk")
+    db.backup(without)
+    for path in (copy, without, copy, copy):
+        db.restore(path)
+        if path == copy:
+            work()
+
+
+def test_two_stores_from_one_backup_count_apart(open_db: Open, copy: Path) -> None:
+    db = open_db()
+    steps.begin(db, "talk", "a")
+    db.backup(copy)
+    epochs = set()
+    for number in range(3):
+        other = open_db(f"{number}.db")
+        other.restore(copy)
+        epochs.add(other.conversation("talk").epoch)
+    assert len(epochs) == 3
+
+
+def test_deleted_ids_that_the_backup_does_not_have_stay_deleted(db: SessionDB, copy: Path) -> None:
+    fill(db)
+    db.backup(copy)
+    steps.begin(db, "later", "z")
+    db.delete_conversation("later")
+    db.restore(copy)
+    for name in ("later", "gone"):
+        with pytest.raises(errors.ConversationDeleted):
+            db.create_session(name, source="test")
+
+
+def test_other_processes_see_the_restored_content_in_the_files_they_have(open_db: Open, copy: Path) -> None:
+    db, other = open_db(), open_db()
+    fill(db)
+    db.backup(copy)
+    steps.say(other, "talk", "later")
+    inodes = [os.stat(f"{db.driver.path}{suffix}").st_ino for suffix in ("", "-wal")]
+    db.restore(copy)
+    assert content(other) == content(db)
+    steps.say(other, "talk", "next")
+    assert db.transcript("talk")[-1].content == "next"
+    assert [os.stat(f"{db.driver.path}{suffix}").st_ino for suffix in ("", "-wal")] == inodes
+
+
+def test_snapshot_that_is_being_read_stays_whole(open_db: Open, copy: Path) -> None:
+    db, other = open_db(), open_db()
+    fill(db)
+    db.backup(copy)
+    steps.begin(db, "later", "z")
+
+    def read(tx: object) -> None:
+        before = tx.all("fsck_conversations")
+        db.restore(copy)
+        assert tx.all("fsck_conversations") == before
+
+    other.driver.read(read)
+    assert other.get_session("later") is None
+
+
+def test_search_follows_the_restored_content(open_db: Open, copy: Path) -> None:
+    db, other = open_db(), open_db()
+    steps.begin(db, "talk", "an elephant")
+    db.backup(copy)
+    db.delete_conversation("talk")
+    steps.begin(db, "new", "a giraffe")
+    assert db.search("giraffe")
+    assert other.search("giraffe")
+    db.restore(copy)
+    for each in (db, other):
+        assert [hit.session_id for hit in each.search("elephant")] == ["talk"]
+        assert each.search("giraffe") == []
+
+
+@pytest.mark.parametrize(
+    "how", ["a flipped byte", "half of it", "text", "another program's", "nothing", "a changed row"]
+)
+def test_damaged_backup_changes_nothing(open_db: Open, copy: Path, how: str) -> None:
+    db = open_db()
+    fill(db)
+    db.backup(copy)
+    steps.say(db, "talk", "after")
+    data = copy.read_bytes()
+    if how == "a flipped byte":
+        at = data.index(b'{"content":"b"}') + 12
+        copy.write_bytes(data[:at] + b"?" + data[at + 1 :])
+    elif how == "half of it":
+        copy.write_bytes(data[: len(data) // 8192 * 4096])
+    elif how == "text":
+        copy.write_text("not a database " * 100)
+    elif how == "nothing":
+        copy.unlink()
+    elif how == "a changed row":
+        apsw.Connection(str(copy)).execute(
+            "DROP TRIGGER session_is_not_deleted; DELETE FROM sessions WHERE ordinal = 1"
+        )
+    else:
+        copy.unlink()
+        apsw.Connection(str(copy)).execute("CREATE TABLE t (x)")
+    with steps.nothing_changes(db), pytest.raises(errors.StoreError):
+        db.restore(copy)
+    assert not [name for name in os.listdir(Path(db.driver.path).parent) if "draft" in name]
+
+
+def test_restore_is_refused_from_the_store_itself(open_db: Open) -> None:
+    db = open_db()
+    fill(db)
+    with pytest.raises(errors.NotABackup):
+        db.restore(db.driver.path)
+
+
+def test_nothing_is_written_between_the_last_look_and_the_replacement(open_db: Open, copy: Path) -> None:
+    """A message acknowledged while the content is replaced would be lost without anybody knowing."""
+    db, other = open_db(), open_db()
+    fill(db)
+    db.backup(copy)
+    outcomes: list[object] = []
+
+    def write() -> None:
+        outcomes.append(other.append_message("talk", role="user", content="during", uid="during"))
+
+    writer = threading.Thread(target=write)
+    points.hook = lambda point: writer.start() if point == "restore.finished" else None
+    try:
+        db.restore(copy)
+    finally:
+        points.hook = None
+        writer.join()
+    assert [message.uid for message in db.transcript("talk")][-1] == "during"
+    assert len(outcomes) == 1
+
+
+def test_backup_of_an_older_schema_is_brought_up(open_db: Open, copy: Path) -> None:
+    db = open_db()
+    fill(db)
+    db.backup(copy)
+    old = apsw.Connection(str(copy))
+    old.execute("DROP TABLE blobs; UPDATE meta SET value = '1' WHERE key = 'schema_revision'")
+    old.close()
+    db.restore(copy)
+    db.put_blob(b"picture")
+
+
+def test_backup_of_a_newer_schema_is_refused(open_db: Open, copy: Path) -> None:
+    db = open_db()
+    fill(db)
+    db.backup(copy)
+    newer = apsw.Connection(str(copy))
+    newer.pragma("user_version", 99)
+    newer.close()
+    with steps.nothing_changes(db), pytest.raises(errors.SchemaTooNew):
+        db.restore(copy)
+
+
+# --- on a schedule -------------------------------------------------------------------------------------------
+
+
+def scheduled(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.db")) if folder.exists() else []
+
+
+def test_backup_is_made_when_it_is_due(open_db: Open, clock: steps.Clock, tmp_path: Path) -> None:
+    db, folder = open_db(), tmp_path / "backups"
+    fill(db)
+    assert db.backup_if_due(folder, every_hours=24, keep=3) is not None
+    for hours, due in ((23, False), (1, True), (1, False), (100, True)):
+        clock.advance(hours * 3600)
+        assert (db.backup_if_due(folder, every_hours=24, keep=3) is not None) == due
+    assert len(scheduled(folder)) == 3
+
+
+def test_only_the_newest_stay_and_other_files_are_left_alone(open_db: Open, clock: steps.Clock, tmp_path: Path) -> None:
+    db, folder = open_db(), tmp_path / "backups"
+    blob = fill(db)
+    db.backup(folder / "by-hand.db")
+    (folder / "store-notes.db").write_text("precious")
+    for _ in range(4):
+        report = db.backup_if_due(folder, every_hours=24, keep=2)
+        clock.advance(86_400)
+    assert len(scheduled(folder)) == 4
+    assert report is not None
+    assert Path(report.path).name in scheduled(folder)
+    kept = [path for path in folder.rglob(blob.digest[2:]) if "by-hand" not in str(path)]
+    assert len(kept) == 2
+    assert kept[0].samefile(kept[1])  # an attachment that did not change takes its room once
+    assert not kept[0].samefile(db._shelf.path(blob.digest))
+
+
+def test_of_several_one_makes_it(open_db: Open, tmp_path: Path) -> None:
+    db, other = open_db(), open_db()
+    fill(db)
+    made = steps.at_once(*(lambda each=each: each.backup_if_due(tmp_path / "b", 24) for each in (db, other, db, other)))
+    assert sum(report is not None for report in made) == 1
+
+
+def test_failed_attempt_is_made_again(open_db: Open, tmp_path: Path) -> None:
+    db = open_db()
+    (tmp_path / "file").touch()
+    for _ in range(2):
+        with pytest.raises(errors.StoreUnusable):
+            db.backup_if_due(tmp_path / "file" / "b")
+    assert db.backup_if_due(tmp_path / "b") is not None
+
+
+@pytest.mark.parametrize(("every", "keep"), [(0, 1), (-1, 1), ("1", 1), (True, 1), (1, 0), (1, 1.5), (1, True)])
+def test_schedule_of_nonsense_is_refused(db: SessionDB, tmp_path: Path, every: object, keep: object) -> None:
+    with pytest.raises(errors.OutOfRange):
+        db.backup_if_due(tmp_path / "b", every, keep)
+    assert not (tmp_path / "b").exists()

@@ -1,0 +1,123 @@
+"""The index file: damaged, missing, locked or foreign, it never stops a write and heals itself."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast import SessionDB
+
+SIDE = ("", "-wal", "-shm", ".queue")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """A store with one message, indexed and closed."""
+    target = str(tmp_path / "store.db")
+    with SessionDB(target) as db:
+        chat = db.create_session("c", source="test").id
+        db.append_message(chat, role="user", content="the heron stands still")
+        assert db.search("heron")
+    return target
+
+
+def _still_works(path: str) -> None:
+    with SessionDB(path) as db:
+        db.append_message("c", role="user", content="a second heron")
+        assert sorted(hit.seq for hit in db.search("heron")) == [1, 2]
+        assert db.fsck().ok
+
+
+@pytest.mark.parametrize("garbage", [b"", b"not a database" * 300, os.urandom(8192)])
+def test_a_damaged_index_is_made_again(path: str, garbage: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    Path(path + ".search").write_bytes(garbage)
+    with caplog.at_level(logging.WARNING):
+        _still_works(path)
+
+
+@pytest.mark.parametrize("offset", range(0, 40_000, 1_999))
+def test_a_page_of_the_index_overwritten_is_no_hindrance(path: str, offset: int) -> None:
+    side = Path(path + ".search")
+    content = bytearray(side.read_bytes())
+    place = offset % len(content)
+    content[place : place + 200] = b"\xa5" * len(content[place : place + 200])
+    side.write_bytes(content)
+    with SessionDB(path) as db:
+        db.append_message("c", role="user", content="a second heron")
+        db.rebuild_search()
+        assert sorted(hit.seq for hit in db.search("heron")) == [1, 2]
+
+
+def test_a_missing_index_is_made_again(path: str) -> None:
+    for suffix in SIDE:
+        Path(path + ".search" + suffix).unlink(missing_ok=True)
+    _still_works(path)
+
+
+def test_an_index_removed_while_open_is_made_again(path: str) -> None:
+    with SessionDB(path) as db:
+        assert db.search("heron")
+        for suffix in SIDE:
+            Path(path + ".search" + suffix).unlink(missing_ok=True)
+        db.append_message("c", role="user", content="a second heron")
+        assert sorted(hit.seq for hit in db.search("heron")) == [1, 2]
+
+
+def test_an_index_of_another_store_is_not_believed(path: str, tmp_path: Path) -> None:
+    other = str(tmp_path / "other.db")
+    with SessionDB(other) as db:
+        db.create_session("z", source="test")
+        db.append_message("z", role="user", content="the bittern booms")
+        assert db.search("bittern")
+    os.replace(other + ".search", path + ".search")
+    _still_works(path)
+    with SessionDB(path) as db:
+        assert db.search("bittern") == []
+
+
+LOCKER = """
+import apsw, sys
+connection = apsw.Connection(sys.argv[1])
+connection.execute("BEGIN IMMEDIATE")
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_locked_index_stops_neither_a_write_nor_a_search(path: str) -> None:
+    command = [sys.executable, "-c", LOCKER, path + ".search"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as locker:
+        assert locker.stdout is not None
+        assert locker.stdout.readline() == "locked\n"
+        with SessionDB(path) as db:
+            db.append_message("c", role="user", content="a second heron")
+            assert [hit.seq for hit in db.search("heron")] == [1]
+        locker.communicate("")
+    with SessionDB(path) as db:
+        assert sorted(hit.seq for hit in db.search("heron")) == [1, 2]
+
+
+def test_a_store_nobody_searched_has_no_index(tmp_path: Path) -> None:
+    with SessionDB(tmp_path / "store.db") as db:
+        db.create_session("c", source="test")
+        db.append_message("c", role="user", content="text")
+        db.redact("c", 1)
+        db.delete_conversation("c")
+    assert not list(tmp_path.glob("*.search*"))
+
+
+def test_facts_tell_how_far_the_index_is_and_what_is_wrong_with_it(path: str, tmp_path: Path) -> None:
+    with SessionDB(path) as db:
+        assert db.search_facts() == {"exists": True, "behind": 0, "complaints": []}
+        db.append_message("c", role="user", content="more")
+        assert db.search_facts()["behind"] == 1
+    Path(path + ".search").write_bytes(b"garbage" * 1000)
+    with SessionDB(path) as db:
+        assert db.search_facts()["complaints"]
+    with SessionDB(tmp_path / "fresh.db") as db:
+        assert db.search_facts()["exists"] is False

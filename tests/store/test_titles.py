@@ -1,0 +1,69 @@
+"""Titles: for any text, what is kept can be read, compared and typed again."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import errors
+from holdfast.store import titles
+
+
+def cleaned(text: str) -> str | None:
+    try:
+        return titles.clean(text)
+    except errors.TitleInvalid:
+        return None
+
+
+# Many of the characters that titles must not have, among those they may.
+texts = st.text(st.characters() | st.sampled_from("ab \t\n\0\u200b\u200d\u202e\u2028\xa0\u3000\ud800\ue000\U000e0001"))
+
+
+@given(texts)
+def test_for_any_text_cleaning_again_changes_nothing(text: str) -> None:
+    kept = cleaned(text)
+    assert kept is None or titles.clean(kept) == kept
+
+
+@given(texts)
+def test_for_any_text_nothing_unseen_is_kept(text: str) -> None:
+    kept = cleaned(text) or "x"
+    assert kept.isprintable()
+    assert not {unicodedata.category(character) for character in kept} & {"Cc", "Cf", "Cs", "Co", "Cn"}
+    assert (kept, kept.split(" ")) == (kept.strip(), kept.split())
+    assert 1 <= len(kept) <= titles.MAX_TITLE
+
+
+@given(texts)
+def test_for_any_text_what_can_be_seen_is_kept_in_its_order(text: str) -> None:
+    seen = [one for one in text if one.isprintable() and not one.isspace()]
+    kept = cleaned(text)
+    assert kept is None or [one for one in kept if one != " "] == seen
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("plan", "plan"),
+        ("  my\t\n plan  ", "my plan"),
+        ("my\u2003plan", "my plan"),
+        ("a\0b", "ab"),
+        ("zero\u200bwidth", "zerowidth"),
+        ("\u202egnp.exe", "gnp.exe"),
+        ("\ufefftitle", "title"),
+        ("x" * 100, "x" * 100),
+        (" " * 9000 + "x", "x"),
+    ],
+)
+def test_title_is_kept_as_people_see_it(text: str, kept: str) -> None:
+    assert titles.clean(text) == kept
+
+
+@pytest.mark.parametrize("text", ["", " \t\n", "\u200b\u200b", "\0", "\ud800", "x" * 101, "x" * 10_001, " " * 10_001])
+def test_title_nobody_could_read_is_refused(text: str) -> None:
+    with pytest.raises(errors.TitleInvalid):
+        titles.clean(text)
