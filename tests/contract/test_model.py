@@ -400,5 +400,5 @@ class Store(stateful.RuleBasedStateMachine):
 
 TestStore = Store.TestCase
 TestStore.settings = hypothesis.settings(
-    hypothesis.settings(), max_examples=hypothesis.settings().max_examples * 5, stateful_step_count=40
+    hypothesis.settings(), max_examples=hypothesis.settings().max_examples * 4, stateful_step_count=40
 )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
+import msgspec
 import pytest
 
 from holdfast.store import holders
@@ -19,3 +22,82 @@ def test_where_signal_0_is_no_question_no_process_is_asked(monkeypatch: pytest.M
     monkeypatch.undo()
     assert not dead
     assert sent == []
+
+
+# --- life and death --------------------------------------------------------------------------------------
+
+
+def test_this_process_is_alive() -> None:
+    assert not holders.this_process("me").is_dead()
+
+
+def holder_of(process: subprocess.Popen[bytes]) -> holders.Holder:
+    return msgspec.structs.replace(holders.this_process("it"), pid=process.pid, started=holders._started(process.pid))
+
+
+def test_process_that_ended_is_dead_before_and_after_it_is_buried() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        holder = holder_of(process)
+        assert not holder.is_dead()
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert holder.is_dead()
+        process.wait()
+        assert holder.is_dead()
+
+
+def test_another_process_with_the_same_number_is_another_process() -> None:
+    assert msgspec.structs.replace(holders.this_process("me"), started="1").is_dead()
+
+
+@pytest.mark.parametrize("elsewhere", [{"host": "other/boot"}, {"namespace": "pid:[1]"}, {"host": ""}])
+def test_process_that_cannot_be_seen_from_here_is_never_called_dead(elsewhere: dict[str, str]) -> None:
+    gone = msgspec.structs.replace(holders.this_process("it"), pid=2**22 + 1, started="1")
+    assert gone.is_dead()
+    assert not msgspec.structs.replace(gone, **elsewhere).is_dead()
+
+
+# --- names -----------------------------------------------------------------------------------------------
+
+
+def test_holder_comes_back_from_its_text() -> None:
+    holder = holders.this_process('a "name" ü')
+    assert holders.decode(holders.encode(holder)) == holder
+
+
+def test_holder_goes_by_the_name_it_was_given_or_by_one_nobody_has() -> None:
+    assert holders.this_process("me").name == "me"
+    assert len({holders.this_process(None).name for _ in range(50)}) == 50
+
+
+@pytest.mark.parametrize("text", ["", "pid 42", "{}", "[]", "null", '{"name": 5}', "{", "x" * 1000])
+def test_holder_written_by_something_else_has_a_name_and_is_not_called_dead(text: str) -> None:
+    holder = holders.decode(text)
+    assert holder.name == text[:100]
+    assert not holder.is_dead()
+
+
+# --- clocks ----------------------------------------------------------------------------------------------
+
+
+def test_clock_that_was_given_serves_leases_too() -> None:
+    timeline = holders.timeline(lambda: 100.0)
+    assert (timeline.boot, timeline.now) == (holders.UNIX, 100.0)
+    assert (timeline.left(holders.UNIX, 130.0), timeline.left(holders.UNIX, 90.0)) == (30.0, -10.0)
+
+
+def test_machine_clock_names_the_boot_it_counts_from() -> None:
+    timeline = holders.timeline(None)
+    assert (timeline.boot, timeline.now) == (holders.boot_id(), timeline.machine)
+    assert timeline.left(holders.boot_id(), timeline.machine + 30) == pytest.approx(30)
+
+
+def test_lease_of_another_boot_is_over() -> None:
+    for timeline in (holders.timeline(None), holders.timeline(lambda: 100.0)):
+        assert timeline.left("another boot", timeline.machine + 1e9) <= 0
+
+
+def test_either_clock_reads_what_the_other_wrote() -> None:
+    machine, given = holders.timeline(None), holders.timeline(lambda: 100.0)
+    assert given.left(machine.boot, given.machine + 30) == pytest.approx(30)
+    assert machine.left(given.boot, machine.unix + 30) == pytest.approx(30)

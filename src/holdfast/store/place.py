@@ -13,6 +13,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterable
+from typing import Any
 
 from holdfast import errors
 
@@ -121,3 +122,12 @@ def from_mount(text: str, folder: str) -> str:
 
 def _within(folder: str, point: str) -> bool:
     return folder == point or folder.startswith(point.rstrip("/") + "/")
+
+
+def size_and_mode(path: str) -> dict[str, Any] | None:
+    """Of a file that may not be there."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return {"bytes": found.st_size, "mode": f"{found.st_mode & 0o7777:04o}"}

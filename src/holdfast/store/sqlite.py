@@ -432,7 +432,7 @@ class SqliteDriver(whole.Whole):
             }
         if not self.memory:
             facts["filesystem"] = place.filesystem(os.path.realpath(os.path.dirname(self.path) or "."))
-            facts["files"] = {suffix or "main": _size_and_mode(self.path + suffix) for suffix in _FILES}
+            facts["files"] = {suffix or "main": place.size_and_mode(self.path + suffix) for suffix in _FILES}
         return facts
 
     def complaints(self) -> list[str]:
@@ -448,14 +448,6 @@ class SqliteDriver(whole.Whole):
 
 
 _FILES = ("", "-wal", "-shm", ".queue")
-
-
-def _size_and_mode(path: str) -> dict[str, Any] | None:
-    try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        return None
-    return {"bytes": found.st_size, "mode": f"{found.st_mode & 0o7777:04o}"}
 
 
 @contextlib.contextmanager

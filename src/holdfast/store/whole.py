@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from holdfast import errors
-from holdfast.store import points, port, reconcile
+from holdfast.store import durable, points, port, reconcile
 
 T = TypeVar("T")
 
@@ -27,6 +27,7 @@ class Whole:
     memory: bool
     _writer: Any
     _tx: Any
+    _log: durable.Log | None
     _writing: threading.RLock
     _write_timeout: float
     _check_usable: Callable[[], None]
@@ -68,6 +69,8 @@ class Whole:
             self._in_line(lambda: self._replace(path, finish, progress))
             # SQLite has told everybody to read the schema again; the note of what was read is written anew.
             self._prepare_schema()
+            if self._log is not None:
+                self._log.sync()
 
     def _replace(self, path: str, finish: Callable[[port.Tx, port.Tx], object], progress: port.Progress | None) -> None:
         with contextlib.closing(self._elsewhere(path)) as source:

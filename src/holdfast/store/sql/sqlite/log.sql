@@ -15,10 +15,6 @@ SELECT seq, uid, session, role, at, body FROM messages
  WHERE id > (:conversation << 32) + :after AND id <= (:conversation << 32) + :upto
  ORDER BY id;
 
--- name: message_at
--- One message.
-SELECT seq, uid, session, role, at, body FROM messages WHERE id = (:conversation << 32) + :seq;
-
 -- name: message_redact
 -- The body of a message goes; its place stays.
 UPDATE messages SET body = '', digest = :digest, redacted_at = :at

@@ -1,0 +1,77 @@
+"""Named queries: read from their files, all of them used, none of them missing."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from holdfast.store import queries
+
+STORE = Path(str(resources.files("holdfast.store")))
+DIALECTS = sorted(folder.name for folder in (STORE / "sql").iterdir() if folder.is_dir())
+
+
+def defined() -> set[str]:
+    return {name for dialect in DIALECTS for name in queries.load(dialect)}
+
+
+def trees() -> Iterator[ast.AST]:
+    for file in sorted(STORE.rglob("*.py")):
+        yield ast.parse(file.read_text("utf-8"))
+
+
+def texts(node: ast.AST) -> set[str]:
+    return {part.value for part in ast.walk(node) if isinstance(part, ast.Constant) and isinstance(part.value, str)}
+
+
+def asked_for() -> set[str]:
+    """What stands, as text, where a transaction is asked for a query by its name."""
+    found: set[str] = set()
+    for node in (node for tree in trees() for node in ast.walk(tree)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+            asked, whom = node.func, node.func.value
+            if asked.attr in ("one", "all", "run") and isinstance(whom, ast.Name) and whom.id == "tx":
+                found |= texts(node.args[0])
+    return found
+
+
+def test_every_query_that_is_asked_for_exists() -> None:
+    asked = asked_for()
+    assert len(asked) > 40
+    assert asked - defined() == set()
+
+
+def test_every_query_that_exists_is_asked_for() -> None:
+    mentioned = {text for tree in trees() for text in texts(tree)}
+    assert defined() - mentioned == set()
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_every_query_is_one_statement(dialect: str) -> None:
+    for name, sql in queries.load(dialect).items():
+        assert sql, name
+        assert ";" not in sql, name
+
+
+def test_file_is_read_as_names_and_their_sql() -> None:
+    text = (
+        "-- A remark about the file.\n\n-- name: one\n-- What it is for.\nSELECT 1;\n\n"
+        "-- name: two, three\nSELECT 2\n  FROM x -- not a remark of its own line\n WHERE y;\n"
+    )
+    assert queries.parse(text) == [
+        (["one"], "SELECT 1"),
+        (["two", "three"], "SELECT 2\n  FROM x -- not a remark of its own line\n WHERE y"),
+    ]
+
+
+def test_file_without_names_has_no_queries() -> None:
+    assert queries.parse("SELECT 1;\n") == []
+
+
+def test_schema_is_no_query() -> None:
+    assert "CREATE TABLE conversations" in queries.schema("sqlite")
+    assert not any("CREATE TABLE" in sql for sql in queries.load("sqlite").values())

@@ -1,0 +1,378 @@
+"""The SQLite driver: what it opens, what it refuses untouched, and that an acknowledged write is where it should be."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from holdfast import SessionDB, errors
+from holdfast.store import points, reconcile, sqlite
+from tests.contract import steps
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+@pytest.fixture
+def db(path: Path) -> Iterator[SessionDB]:
+    with SessionDB(path, durability="process-crash", write_timeout=5) as opened:
+        steps.begin(opened, "talk", "a")
+        yield opened
+
+
+def raw(path: Path, sql: str) -> list[tuple[object, ...]]:
+    """Another program at work on the file, while no SessionDB has it open."""
+    connection = apsw.Connection(str(path))
+    try:
+        return connection.execute(sql).fetchall()
+    finally:
+        connection.close()
+
+
+def as_found(path: Path) -> list[str]:
+    """The texts a fresh process finds in the file that is at the path now."""
+    script = (
+        "import sys; from holdfast import SessionDB\n"
+        "for m in SessionDB(sys.argv[1]).transcript('talk'): print(m.content)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+# --- what is opened --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["3.7.0", "3.40.1", "3.51.2", "3.9"])
+def test_sqlite_that_can_corrupt_a_wal_is_refused(path: Path, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: version)
+    with pytest.raises(errors.StoreUnusable, match=r"3\.51\.3"):
+        SessionDB(path)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("version", ["3.51.3", "3.52.0", "3.100.0", "4.0.0"])
+def test_sqlite_that_cannot_is_accepted(version: str) -> None:
+    sqlite._check_version(version)
+
+
+@pytest.mark.parametrize("journal", ["delete", "wal"])
+@pytest.mark.parametrize("application", [0, 42])
+def test_database_of_another_program_is_refused_and_left_as_it_is(path: Path, journal: str, application: int) -> None:
+    raw(path, f"PRAGMA journal_mode = {journal}")
+    raw(path, f"PRAGMA application_id = {application}; CREATE TABLE theirs (x)")
+    path.chmod(0o644)
+    before = path.read_bytes()
+    with pytest.raises(errors.StoreUnusable, match="another program"):
+        SessionDB(path)
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (before, 0o644)
+
+
+@pytest.mark.parametrize("content", [b"not a database, but quite long enough to be one" * 40, os.urandom(8192)])
+def test_file_that_is_no_database_is_refused_and_left_as_it_is(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(errors.StoreCorrupt):
+        SessionDB(path)
+    assert path.read_bytes() == content
+
+
+def test_empty_file_becomes_a_store(path: Path) -> None:
+    path.touch()
+    with SessionDB(path) as db:
+        steps.begin(db, "talk", "a")
+    assert as_found(path) == ["a"]
+
+
+def test_newer_schema_is_refused_naming_both_versions(path: Path) -> None:
+    SessionDB(path).close()
+    known = reconcile.PLAN.format
+    raw(path, f"PRAGMA user_version = {known + 1}")
+    with pytest.raises(errors.SchemaTooNew) as refusal:
+        SessionDB(path)
+    assert (refusal.value.found, refusal.value.known) == (known + 1, known)
+    assert raw(path, "PRAGMA user_version") == [(known + 1,)]
+
+
+def test_refused_file_leaves_no_descriptor_open(path: Path) -> None:
+    raw(path, "CREATE TABLE theirs (x)")
+
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+
+    before = descriptors()
+    for _ in range(5):
+        with pytest.raises(errors.StoreUnusable):
+            SessionDB(path)
+    assert descriptors() <= before + 1
+
+
+def test_many_may_open_a_store_that_is_just_being_made(tmp_path: Path) -> None:
+    for number in range(12):
+        path = tmp_path / f"{number}.db"
+        opened = steps.at_once(*[lambda path=path: SessionDB(path, durability="process-crash")] * 4)
+        assert [type(each).__name__ for each in opened] == ["SessionDB"] * 4
+        for each in opened:
+            each.close()
+
+
+def test_guards_are_on_in_every_connection(db: SessionDB) -> None:
+    db.context("talk")
+    connections = [db.driver._writer, *(tx.connection for _, tx in db.driver._idle)]
+    assert len(connections) == 2
+    for connection in connections:
+        assert (connection.pragma("foreign_keys"), connection.pragma("recursive_triggers")) == (1, 1)
+        assert connection.pragma("journal_mode") == "wal"
+
+
+def test_history_is_not_rewritten_by_replacing_rows(db: SessionDB) -> None:
+    with pytest.raises(apsw.ConstraintError):
+        db.driver._writer.execute("INSERT OR REPLACE INTO messages SELECT * FROM messages")
+    assert steps.seen(db, "talk") == ["a"]
+
+
+def test_link_and_file_are_one_store(path: Path, tmp_path: Path, db: SessionDB) -> None:
+    link = tmp_path / "elsewhere" / "link.db"
+    link.parent.mkdir(mode=0o700)
+    link.symlink_to(path)
+    with SessionDB(link, durability="process-crash") as linked:
+        steps.say(linked, "talk", "b")
+        assert linked.driver.path == str(path)
+        assert linked.driver._files_now() != ()
+    assert steps.seen(db, "talk") == ["a", "b"]
+    assert [file.name for file in link.parent.iterdir()] == ["link.db"]
+
+
+READ_ONLY = """
+import sys
+from holdfast import SessionDB, errors
+try:
+    SessionDB(sys.argv[1])
+except errors.StoreUnusable as error:
+    print("refused")
+"""
+
+
+def test_directory_that_cannot_be_written_is_refused() -> None:
+    # Modes mean nothing to root, so the attempt is made as nobody.
+    identity = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "closed"
+        folder.mkdir()
+        if identity:
+            Path(name).chmod(0o755)
+            os.chown(folder, 65534, 65534)
+        folder.chmod(0o500)
+        done = subprocess.run(
+            [sys.executable, "-c", READ_ONLY, str(folder / "store.db")], capture_output=True, text=True, **identity
+        )
+        folder.chmod(0o700)
+        assert (done.stdout, list(folder.iterdir())) == ("refused\n", []), done.stderr
+
+
+# --- files that go away ----------------------------------------------------------------------------------
+
+
+def test_write_into_an_unlinked_wal_is_done_again(db: SessionDB, path: Path) -> None:
+    os.unlink(f"{path}-wal")
+    receipt = db.append_message("talk", role="user", content="b")
+    assert receipt.seq == 2
+    assert as_found(path) == ["a", "b"]
+    assert steps.say(db, "talk", "c")[0].seq == 3
+    assert as_found(path) == ["a", "b", "c"]
+
+
+def test_write_into_an_unlinked_file_is_not_acknowledged(db: SessionDB, path: Path) -> None:
+    os.unlink(path)
+    for _ in range(2):
+        with pytest.raises(errors.StoreMoved):
+            steps.say(db, "talk", "b")
+        with pytest.raises(errors.StoreMoved):
+            db.context("talk")
+    assert not path.exists()
+
+
+def test_file_that_comes_back_is_used_again_and_nothing_is_doubled(db: SessionDB, path: Path) -> None:
+    away = path.with_name("away.db")
+    os.rename(path, away)
+    with pytest.raises(errors.StoreMoved):
+        db.append_message("talk", role="user", content="b", uid="b")
+    os.rename(away, path)
+    db.append_message("talk", role="user", content="b", uid="b")
+    assert as_found(path) == ["a", "b"]
+
+
+def test_write_after_the_file_was_replaced_is_in_the_new_one(db: SessionDB, path: Path) -> None:
+    other = path.with_name("other.db")
+    with SessionDB(other) as another:
+        steps.begin(another, "talk", "other")
+    os.replace(other, path)
+    receipt = db.append_message("talk", role="user", content="b")
+    assert receipt.seq == 2
+    assert as_found(path) == ["other", "b"]
+    assert steps.seen(db, "talk") == ["other", "b"]
+
+
+def test_reader_notices_that_the_file_was_replaced(db: SessionDB, path: Path) -> None:
+    other = path.with_name("other.db")
+    with SessionDB(other) as another:
+        steps.begin(another, "talk", "other")
+    os.replace(other, path)
+    assert steps.seen(db, "talk") == ["other"]
+
+
+def test_file_replaced_by_garbage_is_said_to_be_damaged(db: SessionDB, path: Path) -> None:
+    other = path.with_name("other.db")
+    other.write_bytes(b"garbage" * 2000)
+    os.replace(other, path)
+    for _ in range(2):
+        with pytest.raises(errors.StoreError):
+            steps.say(db, "talk", "b")
+
+
+# --- transactions and locks ------------------------------------------------------------------------------
+
+
+def test_foreign_writer_is_waited_for_no_longer_than_asked(path: Path) -> None:
+    with SessionDB(path, durability="process-crash", write_timeout=0.1) as db:
+        steps.begin(db, "talk", "a")
+        foreign = apsw.Connection(str(path))
+        foreign.execute("BEGIN IMMEDIATE")
+        with pytest.raises(errors.StoreBusy):
+            steps.say(db, "talk", "b")
+        foreign.execute("ROLLBACK")
+        foreign.close()
+        assert steps.say(db, "talk", "b")[0].seq == 2
+
+
+def test_thread_that_waits_for_another_thread_is_bounded_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    def hold(point: str) -> None:
+        if point == "title.begun":
+            inside.set()
+            assert go_on.wait(20)
+
+    with SessionDB(path, durability="process-crash", write_timeout=0.1) as db:
+        steps.begin(db, "talk", "a")
+        monkeypatch.setattr(points, "hook", hold)
+        holder = threading.Thread(target=lambda: db.set_session_title("talk", "t"))
+        holder.start()
+        assert inside.wait(20)
+        with pytest.raises(errors.StoreBusy):
+            steps.say(db, "talk", "b")
+        assert steps.seen(db, "talk") == ["a"]
+        go_on.set()
+        holder.join()
+        assert steps.say(db, "talk", "b")[0].seq == 2
+
+
+def test_failure_that_undid_the_whole_transaction_is_not_covered_up(db: SessionDB) -> None:
+    def step(tx: sqlite.Transaction) -> None:
+        with tx.savepoint():
+            tx.connection.execute("ROLLBACK")  # as a full disk may do
+            raise errors.StoreFull()
+
+    with pytest.raises(errors.StoreFull):
+        db.driver.write("append", step)
+    assert steps.say(db, "talk", "b")[0].seq == 2
+
+
+def test_step_that_fails_anyhow_leaves_nothing_and_the_next_goes_on(
+    db: SessionDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(point: str) -> None:
+        if point == "append.message_insert":
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(points, "hook", fail)
+    with pytest.raises(ZeroDivisionError):
+        steps.say(db, "talk", "b")
+    monkeypatch.setattr(points, "hook", None)
+    assert steps.say(db, "talk", "c")[0].seq == 2
+
+
+def test_many_threads_read_and_write_one_store(db: SessionDB) -> None:
+    def work(name: int) -> None:
+        for number in range(20):
+            steps.say(db, "talk", f"{name}.{number}")
+            seen = db.context("talk")
+            assert [message.seq for message in seen] == list(range(1, seen.last_seq + 1))
+
+    steps.at_once(*(lambda name=name: work(name) for name in range(10)))
+    assert db.conversation("talk").last_seq == 201
+    assert len(db.driver._idle) <= sqlite.READERS
+    assert db.fsck().ok
+
+
+# --- forks -----------------------------------------------------------------------------------------------
+
+FORKED = """
+import gc, os, sys
+from holdfast import SessionDB, errors
+db = SessionDB(sys.argv[1])
+db.create_session("talk", source="test")
+db.append_message("talk", role="user", content="a")
+db.context("talk")
+child = os.fork()
+if child == 0:
+    calls = [lambda: db.append_message("talk", role="user", content="x"), lambda: db.context("talk"), db.fsck, db.facts]
+    for call in calls:
+        try:
+            call()
+        except errors.StoreForked:
+            print("forked", flush=True)
+    db.close()
+    own = SessionDB(sys.argv[1])
+    own.append_message("talk", role="user", content="b")
+    own.close()
+    del db
+    gc.collect()
+    sys.exit()
+os.waitpid(child, 0)
+db.append_message("talk", role="user", content="c")
+print([m.content for m in db.context("talk")], db.fsck().ok)
+"""
+
+
+def test_connection_in_a_forked_child_is_an_error_and_the_parent_goes_on(path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FORKED, str(path)], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["forked"] * 4 + ["['a', 'b', 'c'] True"]
+    assert as_found(path) == ["a", "b", "c"]
+
+
+KILLED = """
+import os, signal, sys
+from holdfast import SessionDB
+from holdfast.store import points
+db = SessionDB(sys.argv[1])
+
+def die(point):
+    if point == "append.begun":
+        if os.fork() == 0:
+            print("alive", flush=True)
+            sys.stdin.read()
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+points.hook = die
+db.append_message("talk", role="user", content="lost")
+"""
+
+
+def test_child_of_a_killed_writer_holds_nobody_up(db: SessionDB, path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdout.readline() == "alive\n"
+        assert writer.wait() < 0
+        assert steps.say(db, "talk", "b")[0].seq == 2
+    assert steps.seen(db, "talk") == ["a", "b"]
