@@ -54,7 +54,9 @@ class Message(msgspec.Struct, frozen=True, dict=True):
         try:
             return _decode(self.body) if self.body else Body()
         except msgspec.DecodeError:
-            raise errors.StoreCorrupt(f"Message {self.seq} of {self.session_id} cannot be read.") from None
+            raise errors.StoreCorrupt(
+                f"Message {self.seq} of {self.session_id} is damaged and cannot be read. Run `holdfast doctor`."
+            ) from None
 
     @property
     def content(self) -> Content:

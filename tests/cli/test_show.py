@@ -185,4 +185,4 @@ def test_a_damaged_message_does_not_hide_the_others(holdfast: Holdfast, trip: Pa
     out = holdfast("sessions", "show", TRIP, "--db", trip).out
     assert "(This message cannot be read back. Run `holdfast doctor`.)" in out
     assert "    message 4\n" in out
-    assert "damaged" in holdfast("sessions", "show", TRIP, "--json", "--db", trip).sentence
+    assert "cannot be read" in holdfast("sessions", "show", TRIP, "--json", "--db", trip).sentence

@@ -21,7 +21,7 @@ BENEATH = apsw.vfs_names()[0]
 class Touch(NamedTuple):
     """One thing SQLite did to a file: write (with its bytes), truncate (offset is the new size), sync, delete.
 
-    The test may put in notes of its own, such as what was acknowledged when.
+    Lost is a sync that failed. The test may put in notes of its own, such as what was acknowledged when.
     """
 
     kind: str
@@ -31,7 +31,11 @@ class Touch(NamedTuple):
 
 
 class Disk(apsw.VFS):
-    """Registers itself as the default. `how`: full, torn, unsynced, kill; from touch number `at` on."""
+    """Registers itself as the default. `how`: full, torn, unsynced, kill; from touch number `at` on.
+
+    Or hole: the first sync of the log from there on fails, once, and what it should have kept is gone, though
+    whoever reads the file still sees it.
+    """
 
     def __init__(self, *, keep: bool = False) -> None:
         super().__init__("faulty", BENEATH, makedefault=True)
@@ -57,7 +61,12 @@ class Disk(apsw.VFS):
         super().xDelete(name, sync)
 
     def _synced(self, fd: int) -> None:
-        if not self.touched("sync", os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))) and self.how == "unsynced":
+        name = os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))
+        if self.how == "hole" and self.at is not None and self.count >= self.at:
+            self.mend()
+            self.touched("lost", name)
+            raise OSError(errno.EIO, "the disk of this test has a hole")
+        if not self.touched("sync", name) and self.how == "unsynced":
             raise OSError(errno.EIO, "the disk of this test does not sync")
         self._sync(fd)
 
@@ -70,7 +79,7 @@ class Disk(apsw.VFS):
         number, self.count = self.count, self.count + 1
         if self.log is not None:
             self.log.append(Touch(kind, file, offset, data))
-        if self.at is None or number < self.at:
+        if self.at is None or number < self.at or self.how == "hole":
             return True
         if self.how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)

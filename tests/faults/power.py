@@ -7,12 +7,14 @@ single sectors. From the notes every such disk can be made, and a store opened o
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast import errors
 from holdfast.store.db import SessionDB
 from tests.faults import checker, disk, zygote
 
@@ -23,6 +25,7 @@ LIFE = 4
 def live(stage: zygote.Stage) -> None:
     """A task: two short lives of a store, written down."""
     shim = disk.Disk(keep=True)
+    shim.arm(stage.args.get("hole"), "hole")
     for life in range(2):
         with stage.open(durability=stage.args["durability"]) as db:
             _converse(db, shim, life)
@@ -35,8 +38,9 @@ def _converse(db: SessionDB, shim: disk.Disk, life: int) -> None:
         db.create_session("c", source="test")
     for number in range(LIFE):
         uid = f"{life}.{number}"
-        db.append_message("c", role="user", content=f"said {uid} " * 100, uid=uid)
-        shim.note(uid)
+        with contextlib.suppress(errors.StoreError):
+            db.append_message("c", role="user", content=f"said {uid} " * 100, uid=uid)
+            shim.note(uid)
     lease = db.acquire_lease("c", "compact", "me")
     cut = lease.snapshot.last_seq - 1
     db.commit_compaction(lease, summary=checker.summarize(db.context("c"), cut), cut_seq=cut, child_id=f"c-{life}")
@@ -49,6 +53,7 @@ class Moment(NamedTuple):
     number: int
     acknowledged: list[str]
     files: dict[str, bytes]
+    certain: bool  # nothing but what was synced
 
 
 class _Files:
@@ -61,6 +66,8 @@ class _Files:
     def take(self, touch: disk.Touch) -> None:
         if touch.kind == "sync":
             self.synced[touch.file] = self._with(touch.file, self.pending.pop(touch.file, []))
+        elif touch.kind == "lost":
+            self.pending.pop(touch.file, None)
         elif touch.kind == "delete":
             self.synced.pop(touch.file, None)
             self.pending.pop(touch.file, None)
@@ -92,6 +99,12 @@ class _Files:
         return data
 
 
+def last_moment(notes: Path) -> Moment:
+    """After all of it, with what was synced alone."""
+    *_, last = (moment for moment in moments(notes, random.Random(0)) if moment.certain)
+    return last
+
+
 def moments(notes: Path, chance: random.Random) -> Iterator[Moment]:
     """After every touch of the disk, with a part of what was not synced; after every sync also without."""
     with notes.open("rb") as file:
@@ -103,5 +116,5 @@ def moments(notes: Path, chance: random.Random) -> Iterator[Moment]:
             continue
         files.take(touch)
         if touch.kind in ("sync", "delete") or log[number - 1].kind == "note":
-            yield Moment(number, list(acknowledged), files.kept(None))
-        yield Moment(number, list(acknowledged), files.kept(chance))
+            yield Moment(number, list(acknowledged), files.kept(None), certain=True)
+        yield Moment(number, list(acknowledged), files.kept(chance), certain=False)

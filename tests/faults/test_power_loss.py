@@ -13,9 +13,9 @@ from tests.faults import checker, power
 from tests.faults import zygote as zygotes
 
 
-def _lived(durability: str, zygote: zygotes.Zygote, place: Path) -> Path:
+def _lived(durability: str, zygote: zygotes.Zygote, place: Path, **how: int) -> Path:
     notes = place / "notes"
-    args = {"durability": durability, "notes": str(notes)}
+    args = {"durability": durability, "notes": str(notes), **how}
     assert zygote.run(power.live, place / "store.db", args).error is None
     return notes
 
@@ -58,3 +58,18 @@ def test_weaker_durability_loses_only_the_newest(zygote: zygotes.Zygote, place: 
             lost += len(found) < sum(not uid.startswith("compacted ") for uid in moment.acknowledged)
     # Else this would not have been the weaker one.
     assert lost > 0
+
+
+def test_sync_that_failed_once_costs_nothing_acknowledged_later(zygote: zygotes.Zygote, place: Path) -> None:
+    """The disk says no, and then yes: what it lost meanwhile must not lie under what is acknowledged next."""
+    holes = 0
+    for hole in range(0, 400, 7):
+        lived = place / f"lived{hole}"
+        lived.mkdir(mode=0o700)
+        moment = power.last_moment(_lived("power-loss", zygote, lived, hole=hole))
+        with _opened(moment, place / f"after{hole}") as db:
+            found = {message.uid for message in db.transcript("c")}
+            assert {uid for uid in moment.acknowledged if not uid.startswith("compacted ")} <= found, hole
+            assert checker.verify(db, also=["c"]) == [], hole
+        holes += 1
+    assert holes > 50

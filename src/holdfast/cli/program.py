@@ -19,9 +19,10 @@ from holdfast import config, errors
 from holdfast.cli import console, lazy
 
 COMMANDS = {
-    "sessions": ("holdfast.cli.sessions", "List conversations, show one, draw its lineage."),
+    "sessions": ("holdfast.cli.sessions", "Look at conversations, and look after them."),
     "backup": ("holdfast.cli.keeping:backup", "Write a checked copy of the store."),
     "restore": ("holdfast.cli.keeping:restore", "Put a backup in the place of what the store holds."),
+    "salvage": ("holdfast.cli.salvaging", "Read what can be read of a damaged store into a new one."),
     "doctor": ("holdfast.cli.doctor", "Check the store and its surroundings; say what to do."),
     "demo": ("holdfast.cli.demo", "Race processes on naive tables and on the store; draw what became of both."),
 }

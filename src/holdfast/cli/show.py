@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from holdfast import app, types
+from holdfast import app, errors, types
 from holdfast.cli import console, lazy, sessions, shapes, text
 from holdfast.store import db as store
 
@@ -193,7 +193,7 @@ def _message(out: console.Console, message: types.Message, state: str) -> None:
     out.print(out.style(heading, "dim" if state in ("hidden", "in the summary") else "bold"))
     try:
         lines = list(_said(message))
-    except msgspec.MsgspecError:
+    except errors.StoreCorrupt:
         lines = ["(This message cannot be read back. Run `holdfast doctor`.)"]
     for line in lines:
         _paragraph(out, line)

@@ -12,27 +12,31 @@ from __future__ import annotations
 
 import os
 
-from holdfast import errors
-
 _sync = getattr(os, "fdatasync", os.fsync)
+
+HOLED = "The disk did not take the last write: it is not acknowledged and may be lost."
 
 
 class Log:
-    """A descriptor of the log as it was when the database was opened; closed when nobody uses it any more."""
+    """A descriptor of the log as it was when the database was opened; closed when nobody uses it any more.
+
+    A sync that failed may succeed the next time and yet have lost something: a hole, at which the log ends
+    when it is read after a loss of power. A log with a hole (`holed`) is not built on, it is emptied first.
+    """
 
     def __init__(self, path: str) -> None:
+        self.holed = False
         self._fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         _sync_directory(os.path.dirname(path))
-        self.sync()
+        self.synced()
 
-    def sync(self) -> None:
-        """When this returns, everything committed so far survives a loss of power."""
+    def synced(self) -> bool:
+        """Whether everything committed so far survives a loss of power."""
         try:
             _sync(self._fd)
-        except OSError as error:
-            raise errors.StoreError(
-                f"The disk did not take the last write ({error.strerror}): it is not acknowledged and may be lost."
-            ) from error
+        except OSError:
+            self.holed = True
+        return not self.holed
 
     def __del__(self) -> None:
         if hasattr(self, "_fd"):

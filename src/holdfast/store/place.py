@@ -12,7 +12,7 @@ import re
 import stat
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from holdfast import errors
@@ -81,6 +81,18 @@ def tighten(paths: Iterable[str]) -> None:
             found = os.stat(path)
             if found.st_mode & 0o077 and found.st_uid == os.geteuid():
                 os.chmod(path, 0o600)
+
+
+def refuse_strange_log(path: str, opened: Sequence[int], now: Sequence[int]) -> None:
+    """Another file with the log of the one before: SQLite would write the old pages into the new file.
+
+    Both are inode of file and log, then device of file and log; empty when one of them is not there.
+    """
+    if opened and now and opened[::2] != now[::2] and opened[1::2] == now[1::2]:
+        raise errors.StoreMoved(
+            f"{path} was replaced while it was open, and {path}-wal still belongs to the file before; nothing was "
+            "acknowledged. Close every program that uses the store and remove that log."
+        )
 
 
 def filesystem(folder: str) -> str:

@@ -145,6 +145,7 @@ class SqliteDriver(whole.Whole):
         self._generation = 0
         self._log_path = self.path + "-wal"
         self._files: tuple[int, ...] = ()
+        self._opened: tuple[int, ...] = ()
         self._log: durable.Log | None = None
         self._line: turnstile.Turnstile | None = None
         _alive.add(self)
@@ -177,7 +178,7 @@ class SqliteDriver(whole.Whole):
         self._writer.set_busy_timeout(0)  # from here on it stands in line
         if not self.memory:
             place.tighten(self.path + suffix for suffix in _FILES)
-            self._files = self._files_now()
+            self._files = self._opened = self._files_now()
             self._log = durable.Log(self._log_path) if self._durability == "power-loss" else None
 
     def _connect(self, *, reader: bool) -> apsw.Connection:
@@ -285,7 +286,7 @@ class SqliteDriver(whole.Whole):
     def write(self, operation: str, step: Callable[[port.Tx], T]) -> T:
         result, log = self._commit(operation, step)
         if log is not None:
-            log.sync()
+            self._sync(log)
         return result
 
     def _commit(self, operation: str, step: Callable[[port.Tx], T]) -> tuple[T, durable.Log | None]:
@@ -296,6 +297,7 @@ class SqliteDriver(whole.Whole):
             raise errors.StoreBusy()
         try:
             self._check_open()
+            self._mend_log()
             for _ in range(ATTEMPTS):
                 result = self._attempt(operation, step)
                 if self.memory or self._files_now() == self._files:
@@ -367,6 +369,7 @@ class SqliteDriver(whole.Whole):
 
     def _reopen(self) -> None:
         self._files = ()
+        place.refuse_strange_log(self.path, self._opened, self._files_now())
         self._drop_connections()
         self._generation += 1
         self._open(create=False)
@@ -384,9 +387,9 @@ class SqliteDriver(whole.Whole):
         self._check_usable()
         if self.memory:
             return self._read_in_memory(step)
-        if self._files_now() != self._files:
+        if not self._files or self._files_now() != self._files:
             with self._writing, _translating():
-                if self._files_now() != self._files:
+                if not self._files or self._files_now() != self._files:
                     self._reopen()
         with _translating():
             generation, tx = self._reader()

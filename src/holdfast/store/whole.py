@@ -70,7 +70,25 @@ class Whole:
             # SQLite has told everybody to read the schema again; the note of what was read is written anew.
             self._prepare_schema()
             if self._log is not None:
-                self._log.sync()
+                self._sync(self._log)
+
+    def _sync(self, log: durable.Log) -> None:
+        """When this returns, everything committed so far survives a loss of power."""
+        if not log.synced():
+            with self._writing, self._translating():
+                if log is not self._log:
+                    raise errors.StoreError(durable.HOLED)
+                self._mend_log()
+
+    def _mend_log(self) -> None:
+        """What is in a log with a hole goes into the database, which is synced too; or StoreError."""
+        if self._log is None or not self._log.holed:
+            return
+        work = self._writer.execute
+        busy, *_ = self._in_line(lambda: work("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() or (1,))
+        if busy:
+            raise errors.StoreError(durable.HOLED)
+        self._log.holed = False
 
     def _replace(self, path: str, finish: Callable[[port.Tx, port.Tx], object], progress: port.Progress | None) -> None:
         with contextlib.closing(self._elsewhere(path)) as source:

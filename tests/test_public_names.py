@@ -1,0 +1,248 @@
+"""Names other programs may rely on: there, with these arguments, light to import, and silent about messages."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import AsyncSessionDB, NewConversation, SessionDB, errors, types
+from tests.contract import steps
+
+# What callers may give, in the order and by the names they may rely on; more may be added behind.
+SIGNATURES = {
+    "create_session": "(self, session_id=None, *, source, model=None, parent_session_id=None, title=None)",
+    "get_session": "(self, session_id)",
+    "continuations": "(self, session_id)",
+    "head": "(self, session_id)",
+    "list_sessions": "(self)",
+    "resolve": "(self, text)",
+    "append_message": "(self, session_id, *, role, content='', uid=None, expect_head=False, create=None, lease=None)",
+    "append_messages": "(self, session_id, messages)",
+    "context": "(self, session_id, upto=None)",
+    "transcript": "(self, session_id)",
+    "end_session": "(self, session_id, end_reason)",
+    "end_conversation": "(self, session_id, end_reason)",
+    "resume": "(self, session_id)",
+    "branch": "(self, session_id, at_seq=None)",
+    "hide": "(self, session_id, from_seq)",
+    "show": "(self, session_id)",
+    "redact": "(self, session_id, seq)",
+    "delete_conversation": "(self, session_id)",
+    "acquire_lease": "(self, session_id, purpose, holder=None, ttl=30.0)",
+    "renew_lease": "(self, lease)",
+    "release_lease": "(self, lease)",
+    "try_acquire_compression_lock": "(self, session_id, holder, ttl_seconds=300.0)",
+    "refresh_compression_lock": "(self, session_id, holder)",
+    "release_compression_lock": "(self, session_id, holder)",
+    "get_compression_lock_holder": "(self, session_id)",
+    "commit_compaction": "(self, work, *, summary, cut_seq)",
+    "undo_compaction": "(self, session_id)",
+    "redo_compaction": "(self, session_id)",
+    "set_session_title": "(self, session_id, title)",
+    "finalize_orphaned_compression_sessions": "(self, older_than_days=7)",
+    "prune_empty_ghost_sessions": "(self)",
+    "fsck": "(self)",
+    "close": "(self)",
+}
+
+ATTRIBUTES: dict[type, str] = {
+    types.Session: "id conversation_id parent_session_id source model title started_at ended_at end_reason"
+    " message_count",
+    types.Message: "seq uid session_id role content tool_calls tool_call_id at",
+    types.Receipt: "seq session_id moved_from epoch duplicate resumed",
+    types.Context: "epoch last_seq",
+    types.Report: "ok violations",
+}
+
+
+def parameters(text: str) -> dict[str, inspect.Parameter]:
+    made: dict[str, Callable[..., object]] = {}
+    exec(f"def made{text}: ...", {}, made)
+    return dict(inspect.signature(made["made"]).parameters)
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_method_takes_what_callers_rely_on(name: str) -> None:
+    actual = dict(inspect.signature(getattr(SessionDB, name)).parameters)
+    expected = parameters(SIGNATURES[name])
+    for parameter in expected.values():
+        assert parameter.name in actual
+        assert actual[parameter.name].kind == parameter.kind
+        assert actual[parameter.name].default == parameter.default
+    positional = [each.name for each in expected.values() if each.kind == each.POSITIONAL_OR_KEYWORD]
+    assert list(actual)[: len(positional)] == positional
+    assert all(each.default is not each.empty for each in actual.values() if each.name not in expected)
+
+
+def test_store_is_made_from_a_target_and_options() -> None:
+    made = inspect.signature(SessionDB).parameters
+    assert [(made[name].kind.name, made[name].default) for name in ("target", "clock", "durability")] == [
+        ("POSITIONAL_OR_KEYWORD", inspect.Parameter.empty), ("KEYWORD_ONLY", None), ("KEYWORD_ONLY", "power-loss"),
+    ]  # fmt: skip
+    assert hasattr(SessionDB, "__enter__")
+    assert next(iter(inspect.signature(AsyncSessionDB).parameters)) == "db"
+
+
+@pytest.mark.parametrize("kind", ATTRIBUTES, ids=lambda kind: kind.__name__)
+def test_value_has_what_callers_rely_on(kind: type) -> None:
+    assert [name for name in ATTRIBUTES[kind].split() if not hasattr(kind, name)] == []
+
+
+def test_errors_of_titles_are_value_errors() -> None:
+    assert issubclass(errors.TitleTaken, ValueError)
+    assert issubclass(errors.TitleInvalid, ValueError)
+
+
+# --- importing -------------------------------------------------------------------------------------------
+
+
+def loaded_by(statement: str) -> set[str]:
+    script = f"import sys\n{statement}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_import_loads_neither_database_nor_codec() -> None:
+    heavy = {"apsw", "msgspec", "asyncio", "holdfast.store.db", "holdfast.types"}
+    assert loaded_by("import holdfast; holdfast.__version__").isdisjoint(heavy)
+
+
+def test_names_are_loaded_when_they_are_asked_for() -> None:
+    assert {"apsw", "msgspec"} <= loaded_by("from holdfast import SessionDB")
+    assert "apsw" not in loaded_by("from holdfast import errors, types")
+
+
+def test_every_exported_name_is_there_and_no_other() -> None:
+    assert [name for name in holdfast.__all__ if not hasattr(holdfast, name)] == []
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = holdfast.nonsense
+
+
+# --- errors ----------------------------------------------------------------------------------------------
+
+
+def every_error(kind: type[errors.HoldfastError] = errors.HoldfastError) -> Iterator[type[errors.HoldfastError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from every_error(below)
+
+
+ERRORS = sorted(set(every_error()), key=lambda kind: kind.__name__)
+
+
+def made(kind: type[errors.HoldfastError]) -> errors.HoldfastError:
+    """An error made with whatever it needs."""
+    samples: dict[str, Any] = {"epoch": 3, "seq": 3, "line": 3, "version": 3, "found": 3, "known": 2, "expires_in": 1.5}
+    lists = {"candidates", "branches", "problems"}
+    needed = [
+        each for each in inspect.signature(kind).parameters.values() if each.default is each.empty and each.kind < 2
+    ]
+    return kind(*(["one", "two"] if each.name in lists else samples.get(each.name, "text") for each in needed))
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
+def test_docstring_is_the_default_message(kind: type[errors.HoldfastError]) -> None:
+    assert kind.__doc__
+    if not any(each.default is each.empty for each in inspect.signature(kind).parameters.values()):
+        assert str(kind()) == kind.__doc__.strip()
+        assert str(kind("in other words")) == "in other words"
+    assert str(made(kind)).endswith((".", ")"))
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("travel", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))], ids=["copy", "pickle"])
+def test_error_travels_with_all_it_knows(
+    kind: type[errors.HoldfastError], travel: Callable[[errors.HoldfastError], errors.HoldfastError]
+) -> None:
+    error = made(kind)
+    arrived = travel(error)
+    assert (type(arrived), str(arrived), vars(arrived)) == (kind, str(error), vars(error))
+
+
+def test_text_from_outside_is_short_and_safe_in_an_error() -> None:
+    for text in ("x" * 10_000, "a\0b\n\x1b[31m\ud800", "'\"", b"bytes", None, ["list"]):
+        shown = errors.shown(text)
+        assert len(shown) <= 60
+        assert shown.isprintable()
+
+
+# --- no exception carries a message ----------------------------------------------------------------------
+
+MARK = "xyzzy-the-secret"
+
+
+def carried(error: BaseException | None, depth: int = 0) -> Iterator[str]:
+    """Everything an error holds, and the errors behind it, suppressed or not."""
+    if error is None or depth > 8:
+        return
+    # A UnicodeError keeps the whole text it failed on as `object`.
+    yield from map(repr, (str(error), error.args, vars(error), getattr(error, "object", None)))
+    yield from carried(error.__cause__, depth + 1)
+    yield from carried(error.__context__, depth + 1)
+
+
+def deep(text: str) -> list[dict[str, Any]]:
+    value: Any = text
+    for _ in range(200):
+        value = [value]
+    return [{"x": value}]
+
+
+def say(db: SessionDB, content: object, **more: Any) -> object:
+    return db.append_message("talk", role=more.pop("role", "user"), content=content, **more)
+
+
+def summarize(db: SessionDB, **more: Any) -> object:
+    return db.commit_compaction(db.snapshot("talk"), **{"summary": MARK, "cut_seq": 1, **more})
+
+
+PROVOKED: dict[str, Callable[[SessionDB], object]] = {
+    "not Unicode": lambda db: say(db, MARK + "\ud800"),
+    "not Unicode in a part": lambda db: say(db, [{"text": MARK + "\ud800"}]),
+    "not Unicode in a call": lambda db: say(db, "", tool_calls=[{"id": "c", "arguments": MARK + "\ud800"}]),
+    "not JSON": lambda db: say(db, [{"text": MARK, "more": object()}]),
+    "not given back": lambda db: say(db, [{"text": MARK.encode()}]),
+    "too deep": lambda db: say(db, deep(MARK)),
+    "too long": lambda db: say(db, MARK * (5 * 1024 * 1024)),
+    "neither text nor parts": lambda db: say(db, {"text": MARK}),
+    "uid reused": lambda db: say(db, MARK, uid="taken"),
+    "uid reused in a batch": lambda db: db.append_messages(
+        "talk", [{"role": "user", "content": text, "uid": "u"} for text in (MARK, MARK + "2")]
+    ),
+    "unknown session": lambda db: db.append_message("nobody", role="user", content=MARK),
+    "unknown key": lambda db: db.append_messages("talk", [{"role": "user", "content": MARK, "extra": MARK}]),
+    "bad role": lambda db: say(db, MARK, role="robot"),
+    "superseded": lambda db: say(db, MARK, expect_head=True),
+    "route moved": lambda db: db.append_message(
+        "new", role="user", content=MARK, create=NewConversation(source="s", route="bound")
+    ),
+    "refused by the database": lambda db: db.driver._writer.execute(
+        "UPDATE messages SET body = ?", (MARK,)
+    ),
+    "summary not Unicode": lambda db: summarize(db, summary=MARK + "\ud800"),
+    "ledger not JSON": lambda db: summarize(db, ledger={"x": MARK, "y": object()}),
+    "summary beyond the log": lambda db: summarize(db, cut_seq=99),
+    "show refused": lambda db: db.show("talk"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", PROVOKED)
+def test_no_error_carries_the_text_of_a_message(how: str) -> None:
+    with SessionDB(":memory:") as db:
+        steps.begin(db, "talk", MARK)
+        db.append_message("talk", role="user", content=MARK + " before", uid="taken")
+        db.hide("talk", 1, 1)
+        db.bind_route("bound", "talk", version=0)
+        steps.compact(db, "talk", 1, MARK)
+        with pytest.raises(Exception) as raised:  # noqa: PT011 -- whatever it is, it is searched
+            PROVOKED[how](db)
+        assert not any(MARK in text for text in carried(raised.value))
+        assert MARK not in repr(db.context("talk"))
