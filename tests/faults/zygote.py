@@ -9,6 +9,7 @@ does it: lines it told survive it, as an acknowledgement does.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import multiprocessing
@@ -25,7 +26,7 @@ from typing import IO, Any, Self
 
 import msgspec
 
-from holdfast.store import points
+from holdfast.store import points, queries
 from holdfast.store.db import SessionDB
 from tests.faults import checker
 
@@ -184,6 +185,9 @@ def _child(order: Order, folder: str, barrier: Any, index: int) -> None:
 def _serve() -> None:
     with tempfile.TemporaryDirectory() as folder:
         nursery = _Nursery(folder)
+        # Read once for all children; and a collection in one would copy every page it shares with the zygote.
+        queries.load("sqlite")
+        gc.disable()
         try:
             for line in sys.stdin.buffer:
                 order = json.loads(line)

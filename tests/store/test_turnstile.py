@@ -67,6 +67,8 @@ def fail() -> None:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
+    # A waiter that was sent home by the test before may still be on its way.
+    steps.wait_until(lambda: waiters() == 0)
     return tmp_path / "queue"
 
 
@@ -129,8 +131,7 @@ def test_whoever_gave_up_lets_go_when_their_turn_comes(path: Path) -> None:
 def waited(path: Path, mine: turnstile.Turnstile, work: Callable[[], object]) -> list[object]:
     """Have work done that has to wait for the front; what came of it."""
     with front_taken(path) as leave:
-        before = waiters()
-        threading.Thread(target=lambda: (steps.wait_until(lambda: waiters() > before), leave())).start()
+        threading.Thread(target=lambda: (steps.wait_until(lambda: waiters() == 1), leave())).start()
         return [mine.run(LONG, work)]
 
 
