@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from holdfast.store.db import SessionDB
 from tests import chaos_mixed
-from tests.faults import checker, flips, kills, races, steps, zygote
+from tests.faults import checker, flips, kills, power, races, steps, zygote
 
 ROUNDS, PROCESSES, KILLS = 5_000, 32, 200
 BATCH, SOME = 50, 10
@@ -120,6 +120,21 @@ def flip(run: Run) -> Iterator[str]:
         yield f"{done:,} bits flipped"
 
 
+def pull_the_plug(run: Run) -> Iterator[str]:
+    """Disks as a loss of power may leave them, after any write and with any part of what was not synced."""
+    notes, done, lives = run.folder / "notes", 0, 0
+    while done < run.rounds and run.goes_on():
+        path = run.folder / f"life{lives}.db"
+        outcome = run.zygote.run(power.live, path, {"durability": "power-loss", "notes": str(notes)})
+        yield from [Wrong(outcome.error)] if outcome.error else []
+        for moment in power.moments(notes, run.chance):
+            yield from map(Wrong, power.wrong(moment, run.folder / f"disk{done}"))
+            done += 1
+            if done % BATCH == 0:
+                yield f"{done:,} losses of power"
+        lives += 1
+
+
 def soak(run: Run) -> Iterator[str]:
     """Processes doing anything to the same store for as long as there is time, undisturbed."""
     path, done = run.folder / "soak.db", 0
@@ -141,6 +156,7 @@ PARTS: dict[str, Callable[[Run], Iterator[str]]] = {
     "kills": kill,
     "random": kill_at_any_time,
     "flips": flip,
+    "power": pull_the_plug,
     "soak": soak,
 }
 

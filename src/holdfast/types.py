@@ -18,11 +18,15 @@ Purpose = Literal["compact", "turn"]
 
 
 class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One call the model asked for. Arguments are kept as the model gave them, valid JSON or not."""
+    """One call the model asked for. Arguments are kept as the model gave them, valid JSON or not.
+
+    `extra` has what a provider sent besides and may want to see again.
+    """
 
     id: str
     name: str = ""
     arguments: str | dict[str, Any] = ""
+    extra: dict[str, Any] = {}
 
 
 class Body(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -342,3 +342,35 @@ def test_racing_messages_after_an_end_open_one_continuation(db: SessionDB) -> No
     assert sum(receipt.resumed for receipt in receipts) == 1
     assert len({receipt.session_id for receipt in receipts}) == 1
     assert len(db.sessions("talk")) == 2
+
+
+def test_a_repeated_uid_is_told_where_its_message_is(db: SessionDB) -> None:
+    db.create_session("first", source="test")
+    db.append_message("first", role="user", content="x", uid="u")
+    head = db.commit_compaction(db.snapshot("first"), summary="s", cut_seq=1).id
+    again, from_head = (db.append_message(each, role="user", content="x", uid="u") for each in ("first", head))
+    assert (again.session_id, again.moved_from) == ("first", None)
+    assert (from_head.session_id, from_head.moved_from) == ("first", head)
+
+
+def test_create_never_writes_into_another_owners_conversation(db: SessionDB) -> None:
+    db.append_message("chat", role="user", content="x", create=NewConversation(source="test", owner="anna"))
+    with pytest.raises(errors.IdTaken):
+        db.append_message("chat", role="user", content="y", create=NewConversation(source="test", owner="ben"))
+    assert len(db.transcript("chat")) == 1
+
+
+def test_another_role_under_a_redacted_uid_is_refused(db: SessionDB) -> None:
+    db.create_session("chat", source="test")
+    db.append_message("chat", role="user", content="x", uid="u")
+    db.redact("chat", 1)
+    with pytest.raises(errors.UidReused):
+        db.append_message("chat", role="assistant", content="x", uid="u")
+
+
+def test_what_a_provider_sent_with_a_call_comes_back(db: SessionDB) -> None:
+    db.create_session("chat", source="test")
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}, "signature": {"s": "SIG"}}
+    db.append_message("chat", role="assistant", tool_calls=[call])
+    (kept,) = db.transcript("chat")[0].tool_calls
+    assert (kept.name, kept.extra) == ("f", {"signature": {"s": "SIG"}})

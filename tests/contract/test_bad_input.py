@@ -407,3 +407,11 @@ def test_id_that_cannot_be_shown_is_refused(db: SessionDB, name: object) -> None
             with pytest.raises(errors.IdInvalid) as refusal:
                 call()
             assert str(refusal.value).isprintable()
+
+
+@pytest.mark.parametrize("key", ["schema_revision", "schema_cookie", "generation", "created_at", "upkeep_done_at"])
+def test_what_the_store_keeps_for_itself_cannot_be_set(db: SessionDB, key: str) -> None:
+    before = db.meta(key)
+    with pytest.raises(errors.OutOfRange):
+        db.set_meta(key, "abc")
+    assert db.meta(key) == before

@@ -316,3 +316,26 @@ def test_reader_sees_one_snapshot(db: SessionDB) -> None:
                 assert context.epoch == context.compaction.epoch
 
     assert steps.at_once(rotate, read, read) == [None, None, None]
+
+
+def test_a_pinned_call_keeps_its_result_from_after_the_cut(db: SessionDB) -> None:
+    db.create_session("pins", source="test")
+    db.append_message("pins", role="user", content="go")
+    db.append_message("pins", role="assistant", tool_calls=[{"id": "k", "name": "f", "arguments": "{}"}])
+    db.append_message("pins", role="tool", content="42", tool_call_id="k")
+    db.commit_compaction(db.snapshot("pins"), summary="S", cut_seq=2, pinned=[2])
+    assert [(message.role, message.content) for message in db.context("pins")] == [
+        ("assistant", ""),
+        ("tool", "42"),
+        ("user", "S"),
+    ]
+
+
+def test_a_pinned_call_that_still_runs_is_not_called_dead(db: SessionDB) -> None:
+    db.create_session("pins", source="test")
+    turn = db.acquire_lease("pins", "turn")
+    calls = [{"id": "k", "name": "f", "arguments": "{}"}]
+    db.append_message("pins", role="assistant", tool_calls=calls, lease=turn)
+    db.commit_compaction(db.snapshot("pins"), summary="S", cut_seq=1, pinned=[1])
+    context = db.context("pins")
+    assert ([message.role for message in context], context.running) == (["assistant", "user"], {"k"})

@@ -161,3 +161,13 @@ def test_letters_that_mean_something_to_databases_mean_nothing_here(db: SessionD
 def test_what_no_person_types_is_refused(db: SessionDB, text: object) -> None:
     with pytest.raises(errors.IdInvalid):
         db.resolve(text)
+
+
+def test_a_title_is_found_whoever_owns_it_and_named_when_several_do(db: SessionDB) -> None:
+    db.create_session("one", source="test", title="Trip", owner="anna")
+    assert db.resolve("Trip").id == "one"
+    db.create_session("two", source="test", title="Trip", owner="ben")
+    assert db.resolve("Trip", owner="ben").id == "two"
+    with pytest.raises(errors.Ambiguous) as caught:
+        db.resolve("Trip")
+    assert caught.value.candidates == ("one", "two")

@@ -47,7 +47,7 @@ def furnish(db: SessionDB) -> None:
 def contents(db: SessionDB) -> Any:
     """What people and models read, in an order that no time decides."""
     found: list[Any] = [db.routes()]
-    for session in sorted(db.list_sessions(every=True, limit=1000), key=lambda session: session.id):
+    for session in sorted(db.list_sessions(every=True, limit=1000), key=lambda session: str(session.id)):
         context = db.context(session.id)
         found.append([session.id, session.conversation_id, session.ordinal, session.parent_session_id, session.live])
         found.append([session.first_seq, session.last_seq, context.epoch, context.last_seq, db.hides(session.id)])

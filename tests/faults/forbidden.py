@@ -198,6 +198,7 @@ CONVERSATIONS = [
     Forbidden("branch from beyond its origin", _conversation(last_seq=9, fork=f"'e', 9, NULL, {E}")),
     Forbidden("branch from nowhere", _conversation(last_seq=2, fork="'x', 2, NULL, 77")),
     Forbidden("branch without an origin", _conversation(last_seq=2, fork="'e', 2, NULL, NULL")),
+    Forbidden("branch from no session of its origin", _conversation(last_seq=2, fork=f"'b', 2, NULL, {E}")),
     Forbidden("branch of itself", _conversation(last_seq=2, fork="'new', 2, NULL, 9")),
     Forbidden("branch on an unknown compaction", _conversation(last_seq=2, fork=f"'a', 2, 77, {A}")),
     Forbidden("branch on a compaction that saw more", _conversation(last_seq=2, fork=f"'a', 2, 3, {A}")),

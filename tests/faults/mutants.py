@@ -146,7 +146,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "no look for a known uid": Mutant("repeating", (Edit(log, "_known", "if row is None:", "if True:"),)),
     "other content under a known uid": Mutant(
-        "repeating", (Edit(log, "_known", "if not redacted and", "if False and"),)
+        "repeating",
+        (Edit(log, "_known", "if role != message.role or (not redacted and body != message.body):", "if False:"),),
     ),
     "message in the session that was asked for": Mutant(
         "ending", (Edit(log, "_write", "session=here.head,", "session=here.asked,"),), ("message_joins_a_live_session",)
@@ -155,7 +156,7 @@ MUTANTS: dict[str, Mutant] = {
         "ending", (Edit(log, "_write", "session=here.head,", "session=here.asked,"),)
     ),
     "receipt that does not tell of the move": Mutant(
-        "ending", (Edit(log.Append, "__call__", "if here.asked != here.head else None", "if False else None"),)
+        "ending", (Edit(log.Append, "_moved", "if session != self.session_id else None", "if False else None"),)
     ),
     "strict append that follows": Mutant(
         "turning", (Edit(log.Append, "_check", "if self.expect_head and", "if False and"),)

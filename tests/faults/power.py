@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import random
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -60,7 +61,7 @@ class _Files:
     """What is surely on the disk, and what may be."""
 
     def __init__(self) -> None:
-        self.synced: dict[str, bytearray] = {"store.db": bytearray()}
+        self.synced: dict[str, bytearray] = {}
         self.pending: dict[str, list[disk.Touch]] = {}
 
     def take(self, touch: disk.Touch) -> None:
@@ -97,6 +98,31 @@ class _Files:
             data.extend(bytes(max(0, touch.offset - len(data))))
             data[touch.offset : touch.offset + len(touch.data)] = touch.data
         return data
+
+
+def opened(moment: Moment, folder: Path) -> SessionDB:
+    """A store on such a disk."""
+    folder.mkdir(mode=0o700)
+    # The child may have called its store anything.
+    for name, data in moment.files.items():
+        (folder / f"store.db{name.partition('.db')[2]}").write_bytes(data)
+    return SessionDB(folder / "store.db")
+
+
+def wrong(moment: Moment, folder: Path) -> list[str]:
+    """What is missing of what was acknowledged, or broken; the folder is gone afterwards."""
+    messages = [uid for uid in moment.acknowledged if not uid.startswith("compacted ")]
+    compacted = {uid.removeprefix("compacted ") for uid in moment.acknowledged if uid not in messages}
+    with opened(moment, folder) as db:
+        log = [message.uid for message in db.transcript("c")] if db.get_session("c") else []
+        found = checker.verify(db, also=["c"] if log else [])
+        # One more may be there: written, and not yet acknowledged.
+        if log[: len(messages)] != messages or len(log) > len(messages) + 1:
+            found.append(f"the log is {log} and should be {messages}")
+        if not compacted <= {session.id for session in db.list_sessions(every=True)}:
+            found.append(f"of the compactions {compacted} one is missing")
+    shutil.rmtree(folder)
+    return [f"power lost at {moment.number}: {problem}" for problem in found]
 
 
 def last_moment(notes: Path) -> Moment:

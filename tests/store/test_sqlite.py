@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -404,3 +405,28 @@ def test_child_of_a_killed_writer_holds_nobody_up(db: SessionDB, path: Path) -> 
         assert writer.wait() < 0
         assert steps.say(db, "talk", "b")[0].seq == 2
     assert steps.seen(db, "talk") == ["a", "b"]
+
+
+def test_a_child_forked_after_a_wait_was_given_up_holds_nobody_up(tmp_path: Path) -> None:
+    path = str(tmp_path / "store.db")
+    with SessionDB(path, write_timeout=0.3) as db:
+        db.create_session("c", source="test")
+        other = os.open(path + ".queue", os.O_RDWR)
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(errors.StoreBusy):
+            db.append_message("c", role="user", content="x")
+        done, wake = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(wake)
+            os.read(done, 1)
+            os._exit(0)
+        fcntl.flock(other, fcntl.LOCK_UN)
+        os.close(other)
+        try:
+            with SessionDB(path, write_timeout=10) as patient:
+                assert patient.append_message("c", role="user", content="y").seq == 1
+        finally:
+            os.close(wake)
+            os.close(done)
+            os.waitpid(child, 0)

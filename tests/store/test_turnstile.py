@@ -173,8 +173,8 @@ def test_interrupted_wait_holds_nobody_up(path: Path) -> None:
             with pytest.raises(KeyboardInterrupt):
                 mine.run(LONG, fail)
             leave()
-            steps.wait_until(lambda: waiters() == 0)
-            assert is_free(path)
+            # Interrupted before it stood in line or while it did: either way the line is free.
+            steps.wait_until(lambda: is_free(path))
     finally:
         signal.signal(signal.SIGUSR1, before)
 

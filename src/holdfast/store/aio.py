@@ -7,6 +7,7 @@ while a commit is on its way to the disk share the next one. Each is acknowledge
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -31,9 +32,9 @@ class Awaited(Generic[P, T]):
 
     def __init__(self, method: Callable[Concatenate[SessionDB, P], T]) -> None:
         self._method = method
-        self.__doc__ = method.__doc__
 
     def __get__(self, owner: AsyncSessionDB, _: type | None = None) -> Callable[P, Coroutine[Any, Any, T]]:
+        @functools.wraps(self._method)
         async def call(*args: P.args, **kwargs: P.kwargs) -> T:
             return await owner.run(partial(self._method, owner.db, *args, **kwargs))
 
@@ -46,6 +47,8 @@ class AsyncSessionDB:
     def __init__(self, db: SessionDB, *, threads: int = THREADS) -> None:
         self.db = db
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-store")
+        # Appends have a thread of their own: no long call keeps them waiting.
+        self._appender = ThreadPoolExecutor(1, thread_name_prefix="holdfast-append")
         self._waiting: list[tuple[Step, asyncio.Future[list[types.Receipt]]]] = []
         self._flusher: asyncio.Task[None] | None = None
         self._closed = False
@@ -64,6 +67,7 @@ class AsyncSessionDB:
             await asyncio.wait([self._flusher])
         await asyncio.to_thread(self.db.close)
         self._pool.shutdown(wait=False)
+        self._appender.shutdown(wait=False)
 
     async def run(self, call: Callable[[], T]) -> T:
         """Any short call on the store, on one of its threads."""
@@ -126,7 +130,7 @@ class AsyncSessionDB:
             group, self._waiting = self._waiting[:GROUP], self._waiting[GROUP:]
             commit = partial(self._commit, [step for step, _ in group])
             try:
-                outcomes = await asyncio.get_running_loop().run_in_executor(self._pool, commit)
+                outcomes = await asyncio.get_running_loop().run_in_executor(self._appender, commit)
             except BaseException as error:  # noqa: BLE001 -- it is theirs who wait, and nobody may wait for ever
                 outcomes = [error] * len(group)
             for (_, acknowledged), outcome in zip(group, outcomes, strict=True):

@@ -126,7 +126,7 @@ def _encoded(value: msgspec.Struct) -> tuple[str, bytes]:
 def _too_deep(value: object, left: int) -> bool:
     """Within this depth a body can be read however deep the stack of its reader is already."""
     if isinstance(value, types.ToolCall):
-        return _too_deep(value.arguments, left)
+        return _too_deep(value.arguments, left) or _too_deep(value.extra, left)
     if isinstance(value, Mapping):
         value = value.values()
     elif not isinstance(value, list | tuple):
@@ -149,14 +149,18 @@ def _content(content: object) -> types.Content:
     raise errors.MessageInvalid("Content is text, or a list of parts that are objects.")
 
 
+_CALL_KEYS = {"id", "type", "function", "name", "arguments", "extra"}
+
+
 def tool_call(call: types.ToolCall | Mapping[str, Any]) -> types.ToolCall:
     """A call in our form, or in the form most chat APIs use (with `function` inside)."""
     if isinstance(call, Mapping):
         inner = call.get("function", call)
         if not isinstance(inner, Mapping):
             raise errors.MessageInvalid("A tool call's function is an object with name and arguments.")
-        arguments = inner.get("arguments", "")
-        call = types.ToolCall(call.get("id", ""), inner.get("name", ""), arguments)
+        extra = {key: value for key, value in call.items() if key not in _CALL_KEYS}
+        extra |= call.get("extra", {}) if isinstance(call.get("extra"), Mapping) else {}
+        call = types.ToolCall(call.get("id", ""), inner.get("name", ""), inner.get("arguments", ""), extra)
     if not isinstance(call, types.ToolCall):
         raise errors.MessageInvalid("A tool call is an object with id, name and arguments.")
     if not isinstance(call.id, str) or not call.id:

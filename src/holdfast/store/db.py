@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
+
 from holdfast import errors, types
 from holdfast.store import (
     backup,
@@ -37,6 +39,8 @@ from holdfast.store import (
     titles,
     upkeep,
 )
+
+RESERVED_META = {"schema_revision", "schema_cookie", "generation", "created_at", "upkeep_done_at"}
 
 
 class SessionDB(locks.Leases, search.Finding, backup.Backups, retention.Retention, exports.Exports, imports.Imports):
@@ -107,7 +111,8 @@ class SessionDB(locks.Leases, search.Finding, backup.Backups, retention.Retentio
         def look(tx: port.Tx) -> types.Conversation:
             row = tx.one("conversation", key=state.look(tx, session_id).key)
             assert row is not None  # looked up in the same snapshot
-            return types.Conversation(*row)
+            found = types.Conversation(*row)
+            return msgspec.structs.replace(found, live=bool(found.live))
 
         return self.driver.read(look)
 
@@ -210,8 +215,9 @@ class SessionDB(locks.Leases, search.Finding, backup.Backups, retention.Retentio
         """Append one message to the conversation of this session; when this returns, it is stored.
 
         It lands at the head, wherever that is now, unless expect_head is set (then Superseded names the
-        head). Repeating a uid is harmless. An ended conversation is resumed. With `create`, an unknown
-        id (or None) becomes a new conversation together with this message and its route.
+        head). Repeating a uid in a conversation is harmless. An ended conversation is resumed. With
+        `create`, an unknown id becomes a new conversation together with this message and its route;
+        without an id one is minted, so whoever may have to repeat the call gives an id (or a route).
         """
         message = types.NewMessage(
             role=role, content=content, uid=uid, tool_calls=tool_calls, tool_call_id=tool_call_id, at=at
@@ -329,7 +335,7 @@ class SessionDB(locks.Leases, search.Finding, backup.Backups, retention.Retentio
         return self.driver.write("undo", lambda tx: compactions.undo(tx, session_id))
 
     def redo_compaction(self, session_id: str) -> types.Compaction:
-        """Take back an undo, as long as no compaction, hide, show or redaction came between."""
+        """Take back the last undo, one step, as long as no compaction, hide, show or redaction came between."""
         return self.driver.write("redo", lambda tx: compactions.redo(tx, session_id))
 
     def compactions(self, session_id: str) -> list[types.Compaction]:
@@ -386,7 +392,8 @@ class SessionDB(locks.Leases, search.Finding, backup.Backups, retention.Retentio
             "orphans_ended": self.finalize_orphaned_compression_sessions(),
             "ghosts_removed": self.prune_empty_ghost_sessions(),
         }
-        self.set_meta("upkeep_done_at", repr(self._clock()))
+        now = repr(self._clock())
+        self.driver.write("meta", lambda tx: tx.run("meta_set", key="upkeep_done_at", value=now))
         return done
 
     def fsck(self, progress: fsck.Progress | None = None) -> types.Report:
@@ -406,6 +413,8 @@ class SessionDB(locks.Leases, search.Finding, backup.Backups, retention.Retentio
 
     def set_meta(self, key: str, value: str) -> None:
         bodies.checked_id(key, "meta key")
+        if key in RESERVED_META:
+            raise errors.OutOfRange(f"The store itself keeps {key}.")
         if not isinstance(value, str) or not value.isascii():
             raise errors.OutOfRange("A meta value is ASCII text.")
         self.driver.write("meta", lambda tx: tx.run("meta_set", key=key, value=value))

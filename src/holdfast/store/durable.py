@@ -12,7 +12,22 @@ from __future__ import annotations
 
 import os
 
-_sync = getattr(os, "fdatasync", os.fsync)
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+# macOS: there fsync stops at the drive's own cache.
+_FULL = getattr(fcntl, "F_FULLFSYNC", None)
+_sync_data = getattr(os, "fdatasync", os.fsync)
+
+
+def _sync(fd: int) -> None:
+    if _FULL is not None:
+        fcntl.fcntl(fd, _FULL)
+    else:
+        _sync_data(fd)
+
 
 HOLED = "The disk did not take the last write: it is not acknowledged and may be lost."
 

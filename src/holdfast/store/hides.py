@@ -30,9 +30,10 @@ def show(tx: port.Tx, session_id: str, epoch: int | None) -> types.Hide:
     compaction = compactions.current(tx, here)
     # The summary was made without these messages: shown now, they would be neither in it nor after it.
     if compaction and hidden.from_seq <= compaction.cut_seq:
+        remedy = "undo that compaction first" if here.compaction_epoch else "it was inherited by this branch"
         raise errors.ShowRefused(
-            f"Messages {hidden.from_seq} to {hidden.to_seq} were hidden when the conversation was compacted "
-            f"up to {compaction.cut_seq}; undo that compaction first."
+            f"Messages {hidden.from_seq} to {hidden.to_seq} begin at or before {compaction.cut_seq}, up to where the "
+            f"conversation is compacted; {remedy}."
         )
     # A compaction undone meanwhile was made without them too, so it cannot be redone any more.
     after = state.moved(tx, here, redo_epoch=None)

@@ -43,6 +43,8 @@ class Append:
             self.session_id = self.new_id.settle(tx)
         messages, row = self.messages, tx.one("lock_conversation", id=self.session_id)
         here = state.State(*row) if row is not None else self._born(tx)
+        if self.create is not None and self.create.owner != here.owner:
+            raise errors.IdTaken(self.session_id)
         known = {} if fresh or row is None else _known(tx, here, messages)
         resumed = False
         # What is stored already stays acknowledged, whatever became of the head or the lease since.
@@ -52,11 +54,13 @@ class Append:
         if resumed:
             here = sessions.continue_(tx, here, self.now)
         stored = _write(tx, here, messages, known)
-        moved_from = self.session_id if here.asked != here.head else None
         return [
-            types.Receipt(seq, message.uid, session, here.id, here.epoch, moved_from, duplicate, resumed)
+            types.Receipt(seq, message.uid, session, here.id, here.epoch, self._moved(session), duplicate, resumed)
             for message, (seq, session, duplicate) in zip(messages, stored, strict=True)
         ]
+
+    def _moved(self, session: str) -> str | None:
+        return self.session_id if session != self.session_id else None
 
     def _check(self, tx: port.Tx, here: state.State) -> None:
         if self.expect_head and here.asked != here.head:
@@ -93,7 +97,7 @@ def _known(tx: port.Tx, here: state.State, messages: Sequence[bodies.Prepared]) 
         if row is None:
             continue
         seq, session, role, body, redacted = row
-        if not redacted and (role, body) != (message.role, message.body):
+        if role != message.role or (not redacted and body != message.body):
             raise errors.UidReused(message.uid, seq)
         known[message.uid] = (seq, session, True)
     return known
@@ -153,10 +157,12 @@ def context(tx: port.Tx, session_id: str, upto: int | None = None) -> types.Cont
         tail = [message for message in tail if not hides.covers(hidden, message.seq)]
         pinned = [message for message in pinned if not hides.covers(hidden, message.seq)]
     running: frozenset[str] = frozenset()
-    if view.has_calls(tail):
-        tail, running = view.arrange(tail, leases.turn_began(tx, here))
+    # One list: a pinned call may have its result after the cut.
+    shown = [*pinned, *_summary(compaction), *tail]
+    if view.has_calls(shown):
+        shown, running = view.arrange(shown, leases.turn_began(tx, here))
     return types.Context(
-        [*view.arrange(pinned, None)[0], *_summary(compaction), *tail],
+        shown,
         conversation_id=here.id,
         session_id=here.head_id,
         epoch=here.epoch,

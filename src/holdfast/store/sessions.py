@@ -157,7 +157,9 @@ def resolve(tx: port.Tx, text: str, owner: str | None) -> types.Session:
     by_id = get(tx, text) if len(text) <= bodies.MAX_ID and text.isprintable() else None
     if by_id and owner in (None, by_id.owner):
         return head(tx, text)
-    by_title = tx.one("title_holder", owner=owner or "", title=" ".join(text.split()))
+    by_title = [row[0] for row in tx.all("title_holders", owner=owner, title=" ".join(text.split()))]
+    if len(by_title) > 1:
+        raise errors.Ambiguous(text, by_title)
     if by_title:
         return head(tx, by_title[0])
     if text == "last":

@@ -243,8 +243,9 @@ class SqliteDriver(whole.Whole):
                 self._line.close()
 
     def _drop_connections(self) -> None:
-        while self._idle:
-            self._idle.pop()[1].connection.close()
+        idle, self._idle = self._idle, []
+        for _, tx in idle:
+            tx.connection.close()
         self._writer.close()
 
     # --- other files ---------------------------------------------------------------------------------
@@ -370,8 +371,8 @@ class SqliteDriver(whole.Whole):
     def _reopen(self) -> None:
         self._files = ()
         place.refuse_strange_log(self.path, self._opened, self._files_now())
-        self._drop_connections()
         self._generation += 1
+        self._drop_connections()
         self._open(create=False)
 
     def _check_open(self) -> None:

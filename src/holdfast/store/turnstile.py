@@ -127,6 +127,8 @@ class _Waiter(threading.Thread):
             with self._guard:
                 job.begun = not job.given_up
             if not job.begun:
+                # A forked child may have a copy of this descriptor: closing ours alone would not free the lock.
+                fcntl.flock(self.fd, fcntl.LOCK_UN)
                 break
             self._work(job)
         os.close(self.fd)

@@ -42,6 +42,10 @@ UPDATE conversations SET title = :title WHERE key = :key;
 -- Who has a title already.
 SELECT id FROM conversations WHERE owner = :owner AND title = :title;
 
+-- name: title_holders
+-- Conversations with a title, of one owner or of all.
+SELECT id FROM conversations WHERE title = :title AND (:owner IS NULL OR owner = :owner) ORDER BY key LIMIT 11;
+
 -- name: titles_like
 -- Titles of an owner that begin alike, for numbering a branch.
 SELECT title FROM conversations WHERE owner = :owner AND substr(title, 1, length(:start)) = :start;

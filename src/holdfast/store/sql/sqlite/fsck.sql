@@ -123,6 +123,8 @@ SELECT b.id, 'the fork point does not exist in the origin' FROM conversations b
   LEFT JOIN conversations o ON o.key = b.origin
  WHERE (b.origin IS NOT NULL) <> (coalesce(b.forked_at, 0) > 0) OR (b.forked_from IS NULL) <> (b.forked_at IS NULL)
     OR (b.origin IS NOT NULL AND (o.key IS NULL OR b.forked_at > o.last_seq))
+    OR (b.origin IS NOT NULL
+        AND NOT EXISTS (SELECT 1 FROM sessions WHERE id = b.forked_from AND conversation = b.origin))
     OR (b.forked_epoch IS NOT NULL
         AND NOT EXISTS (SELECT 1 FROM compactions
                          WHERE conversation = b.origin AND epoch = b.forked_epoch AND seen_seq <= b.forked_at));

@@ -10,8 +10,8 @@ SELECT m.seq, s.id, m.role, m.body, m.redacted_at IS NOT NULL
  WHERE m.conversation = :conversation AND m.uid = :uid;
 
 -- name: messages_between
--- A stretch of the log, in order.
-SELECT seq, uid, session, role, at, body FROM messages
+-- A stretch of the log, in order. (In a damaged file a body may be of any type; as text it is refused when read.)
+SELECT seq, uid, session, role, at, CAST(body AS TEXT) FROM messages
  WHERE id > (:conversation << 32) + :after AND id <= (:conversation << 32) + :upto
  ORDER BY id;
 

@@ -208,7 +208,8 @@ CREATE TRIGGER conversation_fork_point_exists
 BEFORE INSERT ON conversations
 WHEN NEW.origin IS NOT NULL
  AND (NEW.forked_at > coalesce((SELECT last_seq FROM conversations WHERE key = NEW.origin), -1)
-   OR NEW.forked_at < (SELECT seen_seq FROM compactions WHERE conversation = NEW.origin AND epoch = NEW.forked_epoch))
+   OR NEW.forked_at < (SELECT seen_seq FROM compactions WHERE conversation = NEW.origin AND epoch = NEW.forked_epoch)
+   OR NOT EXISTS (SELECT 1 FROM sessions WHERE conversation = NEW.origin AND id = NEW.forked_from))
 BEGIN SELECT raise(ABORT, 'a branch begins within its origin, on a compaction that saw no more'); END;
 
 CREATE TRIGGER conversation_leaves_tombstones
