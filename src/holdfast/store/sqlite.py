@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 import apsw
@@ -312,10 +313,7 @@ class SqliteDriver(whole.Whole):
             self._writing.release()
 
     def _attempt(self, operation: str, step: Callable[[port.Tx], T]) -> T:
-        if self._line is None:
-            return self._transact(operation, step)
-        result: T = self._line.run(self._write_timeout, self._transact, operation, step)
-        return result
+        return self._in_line(partial(self._transact, operation, step))
 
     def _transact(self, operation: str, step: Callable[[port.Tx], T]) -> T:
         tx = self._tx
