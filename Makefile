@@ -23,7 +23,7 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp
 	@touch $@
 
 run: $(VENV)/run.stamp ## set up and start the program
-	@$(BIN)/holdfast demo
+	@$(BIN)/holdfast
 
 test: lint types ## every test, with lint and types
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --ignore=tests/acceptance

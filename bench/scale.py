@@ -33,6 +33,9 @@ class Scale:
     search_some: int = 6_000
     search_many: int = 100_000
     search_questions: int = 200
+    turns: int = 200
+    turn_log: int = 10_000
+    """Messages in the log of the longer conversation."""
     starts: int = 25
     opens: int = 25
 
@@ -55,6 +58,8 @@ QUICK = Scale(
     shared_appends=10,
     group_rounds=1,
     group_appends=3,
+    turns=3,
+    turn_log=100,
     starts=2,
     opens=3,
 )

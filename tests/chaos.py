@@ -16,10 +16,13 @@ from typing import NamedTuple
 
 from holdfast.store.db import SessionDB
 from tests import chaos_mixed
-from tests.faults import checker, flips, kills, power, races, steps, zygote
+from tests.faults import checker, deaths, flips, keeping, kills, power, races, steps, wreckage, zygote
 
 ROUNDS, PROCESSES, KILLS = 5_000, 32, 200
 BATCH, SOME = 50, 10
+WRITES = 100
+# A damaged store is read, examined and salvaged: one trial takes as long as some five rounds of anything else.
+ROUNDS_A_TRIAL = 5
 
 
 class Run(NamedTuple):
@@ -77,6 +80,28 @@ def kill(run: Run) -> Iterator[str]:
             yield f"{count:,} kills at points ({turn + SOME} at each), {writes:,} between writes"
 
 
+def kill_keeping(run: Run) -> Iterator[str]:
+    """Backup, restore, prune, deletion, scrub, import and salvage: kills at every point of each, before writes to
+    the disk and at any time, some at a time, each time in other histories."""
+    count, writes, times = 0, 0, 0
+    for turn in range(0, run.kills, SOME):
+        some = min(SOME, run.kills - turn)
+        seeds = [2 * run.chance.randrange(1 << 30) + number % 2 for number in range(5)]
+        with zygote.folder() as folder:
+            stock = deaths.Stock(run.zygote, Path(folder), seeds)
+            for act in run.chance.sample(list(keeping.ACTS), len(keeping.ACTS)):
+                if not run.goes_on():
+                    return
+                try:
+                    count += deaths.kill_at_every_point(stock, act, some, run.chance).total()
+                    times += deaths.kill_at_any_time(stock, act, some, run.chance)["killed"]
+                    writes += 0 if turn else deaths.kill_between_writes(stock, act, WRITES)
+                except AssertionError as error:
+                    yield Wrong(f"{act}: {error}")
+                done = f"{count:,} kills at points ({turn + some} at each), {writes:,} between writes"
+                yield f"{done}, {times:,} at any time"
+
+
 def kill_at_any_time(run: Run) -> Iterator[str]:
     """Processes doing anything, killed or stopped for a while at any instant, until all are gone."""
     path, killed, era = run.folder / "store.db", 0, 0
@@ -120,6 +145,16 @@ def flip(run: Run) -> Iterator[str]:
         yield f"{done:,} bits flipped"
 
 
+def wreck(run: Run) -> Iterator[str]:
+    """Bits, pages and whole stretches of the file and its log, damaged; and what is salvaged of them."""
+    bench, done, trials = wreckage.Bench(run.folder), 0, max(1, run.rounds // ROUNDS_A_TRIAL)
+    while done < trials and run.goes_on():
+        count = min(BATCH, trials - done)
+        yield from map(Wrong, wreckage.trials(bench, run.zygote, run.chance.randrange(1 << 30), count))
+        done += count
+        yield f"{done:,} damaged stores"
+
+
 def pull_the_plug(run: Run) -> Iterator[str]:
     """Disks as a loss of power may leave them, after any write and with any part of what was not synced."""
     notes, done, lives = run.folder / "notes", 0, 0
@@ -154,8 +189,10 @@ def soak(run: Run) -> Iterator[str]:
 PARTS: dict[str, Callable[[Run], Iterator[str]]] = {
     "races": race,
     "kills": kill,
+    "keeping": kill_keeping,
     "random": kill_at_any_time,
     "flips": flip,
+    "wreckage": wreck,
     "power": pull_the_plug,
     "soak": soak,
 }

@@ -10,7 +10,12 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast import errors as errors
+    from holdfast import events as events
+    from holdfast import model as model
+    from holdfast import reports as reports
     from holdfast import types as types
+    from holdfast.agent.agent import AIAgent as AIAgent
+    from holdfast.agent.ambient import current_session_id as current_session_id
     from holdfast.store.aio import AsyncSessionDB as AsyncSessionDB
     from holdfast.store.db import SessionDB as SessionDB
     from holdfast.types import NewConversation as NewConversation
@@ -18,18 +23,34 @@ if TYPE_CHECKING:
 
 # Loaded when first asked for: `holdfast --version` needs none of it.
 _LAZY = {
+    "AIAgent": "holdfast.agent.agent",
     "AsyncSessionDB": "holdfast.store.aio",
     "NewConversation": "holdfast.types",
     "NewMessage": "holdfast.types",
     "SessionDB": "holdfast.store.db",
+    "current_session_id": "holdfast.agent.ambient",
 }
+_MODULES = ("errors", "events", "model", "reports", "types")
 
-__all__ = ["AsyncSessionDB", "NewConversation", "NewMessage", "SessionDB", "__version__", "errors", "types"]
+__all__ = [
+    "AIAgent",
+    "AsyncSessionDB",
+    "NewConversation",
+    "NewMessage",
+    "SessionDB",
+    "__version__",
+    "current_session_id",
+    "errors",
+    "events",
+    "model",
+    "reports",
+    "types",
+]
 
 
 def __getattr__(name: str) -> object:
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
-    if name in ("errors", "types"):
+    if name in _MODULES:
         return importlib.import_module(f"holdfast.{name}")
     raise AttributeError(f"module 'holdfast' has no attribute {name!r}")

@@ -1,38 +1,269 @@
-"""Settings from the environment. No other file reads it."""
+"""Settings: a flag over the environment, that over the project's file, that over the user's file.
+
+No other file reads the environment or TOML. A project's file comes with whatever was cloned, so it may only
+set what cannot hurt: it says nothing about where data, keys or programs are.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import tomllib
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Annotated, Any, Literal
 
+import msgspec
 import platformdirs
 
+from holdfast import errors
 
-class Settings(NamedTuple):
+USER_FILE = "config.toml"
+PROJECT_FILE = ".holdfast.toml"
+# What a project's file may set.
+OF_PROJECT = frozenset({"model", "fallback"})
+_UNITS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
+
+Count = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
+Dollars = Annotated[float, msgspec.Meta(ge=0, lt=1e6)]
+Hours = Annotated[float, msgspec.Meta(gt=0, lt=1e6)]
+Days = Annotated[float, msgspec.Meta(ge=0, lt=1e6)]
+
+
+class Backup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Backups on a schedule, made by whichever process runs when one is due."""
+
+    folder: str | None = None
+    """Where they go; none are made without it."""
+    every_hours: Hours = 24.0
+    """How old the newest may be."""
+    keep: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 7
+    """How many stay."""
+
+
+class Retention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `holdfast sessions prune` takes when nothing is said; nothing goes by itself."""
+
+    older_than_days: Days | None = None
+    """Conversations unused for so long."""
+    max_size: str | None = None
+    """The longest unused ones, until the text of the rest fits: 500MB, 2GB."""
+    archive: str | None = None
+    """The folder archives go to; without it, `archive` beside the store."""
+
+
+class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """US dollars for a million tokens."""
+
+    input: Dollars
+    output: Dollars
+    cache_read: Dollars | None = None
+    cache_write: Dollars | None = None
+
+
+class Provider(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where models are to be had: `provider/model` names one of them."""
+
+    kind: Literal["openai", "anthropic"] = "openai"
+    """Which of the two ways of asking it understands."""
+    base_url: str | None = None
+    """Its address; without one, that of the company of this kind."""
+    key_env: str | None = None
+    """The variable that has its key. A key itself never stands in a file."""
+    window: Count | None = None
+    """How many tokens its models take, where that is not known."""
+
+
+class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to be known of one model."""
+
+    window: Count | None = None
+    """How many tokens a request and its reply may have together."""
+    max_output: Count | None = None
+    """The longest reply."""
+    price: Price | None = None
+    """What it costs; without it, cost is what the provider reports, if it does."""
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a turn ends even though the model would go on."""
+
+    steps: Count = 50
+    """How often the model is asked in one turn."""
+    cost: Dollars | None = None
+    """US dollars one turn may cost."""
+
+
+class Secret(str):
+    """A key: it is not shown where settings are."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+
+class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a settings file may say."""
+
+    database: str | None = None
+    model: str | None = None
+    fallback: list[str] = []
+    providers: dict[str, Provider] = {}
+    models: dict[str, Known] = {}
+    limits: Limits = Limits()
+    backup: Backup = Backup()
+    retention: Retention = Retention()
+
+
+# Those that need no file: a key in the environment is enough.
+PROVIDERS = {
+    "anthropic": Provider("anthropic", "https://api.anthropic.com", "ANTHROPIC_API_KEY"),
+    "openai": Provider("openai", "https://api.openai.com/v1", "OPENAI_API_KEY"),
+    "openrouter": Provider("openai", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
+}
+
+
+class Settings(msgspec.Struct, frozen=True):
     """What the program runs by; a variable that is set but empty counts as not set."""
 
     home: str
     """Where Holdfast keeps its data: HOLDFAST_HOME, else the place the system has for data of programs."""
     database: str
-    """The store: HOLDFAST_DB, else holdfast.db in the home."""
+    """The store: HOLDFAST_DB, else `database` of the user's file, else holdfast.db in the home."""
     colour: bool
     """Whether a terminal may be coloured: not with NO_COLOR, nor on a terminal that calls itself dumb."""
     columns: int | None
     """The width COLUMNS asks for; None leaves it to the terminal."""
+    files: tuple[str, ...] = ()
+    """The files these settings were read from."""
+    backup: Backup = Backup()
+    retention: Retention = Retention()
+    model: str | None = None
+    """The model to ask, as provider/model: HOLDFAST_MODEL, else the project's file, else the user's."""
+    fallback: tuple[str, ...] = ()
+    """Those to ask when it cannot answer, in this order."""
+    providers: dict[str, Provider] = {}
+    """By name, with the addresses the environment gives (OPENAI_BASE_URL, ANTHROPIC_BASE_URL)."""
+    keys: dict[str, Secret] = {}
+    """The key of each provider that has one."""
+    models: dict[str, Known] = {}
+    limits: Limits = Limits()
+    log: str | None = None
+    """The file that warnings and faults are appended to: HOLDFAST_LOG. Without it, nothing is logged."""
 
 
-def load(environ: Mapping[str, str] | None = None) -> Settings:
-    """The settings of this process, or those a given environment would make."""
+def load(environ: Mapping[str, str] | None = None, folder: str | None = None) -> Settings:
+    """The settings of this process, or those a given environment and working folder would make.
+
+    Raises SettingInvalid for a file that cannot be read or says what it may not.
+    """
     given = os.environ if environ is None else environ
     home = given.get("HOLDFAST_HOME")
     home = os.path.abspath(os.path.expanduser(home)) if home else platformdirs.user_data_dir("holdfast", False)
+    users = os.path.join(home if given.get("HOLDFAST_HOME") else platformdirs.user_config_dir("holdfast", False))
+    said, files = _read(os.path.join(users, USER_FILE), _project_file(folder))
     return Settings(
         home=home,
-        database=given.get("HOLDFAST_DB") or os.path.join(home, "holdfast.db"),
+        database=given.get("HOLDFAST_DB") or _path(said.database, users) or os.path.join(home, "holdfast.db"),
         colour=not given.get("NO_COLOR") and given.get("TERM") != "dumb",
         columns=_columns(given.get("COLUMNS", "")),
+        files=files,
+        backup=msgspec.structs.replace(said.backup, folder=_path(said.backup.folder, users)),
+        retention=msgspec.structs.replace(said.retention, archive=_path(said.retention.archive, users)),
+        model=given.get("HOLDFAST_MODEL") or said.model,
+        fallback=tuple(said.fallback),
+        providers=(providers := _providers(said, given)),
+        keys=_keys(providers, given),
+        models=said.models,
+        limits=said.limits,
+        log=given.get("HOLDFAST_LOG") or None,
     )
+
+
+def _providers(said: File, given: Mapping[str, str]) -> dict[str, Provider]:
+    found = {**PROVIDERS, **said.providers}
+    for name in ("openai", "anthropic"):
+        url = given.get(f"{name.upper()}_BASE_URL")
+        if url and name not in said.providers:
+            found[name] = msgspec.structs.replace(found[name], base_url=url)
+    return found
+
+
+def _keys(providers: dict[str, Provider], given: Mapping[str, str]) -> dict[str, Secret]:
+    named = ((name, given.get(provider.key_env or "")) for name, provider in providers.items())
+    return {name: Secret(key.strip()) for name, key in named if key and key.strip()}
+
+
+def size(text: str) -> int:
+    """Bytes, from the way people write them: 800, 500MB, 2 GB."""
+    found = re.fullmatch(r"(\d{1,12})\s*([kmg]?)b?", text.strip().lower(), re.ASCII)
+    if found is None:
+        raise errors.SettingInvalid(f"{errors.shown(text)} is not a size; one looks like 500MB or 2GB.")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+# --- files ---------------------------------------------------------------------------------------------
+
+
+def _read(users: str, projects: str | None) -> tuple[File, tuple[str, ...]]:
+    """What both files say together, and which of them there are."""
+    mine = _parsed(users)
+    theirs = _parsed(projects) if projects and os.path.realpath(projects) != os.path.realpath(users) else None
+    for key in theirs or ():
+        if key not in OF_PROJECT:
+            raise errors.SettingInvalid(f"{projects}: a project's file may not set `{key}`. Set it in {users}.")
+    said = {**(mine or {}), **(theirs or {})}
+    files = tuple(path for path, found in ((users, mine), (projects, theirs)) if path and found is not None)
+    try:
+        read = msgspec.convert(said, File)
+        if read.retention.max_size is not None:
+            size(read.retention.max_size)
+    except (msgspec.ValidationError, errors.SettingInvalid) as error:
+        raise errors.SettingInvalid(f"{' and '.join(files)}: {_place(str(error))}") from None
+    return read, files
+
+
+def _parsed(path: str) -> dict[str, Any] | None:
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise errors.SettingInvalid(f"{path} cannot be read: {error.strerror or error}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise errors.SettingInvalid(f"{path} is not TOML: {error}.") from None
+
+
+def _place(said: str) -> str:
+    """`Object contains unknown field `x` - at `$.backup`` as a person would say it."""
+    what, _, where = said.partition(" - at ")
+    section = where.strip("`").removeprefix("$").strip(".")
+    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", what)
+    if unknown:
+        return f"there is no setting `{section + '.' if section else ''}{unknown[1]}`."
+    return f"`{section}`: {what}." if section else f"{what.rstrip('.')}."
+
+
+def _project_file(folder: str | None) -> str | None:
+    """The nearest one, from the working folder upwards."""
+    try:
+        here = os.path.abspath(folder or os.getcwd())
+    except FileNotFoundError:  # The working folder was removed.
+        return None
+    while True:
+        path = os.path.join(here, PROJECT_FILE)
+        if os.path.isfile(path):
+            return path
+        above = os.path.dirname(here)
+        if above == here:
+            return None
+        here = above
+
+
+def _path(given: str | None, beside: str) -> str | None:
+    """A path in a file is meant from where that file is."""
+    return os.path.abspath(os.path.join(beside, os.path.expanduser(given))) if given else None
 
 
 def _columns(text: str) -> int | None:

@@ -175,6 +175,91 @@ class HasBranches(HoldfastError):
         self.branches = tuple(branches)
 
 
+# --- models --------------------------------------------------------------------------------------------
+
+
+class ModelError(HoldfastError):
+    """The model could not answer."""
+
+    # Whether the same call may work in a while, and whether another model might answer it now.
+    retryable = False
+    elsewhere = True
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        model: str = "",
+        status: int | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.model = model
+        self.status = status
+        self.retry_after = retry_after
+
+
+class ModelBusy(ModelError):
+    """The provider limits how much may be asked, or is overloaded. Try again later."""
+
+    retryable = True
+
+
+class ModelUnreachable(ModelError):
+    """The provider cannot be reached, or took too long to answer."""
+
+    retryable = True
+
+
+class ModelCut(ModelError):
+    """The provider broke off in the middle of its answer. What it said until then is kept."""
+
+    retryable = True
+
+
+class ReplyMalformed(ModelError):
+    """The provider answered with something that is not what its API promises."""
+
+    retryable = True
+
+
+class KeyRefused(ModelError):
+    """The provider refused the key, or there is none."""
+
+
+class RequestRefused(ModelError):
+    """The provider refused the request as it is."""
+
+
+class ContextOverflow(ModelError):
+    """The conversation is too large for the model's context window."""
+
+    elsewhere = False
+
+
+# --- turns ---------------------------------------------------------------------------------------------
+
+
+class TurnBusy(HoldfastError):
+    """Another process is in the middle of a turn of this conversation."""
+
+    def __init__(self, holder: str, expires_in: float) -> None:
+        super().__init__(f"A turn of this conversation is running elsewhere ({holder}). Wait for it, or stop it there.")
+        self.holder = holder
+        self.expires_in = expires_in
+
+
+class ToolFailed(HoldfastError):
+    """A tool could not do what it was asked; the model is told why."""
+
+
+# --- settings ------------------------------------------------------------------------------------------
+
+
+class SettingInvalid(HoldfastError, ValueError):
+    """A settings file cannot be read, or says what it may not."""
+
+
 # --- an export that cannot come in --------------------------------------------------------------------
 
 

@@ -29,6 +29,30 @@ class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
     extra: dict[str, Any] = {}
 
 
+class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a call of a model used, in tokens; the input counts what came from or went to the provider's cache.
+
+    `cost` is in US dollars, None when nobody knows the price.
+    """
+
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    reasoning: int = 0
+    cost: float | None = None
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input + other.input,
+            self.output + other.output,
+            self.cache_read + other.cache_read,
+            self.cache_write + other.cache_write,
+            self.reasoning + other.reasoning,
+            None if self.cost is None and other.cost is None else (self.cost or 0.0) + (other.cost or 0.0),
+        )
+
+
 class Body(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is stored of a message beside its columns; keys this version does not know are ignored.
 
@@ -38,6 +62,8 @@ class Body(msgspec.Struct, frozen=True, omit_defaults=True):
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     content: Content = ""
+    model: str | None = None
+    usage: Usage | None = None
 
 
 _decode = msgspec.json.Decoder(Body).decode
@@ -75,8 +101,26 @@ class Message(msgspec.Struct, frozen=True, dict=True):
         return self._decoded.tool_call_id
 
     @property
+    def model(self) -> str | None:
+        """Which model said it, where that is known."""
+        return self._decoded.model
+
+    @property
+    def usage(self) -> Usage | None:
+        """What saying it used."""
+        return self._decoded.usage
+
+    @property
     def redacted(self) -> bool:
         return not self.body
+
+
+class ToolSpec(msgspec.Struct, frozen=True):
+    """What a model is told of a tool; parameters are a JSON Schema of an object."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
 
 
 class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +132,8 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: Sequence[ToolCall | Mapping[str, Any]] = ()
     tool_call_id: str | None = None
     at: float | None = None
+    model: str | None = None
+    usage: Usage | None = None
 
 
 class NewConversation(msgspec.Struct, frozen=True, kw_only=True):
@@ -327,121 +373,3 @@ class Collected(msgspec.Struct, frozen=True):
 
     blobs: int
     bytes: int
-
-
-class BackupReport(msgspec.Struct, frozen=True):
-    """A copy that was made and passed every check. `lost_blobs` could not be copied: the store lacks them too."""
-
-    path: str
-    conversations: int
-    sessions: int
-    messages: int
-    bytes: int
-    blobs: int
-    lost_blobs: tuple[str, ...]
-    seconds: float
-
-
-class RestoreReport(msgspec.Struct, frozen=True):
-    """What the store holds since it was restored; `brought_back` are conversations that had been deleted."""
-
-    path: str
-    generation: int
-    conversations: int
-    sessions: int
-    messages: int
-    lost_blobs: tuple[str, ...]
-    brought_back: tuple[str, ...]
-    seconds: float
-
-
-class ExportReport(msgspec.Struct, frozen=True):
-    """What an export wrote; `origins` are conversations nobody named, which branches read from."""
-
-    conversations: int
-    sessions: int
-    messages: int
-    origins: tuple[str, ...] = ()
-
-
-class ImportOutcome(msgspec.Struct, frozen=True):
-    """What became of one conversation of an export; without an id: of a part of it that names none.
-
-    `line` is where it begins, or what is wrong. `kept_as` is its new id, where its own was deleted here;
-    `title` its new title, where its own was taken; `routes` the keys that stay what they are here.
-    """
-
-    conversation_id: str | None
-    outcome: Literal["imported", "already_there", "conflict", "refused"]
-    line: int
-    error: Exception | None = None
-    kept_as: str | None = None
-    title: str | None = None
-    routes: tuple[str, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        return self.error is None
-
-
-class ImportReport(msgspec.Struct, frozen=True):
-    """What became of each conversation of an export, in its order, and how many messages came in."""
-
-    outcomes: tuple[ImportOutcome, ...]
-    messages: int
-
-    @property
-    def ok(self) -> bool:
-        return all(outcome.ok for outcome in self.outcomes)
-
-    def ids(self, outcome: str) -> list[str]:
-        """The conversations of which this became."""
-        return [one.conversation_id for one in self.outcomes if one.outcome == outcome and one.conversation_id]
-
-
-class Prunable(msgspec.Struct, frozen=True):
-    """A conversation that may go; or, with what it is needed for, one that may not."""
-
-    conversation_id: str
-    title: str | None
-    messages: int
-    bytes: int
-    active_at: float
-    needed: str | None = None
-
-
-class PrunePlan(msgspec.Struct, frozen=True):
-    """What a prune would remove, longest unused first, and what fits as well but is needed."""
-
-    going: tuple[Prunable, ...]
-    needed: tuple[Prunable, ...]
-    total_bytes: int
-
-
-class PruneReport(msgspec.Struct, frozen=True):
-    """What went, after it was written to the archive; `kept` had changed, or had come to be needed, meanwhile."""
-
-    archive: str | None
-    removed: tuple[str, ...]
-    kept: tuple[str, ...]
-    bytes: int
-
-
-class Lost(msgspec.Struct, frozen=True):
-    """Something a salvage could not bring over; without a conversation: of one whose name is lost, or of none."""
-
-    what: str
-    conversation_id: str | None = None
-    first_seq: int | None = None
-    last_seq: int | None = None
-
-
-class SalvageReport(msgspec.Struct, frozen=True):
-    """What a salvage brought over into a new store, which fsck finds sound, and exactly what it could not."""
-
-    path: str
-    conversations: int
-    sessions: int
-    messages: int
-    lost: tuple[Lost, ...]
-    seconds: float

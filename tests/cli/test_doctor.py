@@ -13,6 +13,7 @@ import pytest
 
 import holdfast as package
 from holdfast import SessionDB
+from holdfast.store import backup, drafts
 from tests.cli import program
 from tests.cli.conftest import TRIP
 
@@ -52,13 +53,17 @@ def test_json_has_a_stable_shape(holdfast: Holdfast, trip: Path) -> None:
         "findings",
         "store",
         "versions",
+        "processes",
         "leases",
         "report",
         "search",
         "repairs",
         "done",
     ]
-    assert (data["ok"], data["findings"], data["leases"]) == (True, [], [])
+    assert (data["ok"], data["findings"], data["leases"], data["done"]) == (True, [], [], [])
+    assert data["processes"] in ([], None)
+    assert [list(repair) for repair in data["repairs"]] == [["name", "would"]]
+    assert list(data["search"]) == ["exists", "behind", "complaints"]
     assert list(data["versions"]) == ["holdfast", "python", "apsw", "sqlite"]
     assert data["store"]["path"] == str(trip)
     assert data["store"]["durability"] == "power-loss"
@@ -94,7 +99,10 @@ def test_a_broken_promise_is_named_with_what_to_do(
     assert done.code == 1
     assert not done.data["ok"]
     assert promise in {violation["promise"] for violation in done.data["report"]["violations"]}
-    assert all(finding["next"] for finding in done.data["findings"])
+    assert all(list(finding) == ["level", "kind", "what", "next"] for finding in done.data["findings"])
+    assert {finding["kind"] for finding in done.data["findings"]} == {"damage"}
+    salvaged = trip.with_name("trip-salvaged.db")
+    assert all(f"`holdfast salvage {trip} {salvaged}`" in each["next"] for each in done.data["findings"])
     told = holdfast("doctor", "--db", trip)
     assert (told.code, told.err) == (1, "")
     assert f"problem: {promise} is broken" in told.out
@@ -164,3 +172,105 @@ def test_a_damaged_index_is_a_problem_that_fix_puts_right(holdfast: Holdfast, tr
     assert "would:" in sick.out
     mended = holdfast("doctor", "--fix", "--db", trip)
     assert (mended.code, "made the search index again" in mended.out) == (0, True)
+
+
+# --- the schema ----------------------------------------------------------------------------------------------
+
+WEAK = {
+    "trigger": "DROP TRIGGER message_is_only_redacted;"
+    " CREATE TRIGGER message_is_only_redacted BEFORE UPDATE ON messages WHEN 0 BEGIN SELECT 1; END",
+    "index": "DROP INDEX routes_by_conversation; CREATE INDEX routes_by_conversation ON routes (version)",
+}
+
+
+def altered(path: Path, *statements: str) -> None:
+    """Change the schema, in a way that the next open does not notice."""
+    db = apsw.Connection(str(path))
+    for statement in statements:
+        db.execute(statement)
+    db.execute("UPDATE meta SET value = ? WHERE key = 'schema_cookie'", (str(db.pragma("schema_version")),))
+    db.close()
+
+
+@pytest.mark.parametrize("kind", WEAK)
+def test_weakened_trigger_or_index_is_a_problem_that_fix_puts_right(holdfast: Holdfast, trip: Path, kind: str) -> None:
+    altered(trip, WEAK[kind])
+    sick = holdfast("doctor", "--json", "--db", trip)
+    assert sick.code == 1
+    (finding,) = sick.data["findings"]
+    assert (finding["level"], finding["kind"]) == ("problem", "schema")
+    assert "is not what was declared" in finding["what"]
+    assert sick.data["repairs"][0]["name"] == "schema"
+    mended = holdfast("doctor", "--fix", "--json", "--db", trip)
+    assert (mended.code, mended.data["findings"]) == (0, [])
+    assert mended.data["done"][0].startswith(f"made again: the {kind} ")
+    with SessionDB(trip) as db:
+        assert db.fsck().ok
+
+
+def test_trigger_of_somebody_else_is_a_problem_and_left_alone(holdfast: Holdfast, trip: Path) -> None:
+    altered(trip, "CREATE TRIGGER mine BEFORE INSERT ON messages BEGIN SELECT raise(IGNORE); END")
+    done = holdfast("doctor", "--fix", "--json", "--db", trip)
+    (finding,) = done.data["findings"]
+    assert (done.code, finding["kind"]) == (1, "schema")
+    assert "DROP TRIGGER mine" in finding["next"]
+
+
+def test_table_that_differs_is_told_of_and_left_alone(holdfast: Holdfast, trip: Path) -> None:
+    weaker = "replace(sql, 'CHECK (version >= 1)', '')"
+    altered(trip, "PRAGMA writable_schema = ON", f"UPDATE sqlite_schema SET sql = {weaker} WHERE name = 'routes'")
+    done = holdfast("doctor", "--fix", "--json", "--db", trip)
+    (finding,) = done.data["findings"]
+    assert (done.code, finding["level"], finding["kind"]) == (0, "note", "schema")
+    assert "the table routes is not what was declared" in finding["what"]
+
+
+# --- what was left behind ------------------------------------------------------------------------------------
+
+
+@program.needs_proc
+def test_processes_that_use_the_store_are_named(holdfast: Holdfast, trip: Path) -> None:
+    with SessionDB(trip):
+        data = holdfast("doctor", "--json", "--db", trip).data
+        assert [(each["pid"], each["stale"]) for each in data["processes"]] == [(os.getpid(), False)]
+        assert f"used by     process {os.getpid()}: " in holdfast("doctor", "--db", trip).out
+
+
+@program.needs_proc
+def test_process_with_a_file_that_was_replaced_is_told_of(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    holdfast("backup", tmp_path / "copy.db", "--db", trip)
+    with SessionDB(trip):
+        os.replace(tmp_path / "copy.db", trip)
+        for suffix in ("-wal", "-shm"):
+            os.unlink(f"{trip}{suffix}")
+        data = holdfast("doctor", "--json", "--db", trip).data
+    assert [each["stale"] for each in data["processes"]] == [True]
+    assert "process" in {finding["kind"] for finding in data["findings"]}
+
+
+def test_drafts_of_dead_processes_are_found_and_removed_by_fix_only(holdfast: Holdfast, trip: Path) -> None:
+    code = f"from holdfast.store import drafts; print(drafts.new({str(trip.parent)!r}, 'trip.db'))"
+    left = Path(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip())
+    alive = Path(drafts.new(str(trip.parent), "another"))
+    found = holdfast("doctor", "--json", "--db", trip)
+    (finding,) = found.data["findings"]
+    assert (found.code, finding["kind"], finding["level"]) == (0, "leftover", "note")
+    assert str(left) in finding["what"]
+    assert left.exists()
+    assert "removed 1 file that dead processes left" in holdfast("doctor", "--fix", "--json", "--db", trip).data["done"]
+    assert not left.exists()
+    assert alive.exists()
+
+
+def test_scheduled_backup_that_was_never_finished_is_told_of(holdfast: Holdfast, trip: Path) -> None:
+    with SessionDB(trip) as db:
+        db.driver.write("meta", lambda tx: tx.run("meta_set", key=backup.CLAIMED, value="1000000.0"))
+    (finding,) = holdfast("doctor", "--json", "--db", trip).data["findings"]
+    assert (finding["level"], finding["kind"]) == ("note", "backup")
+
+
+def test_help_says_what_the_exit_codes_mean(holdfast: Holdfast) -> None:
+    told = " ".join(holdfast("doctor", "--help").out.split())
+    assert "Exits with 0 when all is well" in told
+    assert "with 2 when used wrongly" in told
+    assert holdfast("doctor", "--nonsense").code == 2

@@ -110,7 +110,7 @@ def test_an_export_that_fails_leaves_the_old_file_and_nothing_else(
     file.write_text("old")
     done = holdfast("sessions", "export", TRIP, "--db", trip, "-o", file)
     assert done.code == 1
-    assert "Message 3 of conversation" in done.sentence
+    assert "Message 3 of conversation" in done.err.splitlines()[-1]
     assert (file.read_text(), os.listdir(folder)) == ("old", ["x.jsonl"])
 
 
@@ -119,10 +119,86 @@ def test_a_device_is_written_to_and_never_replaced(holdfast: Holdfast, trip: Pat
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 
 
+def test_a_pipe_by_its_name_is_written_to_and_may_close(trip: Path, tmp_path: Path) -> None:
+    run = [*program.PROGRAM, "sessions", "export", "--all", "--db", trip, "-o", "/dev/stdout"]
+    done = subprocess.run(run, env=program.environment(tmp_path), capture_output=True, timeout=120, check=True)
+    assert done.stdout.count(b"\n") > 20
+    assert done.stderr == b"3 conversations with 10 messages written to /dev/stdout.\n"
+
+
+def test_the_store_itself_is_never_written_over(holdfast: Holdfast, trip: Path) -> None:
+    done = holdfast("sessions", "export", "last", "--db", trip, "-o", trip)
+    assert "belongs to the store itself" in done.sentence
+    assert holdfast("sessions", "list", "--db", trip).code == 0
+
+
+def test_what_was_written_can_be_told_as_json(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    data = holdfast("sessions", "export", TRIP, "--db", trip, "-o", tmp_path / "x", "--json").data
+    assert (data["file"], data["format"], data["conversations"]) == (str(tmp_path / "x"), "jsonl", 1)
+    assert (data["messages"], data["blobs"], data["lost_blobs"]) == (8, [], [])
+    assert holdfast("sessions", "export", TRIP, "--db", trip, "--json").code == 2
+
+
+# --- attachments ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def album(tmp_path: Path) -> Path:
+    """A store with a conversation that names two attachments, one of which is lost."""
+    path = tmp_path / "album.db"
+    with SessionDB(path) as db:
+        kept, lost = (db.put_blob(content, "image/png").digest for content in (b"kept" * 100, b"lost"))
+        db.create_session("album", source="test")
+        parts = [{"type": "image", "blob": digest} for digest in (kept, lost)]
+        db.append_message("album", role="user", content=parts)
+    (tmp_path / "album.db.blobs" / lost[:2] / lost[2:]).unlink()
+    return path
+
+
+def test_attachments_come_along_in_a_folder_beside_the_file(holdfast: Holdfast, album: Path, tmp_path: Path) -> None:
+    file = tmp_path / "album.jsonl"
+    done = holdfast("sessions", "export", "album", "--db", album, "-o", file)
+    missing, written = done.err.splitlines()
+    assert missing.endswith("is missing here, or damaged, and did not come along.")
+    assert written == f"1 conversation with 1 message and 1 attachment written to {file}."
+    done = holdfast("sessions", "import", file, "--db", tmp_path / "other.db")
+    assert (done.code, done.out) == (0, "1 imported; 1 message and 1 attachment came in.\n")
+    assert f"Put {file}.blobs, as it was exported, beside the file" in done.err
+    data = holdfast("sessions", "import", file, "--db", tmp_path / "third.db", "--json").data
+    assert (data["ok"], data["blobs"], len(data["lost_blobs"])) == (True, 1, 1)
+
+
+def test_a_pipe_says_that_it_carries_no_attachments(holdfast: Holdfast, album: Path, tmp_path: Path) -> None:
+    done = holdfast("sessions", "export", "album", "--db", album)
+    assert done.err == "2 attachments (404 B) did not come along: export to a file with -o to have them.\n"
+    run = [*program.PROGRAM, "sessions", "import", "-", "--db", tmp_path / "other.db"]
+    env = program.environment(tmp_path)
+    came = subprocess.run(run, input=done.out.encode(), env=env, capture_output=True, timeout=120, check=True)
+    assert came.stdout == b"1 imported; 1 message came in.\n"
+    *each, remedy = came.stderr.decode().splitlines()
+    assert [line.endswith("is not here.") for line in each] == [True, True]
+    assert remedy.startswith("A pipe does not carry attachments")
+
+
+def test_a_shell_that_gives_a_pipe_for_a_file_is_no_trap(album: Path, tmp_path: Path) -> None:
+    holdfast = " ".join(map(str, program.PROGRAM))
+    command = (
+        f"{holdfast} sessions import <({holdfast} sessions export album --db {album}) --db {tmp_path / 'other.db'}"
+    )
+    env = program.environment(tmp_path)
+    done = subprocess.run(["bash", "-c", command], env=env, capture_output=True, timeout=120, check=True)
+    assert done.stdout == b"1 imported; 1 message came in.\n"
+
+
+def test_attachments_are_named_where_they_are_shown(holdfast: Holdfast, album: Path) -> None:
+    for command in (["show", "album"], ["export", "album", "--format", "html"]):
+        assert "image/png, 400 bytes" in holdfast("sessions", *command, "--db", album).out
+
+
 def test_a_place_that_cannot_be_written_is_one_sentence(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
     done = holdfast("sessions", "export", "last", "--db", trip, "-o", tmp_path / "nowhere" / "x")
     assert done.code == 1
-    assert done.sentence.endswith("could not be written: No such file or directory.")
+    assert done.sentence.endswith("cannot be read or written: No such file or directory.")
 
 
 @pytest.mark.parametrize("arguments", [[], ["last", "--all"]], ids=["nothing", "both"])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB
+from holdfast.store import port
 from tests.cli import program
 from tests.cli.conftest import BRANCH, TRIP
 
@@ -42,6 +43,31 @@ def test_backup_over_something_else_is_one_sentence(holdfast: Holdfast, trip: Pa
     assert "not a backup" in done.sentence
     assert (tmp_path / "letter").read_text() == "precious"
     assert holdfast("backup", tmp_path / "letter", "--overwrite", "--db", trip).code == 0
+
+
+def test_backups_go_to_the_folder_of_the_settings_and_only_when_due(
+    holdfast: Holdfast, trip: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    (home / "config.toml").write_text('[backup]\nfolder = "copies"\nevery_hours = 24\nkeep = 2\n', encoding="utf-8")
+    env = {"HOLDFAST_HOME": str(home), "HOLDFAST_DB": str(trip)}
+    assert holdfast("backup", "--if-due", **env).code == 0
+    (made,) = (home / "copies").glob("*.db")
+    again = holdfast("backup", "--if-due", **env)
+    assert (again.code, again.out) == (0, "")
+    assert "No backup is due" in again.err
+    assert holdfast("backup", "--if-due", "--json", **env).data == {"due": False}
+    assert holdfast("backup", **env).code == 0
+    assert holdfast("backup", "elsewhere.db", "--if-due", **env).code == 2
+    with SessionDB(trip) as db:
+        assert db.check_backup(made).ok
+
+
+def test_backup_without_a_target_or_a_folder_is_exit_2(holdfast: Holdfast, trip: Path) -> None:
+    done = holdfast("backup", "--db", trip)
+    assert done.code == 2
+    assert "name a TARGET" in done.sentence
 
 
 def test_restore_without_yes_says_what_would_go_and_changes_nothing(
@@ -125,7 +151,9 @@ def test_delete_without_yes_shows_what_would_go(holdfast: Holdfast, trip: Path) 
     assert ids(trip) == EVERY
     assert holdfast("sessions", "delete", "other", "--json", "--db", trip).data == {
         "deleted": False,
+        "scrubbed": False,
         "conversations": ["other"],
+        "copies": [],
     }
 
 
@@ -153,12 +181,52 @@ def test_nothing_is_deleted_when_one_is_not_found(holdfast: Holdfast, trip: Path
     assert ids(trip) == EVERY
 
 
+def test_deleting_twice_takes_nothing_else_whose_id_begins_the_same(holdfast: Holdfast, trip: Path) -> None:
+    with SessionDB(trip) as db:
+        db.append_message(db.create_session("other-1", source="test").id, role="user", content="stays")
+    assert holdfast("sessions", "delete", "other", "--yes", "--db", trip).code == 0
+    again = holdfast("sessions", "delete", "other", "--yes", "--db", trip)
+    assert again.code == 1
+    assert "deleted" in again.sentence
+    assert ids(trip) == {TRIP, BRANCH, "other-1"}
+
+
+def test_removal_names_the_copies_that_restores_left(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    holdfast("backup", tmp_path / "copy.db", "--db", trip)
+    holdfast("restore", tmp_path / "copy.db", "--yes", "--db", trip)
+    (kept,) = tmp_path.glob("trip.db-before-restore-*.db")
+    assert holdfast("sessions", "delete", "other", "--yes", "--json", "--db", trip).data["copies"] == [str(kept)]
+    assert str(kept) in holdfast("sessions", "redact", TRIP, "1", "--yes", "--db", trip).out.replace("\n", " ")
+
+
+def test_removal_a_reader_keeps_from_being_scrubbed_says_so_and_doctor_finishes_it(
+    holdfast: Holdfast, trip: Path
+) -> None:
+    with SessionDB(trip) as db:
+
+        def read(tx: port.Tx) -> program.Run:
+            tx.all("fsck_conversations")
+            return holdfast("sessions", "delete", BRANCH, "--yes", "--json", "--db", trip)
+
+        done = db.driver.read(read)
+    assert (done.code, done.data["deleted"], done.data["scrubbed"]) == (1, True, False)
+    assert "doctor --fix" in done.err
+    (note,) = [each for each in holdfast("doctor", "--json", "--db", trip).data["findings"] if each["kind"] == "scrub"]
+    assert note["level"] == "note"
+    mended = holdfast("doctor", "--fix", "--json", "--db", trip).data
+    assert "cleared the files of what was deleted and redacted" in mended["done"]
+    assert [each["kind"] for each in mended["findings"]] == []
+    for path in trip.parent.glob("trip.db*"):
+        assert b"only in the branch" not in path.read_bytes()
+
+
 def test_redact_shows_and_removes(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
     done = holdfast("sessions", "redact", TRIP, "3", "1", "--db", trip)
     assert done.code == 1
     assert done.out.splitlines() == ["3  user  message 3", "1  user  message 1"]
     done = holdfast("sessions", "redact", TRIP, "3", "1", "--yes", "--json", "--db", trip)
-    assert done.data == {"redacted": True, "conversation": TRIP, "seqs": [1, 3]}
+    assert done.data == {"redacted": True, "scrubbed": True, "conversation": TRIP, "seqs": [1, 3], "copies": []}
+    assert holdfast("sessions", "redact", TRIP, "3", "--db", trip).out == "3  user  [redacted already]\n"
     with SessionDB(trip) as db:
         assert [message.seq for message in db.transcript(TRIP) if message.redacted] == [1, 3]
     for path in tmp_path.glob("trip.db*"):
@@ -202,6 +270,20 @@ def test_prune_archives_and_removes(holdfast: Holdfast, trip: Path, tmp_path: Pa
     ).data
     assert (data["pruned"], data["report"]["removed"]) == (True, [TRIP])
     assert os.path.exists(tmp_path / "a.jsonl")
+
+
+def test_prune_takes_what_the_settings_say(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    said = '[retention]\nolder_than_days = 0\nmax_size = "1GB"\narchive = "old"\n'
+    (home / "config.toml").write_text(said, encoding="utf-8")
+    env = {"HOLDFAST_HOME": str(home), "HOLDFAST_DB": str(trip)}
+    shown = holdfast("sessions", "prune", **env)
+    assert str(home / "old") in shown.err
+    assert ids(trip) == EVERY
+    assert holdfast("sessions", "prune", "--yes", **env).code == 0
+    assert ids(trip) < EVERY
+    assert list((home / "old").glob("*.jsonl"))
 
 
 def test_prune_of_nothing_is_fine(holdfast: Holdfast, trip: Path) -> None:

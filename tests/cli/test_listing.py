@@ -22,7 +22,7 @@ def test_one_line_a_conversation_most_recent_first(holdfast: Holdfast, trip: Pat
     done = holdfast("sessions", "list", "--db", trip)
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines() == [
-        "other                   1  2026-05-28 20:36  ended: done",
+        'other                   1  2026-05-28 20:36  ended: done  "hi"',
         f"{BRANCH}            6  2026-05-28 20:34  live         Trip to Lisbon #2",
         f"{TRIP}  8  2026-05-28 20:33  live         Trip to Lisbon",
     ]
@@ -53,7 +53,23 @@ def test_json_has_every_conversation(holdfast: Holdfast, trip: Path) -> None:
         "live": True,
         "end_reason": None,
         "head": THIRD,
+        "begins": "message 1",
     }
+
+
+def test_without_a_title_a_conversation_is_told_by_how_it_begins(holdfast: Holdfast, tmp_path: Path) -> None:
+    path = tmp_path / "new.db"
+    with SessionDB(path) as db:
+        for name in ("empty", "first", "late"):
+            db.create_session(name, source="test")
+        db.append_message("first", role="system", content="You are helpful.")
+        db.append_message("first", role="user", content=f"When does\n\x1b[2J the train {'x' * 100}")
+        db.append_message("late", role="assistant", content="Hello!")
+    ends = {
+        line.split()[0]: line.partition("live")[2].strip()
+        for line in holdfast("sessions", "list", "--db", path).out.splitlines()
+    }
+    assert ends == {"empty": "", "late": "", "first": f'"When does \\x1b[2J the train {"x" * 32}..."'}
 
 
 def test_json_of_all_has_every_session(holdfast: Holdfast, trip: Path) -> None:

@@ -16,6 +16,8 @@ from holdfast import SessionDB
 from tests.cli import program
 
 Holdfast = Callable[..., program.Run]
+# What only a chat needs, or an agent.
+CHAT = {"prompt_toolkit", "rich", "httpx2", "holdfast.agent.runtime", "holdfast.terminal.chat", "holdfast.cli.once"}
 LOOKING = [["sessions", "list"], ["sessions", "show", "last"], ["sessions", "tree"], ["doctor"]]
 
 
@@ -46,6 +48,24 @@ def test_a_command_loads_no_other_command(holdfast: Holdfast, tmp_path: Path) ->
     loaded = set(done.stdout.split())
     assert "holdfast.cli.listing" in loaded
     assert not loaded & {"holdfast.cli.demo", "holdfast.cli.doctor", "holdfast.cli.tree", "sqlite3", "multiprocessing"}
+    assert not loaded & CHAT
+
+
+@pytest.mark.parametrize("arguments", [["--help"], [], ["sessions", "--help"], ["chat", "--help"]], ids=" ".join)
+def test_help_loads_nothing_of_the_chat(tmp_path: Path, arguments: list[str]) -> None:
+    code = f"import sys; sys.argv[1:] = {arguments}\nimport holdfast.cli\n"
+    code += "try: holdfast.cli.main()\nexcept SystemExit: print(*sys.modules, file=sys.stderr)"
+    env = program.environment(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    assert "Usage: holdfast" in done.stdout
+    assert not set(done.stderr.split()) & CHAT
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["sessions"], ["sessions", "--help"]])
@@ -168,6 +188,86 @@ def test_a_reader_that_has_seen_enough_ends_it_silently(trip: Path, tmp_path: Pa
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait(program.PATIENCE) == 0
+
+
+PAGES = [
+    ["list"],
+    ["list", "--all"],
+    ["list", "--json"],
+    ["search", "long"],
+    ["search", "long", "--json"],
+    ["show", "other"],
+    ["show", "other", "--json"],
+    ["show", "other", "--context"],
+    ["tree"],
+    ["tree", "--json"],
+    ["export", "--all"],
+    ["export", "--all", "-o", "/dev/stdout"],
+    ["export", "--all", "--format", "markdown"],
+    ["export", "--all", "--format", "html"],
+    ["show", "--help"],
+]
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that any command has more to say of than a pipe holds, and a branch for the tree."""
+    path = tmp_path_factory.mktemp("long") / "long.db"
+    with SessionDB(path) as db:
+        db.create_session("other", source="test")
+        db.append_messages("other", [{"role": "user", "content": "long " * 1000} for _ in range(50)])
+        for number in range(800):
+            db.create_session(f"{'x' * 150}{number:04}", source="test", title=f"{'long ' * 18}{number:04}")
+    return path
+
+
+@pytest.mark.parametrize("command", PAGES, ids=" ".join)
+def test_whatever_is_listed_a_reader_may_leave_after_a_line(long: Path, tmp_path: Path, command: list[str]) -> None:
+    arguments = [*command] if "--help" in command else [*command, "--db", str(long)]
+    arguments += ["--limit", "1000"] if command[0] in ("list", "search", "tree") else []
+    script = 'set -o pipefail; "$@" | head -n 1'
+    done = subprocess.run(
+        ["bash", "-c", script, "-", *program.PROGRAM, "sessions", *arguments],
+        env=program.environment(tmp_path),
+        capture_output=True,
+        timeout=program.PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.count(b"\n") == 1
+
+
+@pytest.mark.parametrize(("command", "code"), [(["show", "nobody"], 1), (["list", "--limit", "1"], 0), (["bogus"], 2)])
+def test_a_closed_standard_error_changes_no_exit_code(
+    trip: Path, tmp_path: Path, command: list[str], code: int
+) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [*program.PROGRAM, "sessions", *command, *([] if code == 2 else ["--db", str(trip)])],
+        env=program.environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=write,
+        timeout=program.PATIENCE,
+        check=False,
+    )
+    os.close(write)
+    assert done.returncode == code
+
+
+@pytest.mark.parametrize("locale", ["C", "POSIX"])
+def test_a_plain_locale_speaks_utf_8(trip: Path, tmp_path: Path, locale: str) -> None:
+    env = {**program.environment(tmp_path), "LC_ALL": locale}
+    del env["PYTHONIOENCODING"]
+
+    def run(*arguments: str) -> bytes:
+        command = [*program.PROGRAM, "sessions", *arguments, "--db", str(trip)]
+        return subprocess.run(command, env=env, capture_output=True, timeout=program.PATIENCE, check=True).stdout
+
+    run("title", "other", "漢字 naïve")
+    assert "漢字 naïve".encode() in run("list")
+    assert "漢字 naïve".encode() in run("show", "漢字 naïve")
+    assert "└─".encode() in run("tree")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")

@@ -17,7 +17,10 @@ Holdfast = Callable[..., program.Run]
 def test_a_hit_is_shown_with_its_place(holdfast: Holdfast, trip: Path) -> None:
     done = holdfast("sessions", "search", "only", "in", "the", "branches", "--db", trip)
     assert (done.code, done.err) == (0, "")
-    assert done.out.splitlines()[:2] == [f"{BRANCH} 6 user 2026-05-28 20:34", "   only in the branch"]
+    assert done.out.splitlines()[:2] == [
+        f"{BRANCH} 6 user 2026-05-28 20:34  Trip to Lisbon #2",
+        "   only in the branch",
+    ]
 
 
 def test_nothing_found_says_so_and_exits_with_1(holdfast: Holdfast, trip: Path) -> None:
@@ -30,6 +33,7 @@ def test_json_has_hits_and_neighbours(holdfast: Holdfast, trip: Path) -> None:
     data = holdfast("sessions", "search", '"message 3"', "--json", "--neighbours", "1", "--db", trip).data
     (hit,) = data["hits"]
     assert (hit["conversation_id"], hit["seq"], hit["content"]) == (TRIP, 3, "message 3")
+    assert hit["title"] == "Trip to Lisbon"
     assert [message["content"] for message in hit["before"] + hit["after"]] == ["message 2", "message 4"]
 
 
@@ -40,10 +44,31 @@ def test_a_conversation_can_be_named_as_people_name_it(holdfast: Holdfast, trip:
 
 
 @pytest.mark.parametrize(
-    ("options", "found"), [(["--role", "tool"], 1), (["--tool", "ls"], 2), (["--after", "2030-01-01"], 0)]
+    ("options", "found"),
+    [
+        (["--role", "tool"], 1),
+        (["--tool", "ls"], 2),
+        (["--after", "2030-01-01"], 0),
+    ],
 )
 def test_filters(holdfast: Holdfast, trip: Path, options: list[str], found: int) -> None:
     done = holdfast("sessions", "search", "etc", "home", "ls", *options, "--json", "--db", trip)
+    assert len(done.data["hits"]) == found
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (["--after", "2026-05-28 20:33"], 1),
+        (["--after", "2026-05-28T20:34:00"], 0),
+        (["--before", "2026-05-28"], 0),
+        (["--before", "2026-05-29", "--after", "2026-05-28"], 1),
+    ],
+)
+def test_days_and_times_are_written_as_people_write_them(
+    holdfast: Holdfast, trip: Path, options: list[str], found: int
+) -> None:
+    done = holdfast("sessions", "search", '"etc home"', *options, "--json", "--db", trip)
     assert len(done.data["hits"]) == found
 
 
@@ -56,5 +81,7 @@ def test_text_of_a_message_cannot_reach_the_terminal_raw(holdfast: Holdfast, tri
 
 
 @pytest.mark.parametrize("arguments", [[], ["x", "--role", "king"], ["x", "--limit", "0"], ["x", "--after", "soon"]])
-def test_wrong_use_exits_with_2(holdfast: Holdfast, trip: Path, arguments: list[str]) -> None:
-    assert holdfast("sessions", "search", *arguments, "--db", trip).code == 2
+def test_wrong_use_is_one_sentence_and_exits_with_2(holdfast: Holdfast, trip: Path, arguments: list[str]) -> None:
+    done = holdfast("sessions", "search", *arguments, "--db", trip)
+    assert done.code == 2
+    assert "%" not in done.sentence

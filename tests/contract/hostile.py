@@ -132,7 +132,7 @@ HOSTILE: dict[str, Callable[[list[Any]], int]] = {
     "a time before all times": _field("message", 1, at=-1),
     "a message in a later session": _field("message", 1, session=2),
     "a body that is text": _field("message", 1, body="x"),
-    "a body with other keys": _field("message", 1, body={"content": "x", "other": 1}),
+    "an added key in a redacted summary": _field("compaction", 0, body={"new": "text"}, redacted_at=1.0),
     "a body with wrong content": _field("message", 1, body={"content": 7}),
     "a body no append would write": _text(BODY % '{ "content":"x"}'),
     "a body that hides its calls": _text(BODY % '{"content":"","tool_calls":[{"id":"1"}]}'),

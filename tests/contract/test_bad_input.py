@@ -54,6 +54,7 @@ CALLS: dict[str, Arguments | Callable[[SessionDB], Arguments]] = {
     },
     "context": {"session_id": "talk", "upto": 1},
     "transcript": {"session_id": "talk", "after": 0, "upto": 2},
+    "usage": {"session_id": "talk"},
     "hide": {"session_id": "talk", "from_seq": 1, "to_seq": 2},
     "show": {"session_id": "talk", "hide_epoch": None},
     "hides": {"session_id": "talk"},
@@ -127,7 +128,7 @@ def test_nonsense_is_refused_with_an_error_of_ours_or_harmless(db: SessionDB, ca
 def test_the_sweep_calls_every_public_method(db: SessionDB) -> None:
     public = {name for name in dir(SessionDB) if not name.startswith("_") and callable(getattr(SessionDB, name))}
     without_arguments = {"close", "facts", "fsck", "leases", "prune_empty_ghost_sessions", "upkeep_once", "scrub"}
-    without_arguments |= {"free_stale_leases", "index_search", "rebuild_search", "search_facts"}
+    without_arguments |= {"shrink", "free_stale_leases", "index_search", "rebuild_search", "search_facts"}
     inside = {"append_step", "say_once"}
     # These take paths, and junk would become files: see the tests of each.
     with_files = {"backup", "check_backup", "restore", "backup_if_due", "put_blob", "plan_prune", "prune"}

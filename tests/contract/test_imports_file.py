@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -311,6 +312,87 @@ def test_a_compaction_made_without_what_is_shown_since_is_refused(db: SessionDB)
     objs[where(objs, "compaction", 1)]["base_epoch"] = 3
     report = imported(db, resealed(objs))
     assert "a compaction would stand for messages it has not seen" in str(report.outcomes[0].error)
+
+
+# --- files of a newer version --------------------------------------------------------------------------
+
+ADDED = [
+    '{"content":"x","new":1}',
+    '{"content":"x","new":{"b":[1,2.5,null],"a":"é"}}',
+    '{"content":"","new":1}',
+    '{"new":1}',
+    '{"tool_calls":[{"id":"1","name":"ls","new":true}],"content":"x"}',
+    '{"tool_calls":[{"id":"1"}],"tool_call_id":"1","new":[]}',
+]
+
+
+NOT_ADDED = {
+    "calls that are hidden": '{"new":1,"tool_calls":[{"id":"1"}]}',
+    "other words for it": '{"content":"x","new": 1}',
+    "the same key twice": '{"content":"x","new":1,"new":2}',
+    "another number": '{"content":"x","new":1.0e0}',
+    "too deep": f'{{"content":"x","new":{"[" * 110 + "]" * 110}}}',
+    "a body no append would write": '{"content":"x","tool_calls":[],"new":1}',
+    "content that is none": '{"content":7,"new":1}',
+    "a call without an id": '{"tool_calls":[{"id":"","new":1}]}',
+}
+
+
+def saying(body: str) -> tuple[str, int]:
+    """The sample, with another body where `alone` was said; and the line it stands at."""
+    told = rows()
+    (place,) = (number for number, row in enumerate(told) if '{"content":"alone"}' in row)
+    changed = told[place].strip().replace('{"content":"alone"}', body)
+    return resealed([*objects()[:place], changed, *objects()[place + 1 :]]), place + 1
+
+
+@pytest.mark.parametrize("what", NOT_ADDED)
+def test_a_body_that_only_looks_newer_is_refused_at_its_line(db: SessionDB, what: str) -> None:
+    text, line = saying(NOT_ADDED[what])
+    report = imported(db, text)
+    assert report.ids("imported") == ["first", "made12"]
+    assert [(outcome.conversation_id, outcome.line) for outcome in report.outcomes if not outcome.ok] == [
+        ("made14", line)
+    ]
+
+
+@pytest.mark.parametrize("body", ADDED)
+def test_keys_a_newer_version_added_to_a_body_are_kept_to_the_byte(db: SessionDB, body: str) -> None:
+    text, _ = saying(body)
+    report = imported(db, text)
+    assert report.ok
+    assert exported(db) == text
+    assert db.transcript("made14")[0].content == db.context("made14")[0].content
+    assert imported(db, text).ids("already_there") == ["first", "made12", "made14"]
+
+
+def test_keys_a_newer_version_added_to_a_summary_are_kept_to_the_byte(db: SessionDB) -> None:
+    with fresh() as newer:
+        steps.compact(newer, steps.begin(newer, "talk", "one", "two"), 1, "a summary")
+        objs = [json.loads(line) for line in exported(newer).splitlines()]
+    objs[where(objs, "compaction")]["body"] |= {"new": {"by": "whom"}}
+    assert imported(db, resealed(objs)).ok
+    assert exported(db) == resealed(objs)
+    assert db.compactions("talk")[0].summary == "a summary"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"new": 1}, "this line has a field 'new' that this Holdfast does not know; a newer one may."),
+        ({"kind": "new"}, "this is a kind of line that this Holdfast does not know; a newer one may."),
+    ],
+    ids=["a field", "a kind"],
+)
+def test_what_a_newer_version_added_to_the_lines_is_refused_and_never_dropped(
+    db: SessionDB, change: dict[str, Any], said: str
+) -> None:
+    objs = objects()
+    place = where(objs, "message", 1)
+    objs[place] |= change
+    report = imported(db, resealed(objs))
+    assert str(report.outcomes[0].error) == f"Line {place + 1}: {said}"
+    assert report.ids("imported") == ["made14"]
 
 
 # --- where lines come from -----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import SessionDB, errors, types
+from holdfast import SessionDB, errors, reports
 from tests.contract import steps
 
 DAY = steps.DAY
@@ -23,11 +23,11 @@ def old_and_new(db: SessionDB, clock: steps.Clock) -> None:
         clock.advance(10 * DAY)
 
 
-def going(plan: types.PrunePlan) -> list[str]:
+def going(plan: reports.PrunePlan) -> list[str]:
     return [each.conversation_id for each in plan.going]
 
 
-def needed(plan: types.PrunePlan) -> dict[str, str | None]:
+def needed(plan: reports.PrunePlan) -> dict[str, str | None]:
     return {each.conversation_id: each.needed for each in plan.needed}
 
 
@@ -145,7 +145,7 @@ def test_attachments_go_with_the_archive(db: SessionDB, clock: steps.Clock, tmp_
 
 def test_an_empty_plan_writes_no_archive(db: SessionDB, tmp_path: Path) -> None:
     report = db.prune(db.plan_prune(older_than_days=0), tmp_path / "a.jsonl")
-    assert report == types.PruneReport(None, (), (), 0)
+    assert report == reports.PruneReport(None, (), (), 0)
     assert not (tmp_path / "a.jsonl").exists()
 
 

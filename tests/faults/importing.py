@@ -1,9 +1,11 @@
-"""An export to be imported by a process that may not live to see its end."""
+"""Exports to be made or imported by a process that may not live to see its end."""
 
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
+from holdfast.store import shelf
 from holdfast.store.db import SessionDB
 from tests.faults import zygote
 
@@ -35,3 +37,35 @@ def take_in(stage: zygote.Stage) -> None:
     with stage.open() as db:
         report = db.import_from(io.StringIO(stage.args["text"]))
     stage.tell([outcome.outcome for outcome in report.outcomes])
+
+
+class Export:
+    """What an export left on the disk: its lines, and the attachments beside it."""
+
+    def __init__(self, path: Path) -> None:
+        self.text = path.read_bytes()
+        self.blobs = {digest for digest, _ in shelf.Shelf(f"{path}.blobs").files()}
+        self._names = sorted(entry.name for entry in Path(f"{path}.blobs").rglob("*"))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Export) and vars(self) == vars(other)
+
+    __hash__ = object.__hash__
+
+
+def attach(db: SessionDB, name: str, *contents: bytes) -> None:
+    """A message that names these attachments."""
+    digests = [db.put_blob(content, "image/png").digest for content in contents]
+    parts = [{"type": "image", "blob": digest} for digest in digests]
+    db.append_message(name, role="user", content=parts, uid=f"{name}:blobs")
+
+
+def take_in_file(stage: zygote.Stage) -> None:
+    with stage.open() as db:
+        report = db.import_from(Path(stage.args["file"]))
+    stage.tell([outcome.outcome for outcome in report.outcomes])
+
+
+def write_file(stage: zygote.Stage) -> None:
+    with stage.open() as db:
+        stage.tell(list(db.export_to(Path(stage.args["file"])).blobs))

@@ -1,48 +1,100 @@
-"""Backup, restore, prune, deletion, scrub and salvage as things a process can be killed in.
+"""Backup, restore, prune, deletion, scrub, import and salvage as things a process can be killed in.
 
-Each begins from the same furnished folder. `look` says what is there afterwards: the store, the copy and the
-archive, each as what it holds, without what differs between two runs (counters that leap by chance).
+Each begins from a furnished folder, of which there are as many as there are seeds. `look` says what is there
+afterwards: the store, the copy and the archive, each as what it holds, without what differs between two runs
+(counters that leap by chance).
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
+import random
+import re
 import shutil
+import signal
+import time
 from collections.abc import Callable
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast import types
-from holdfast.store import salvage
+from holdfast.store import salvage, whole
 from holdfast.store.db import SessionDB
-from tests.faults import disk, zygote
+from tests.faults import disk, importing, mutants, zygote
 
 NOW = 2_000_000_000.0
 MARKER = "a text that must go"
+# A copy of these small stores takes many steps, as that of a large one does.
+PAGES = 9
+INCOMING = ("talk", "twig", "alone")
 
 
-def furnish(folder: Path) -> None:
-    """A store, an earlier backup of it, and what came after that backup."""
+def furnish(db: SessionDB, folder: Path, seed: int) -> None:
+    """A store, an earlier backup of it, and what came after that backup; the history is of the seed's choosing."""
+    chance = random.Random(seed)
+    for name in ("one", "two", "three"):
+        _talk(db, name, chance)
+    marked = db.append_message("two", role="user", content=MARKER * chance.choice((1, 400)), uid="marker").seq
+    for name in ("one", "two", "three"):
+        blob = db.put_blob(f"picture of {name}".encode() * chance.choice((1, 5_000)))
+        db.append_message(name, role="user", content=[{"type": "image", "blob": blob.digest}], uid=f"{name}:blob")
+    lease = db.acquire_lease("two", "compact", "me")
+    db.commit_compaction(lease, summary=MARKER, cut_seq=marked, child_id="two on")
+    db.branch("one", branch_id="branch")
+    _others(db, chance)
+    db.backup(folder / "copies" / "copy.db")
+    db.export_to(folder / "out.jsonl")
+    if chance.random() < 0.5:
+        db.index_search()
+    blob = db.put_blob(b"picture taken after the backup")
+    db.append_message("one", role="user", content=[{"type": "image", "blob": blob.digest}], uid="after")
+    db.create_session("later", source="fault")
+    db.append_message("later", role="user", content="later", uid="later")
+    db.put_blob(b"nobody names this")
+    db.delete_conversation("three")
+    if chance.random() < 0.5:
+        db.collect_blobs()  # the attachment of the deleted is now in the backup only
+
+
+def _talk(db: SessionDB, name: str, chance: random.Random) -> None:
+    db.create_session(name, source="fault", title=name)
+    for number in range(chance.randint(3, 9)):
+        content = f"{name} {number} " * chance.choice((1, 1, 40, 900))
+        db.append_message(name, role=chance.choice(("user", "assistant")), content=content, uid=f"{name}:{number}")
+
+
+def _others(db: SessionDB, chance: random.Random) -> None:
+    """Up to four more conversations, and what may have become of them."""
+    for number in range(chance.randrange(5)):
+        name = f"other{number}"
+        _talk(db, name, chance)
+        match chance.randrange(5):
+            case 0:
+                db.bind_route(f"chat:{number}", name, version=0)
+            case 1:
+                db.hide(name, 1, 2)
+            case 2:
+                db.end_conversation(name, "done")
+                db.resume(name)
+            case 3:
+                db.commit_compaction(db.acquire_lease(name, "compact", "me"), summary="short", cut_seq=2, pinned=[1])
+
+
+def furnished(stage: zygote.Stage) -> None:
+    """A task: a folder whose last user closed the store, or died and left its log behind."""
+    folder = Path(stage.path)
+    with SessionDB(":memory:", clock=lambda: NOW) as other:
+        importing.fill(other)
+        blob = other.put_blob(b"picture from elsewhere")
+        other.append_message("alone", role="user", content=[{"type": "image", "blob": blob.digest}], uid="alone:blob")
+        other.export_to(folder / "incoming.jsonl")
     with SessionDB(folder / "store.db", clock=lambda: NOW) as db:
-        for name in ("one", "two", "three"):
-            db.create_session(name, source="fault", title=name)
-            for number in range(5):
-                db.append_message(name, role="user", content=f"{name} {number}", uid=f"{name}:{number}")
-        db.append_message("two", role="user", content=MARKER * 400, uid="marker")
-        for name in ("one", "two"):
-            blob = db.put_blob(f"picture of {name}".encode())
-            db.append_message(name, role="user", content=[{"type": "image", "blob": blob.digest}], uid=f"{name}:blob")
-        lease = db.acquire_lease("two", "compact", "me")
-        db.commit_compaction(lease, summary=MARKER, cut_seq=6, child_id="two on")
-        db.branch("one", branch_id="branch")
-        db.backup(folder / "copies" / "copy.db")
-        db.append_message("one", role="user", content="after the backup", uid="after")
-        db.create_session("later", source="fault")
-        db.append_message("later", role="user", content="later", uid="later")
-        db.put_blob(b"nobody names this")
-        db.delete_conversation("three")
+        furnish(db, folder, stage.args["seed"])
+        if stage.args["killed"]:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _prune(db: SessionDB, folder: Path) -> None:
@@ -56,58 +108,97 @@ def _delete(db: SessionDB, _: Path) -> None:
 
 
 def _redact(db: SessionDB, _: Path) -> None:
-    if not db.transcript("two", after=5, upto=6)[0].redacted:
-        db.redact("two", 6)
+    said = next(message for message in db.transcript("two") if message.uid == "marker")
+    if not said.redacted:
+        db.redact("two", said.seq)
     db.scrub()
 
 
+def _import(db: SessionDB, folder: Path) -> None:
+    report = db.import_from(folder / "incoming.jsonl")
+    assert (report.ok, report.lost_blobs) == (True, ())
+
+
+def _salvage(_: SessionDB | None, folder: Path) -> None:
+    salvage.run(str(folder / "store.db"), str(folder / "new.db"))
+
+
 class Act(NamedTuple):
-    """What is done, the operations whose points count, and whether the marker must be in no file in the end."""
+    """What is done, the operations whose points count, and whether the marker must be in no file in the end.
+
+    `piecemeal`: conversation after conversation, each of them wholly. `apart`: nobody may have the store open.
+    """
 
     operations: tuple[str, ...]
-    run: Callable[[SessionDB, Path], Any]
+    run: Callable[[Any, Path], Any]
     removes: bool = False
+    piecemeal: bool = False
+    apart: bool = False
 
 
 ACTS = {
     "backup": Act(("backup", "blob"), lambda db, folder: db.backup(folder / "copies" / "copy.db")),
     "backup_if_due": Act(("backup", "blob", "claim"), lambda db, folder: db.backup_if_due(folder / "due", 24, 2)),
     "restore": Act(("restore", "blob"), lambda db, folder: db.restore(folder / "copies" / "copy.db")),
-    "prune": Act(("prune", "blob"), _prune),
-    "delete": Act(("delete", "collect", "scrub"), _delete, removes=True),
-    "redact": Act(("redact", "collect", "scrub"), _redact, removes=True),
+    "prune": Act(("prune", "blob", "forget"), _prune),
+    "delete": Act(("delete", "forget", "collect", "scrub"), _delete, removes=True),
+    "redact": Act(("redact", "forget", "collect", "scrub"), _redact, removes=True),
+    "shrink": Act(("shrink",), lambda db, _: db.shrink()),
     "collect": Act(("collect",), lambda db, _: db.collect_blobs(0)),
     "put": Act(("blob",), lambda db, _: db.put_blob(b"another picture")),
+    "export": Act(("export", "blob"), lambda db, folder: db.export_to(folder / "out.jsonl")),
+    "import": Act(("import", "blob"), _import, piecemeal=True),
+    "salvage": Act(("salvage", "blob"), _salvage, apart=True),
 }
 
 
 def perform(stage: zygote.Stage) -> None:
-    """A task: the act itself; where and how the child dies is not its business."""
-    shim = disk.Disk() if "disk" in stage.args else None
-    with SessionDB(stage.path, clock=lambda: NOW + 86_400) as db:
+    """A task: the act itself; `disk` and `after` (seconds) say when to die, where no point does.
+
+    With a `mutant` it is done by a store that is broken there.
+    """
+    act, shim = ACTS[stage.args["act"]], disk.Disk() if "disk" in stage.args else None
+    whole.PAGES = PAGES
+    opened = contextlib.nullcontext() if act.apart else SessionDB(stage.path, clock=lambda: NOW + 86_400)
+    broken = mutants.applied(stage.args["mutant"]) if stage.args.get("mutant") else contextlib.nullcontext()
+    with opened as db, broken:
         if shim:
             shim.arm(**stage.args["disk"])
-        ACTS[stage.args["act"]].run(db, Path(stage.path).parent)
-    stage.tell({"touches": shim.count if shim else 0})
-
-
-def perform_salvage(stage: zygote.Stage) -> None:
-    folder = Path(stage.path).parent
-    salvage.run(stage.path, str(folder / "new.db"))
+        # Nobody handles this signal: the system ends the process wherever it is.
+        signal.setitimer(signal.ITIMER_REAL, stage.args.get("after", 0))
+        began = time.monotonic()
+        act.run(db, Path(stage.path).parent)
+        stage.tell({"touches": shim.count if shim else 0, "seconds": time.monotonic() - began})
 
 
 # --- what is there -------------------------------------------------------------------------------------------
 
 
-def exported(db: SessionDB) -> list[dict[str, Any]]:
+# Lines that tell counters or digests of them; a text inside of a line has its quotes escaped.
+_COUNTING = re.compile(r'"kind":"(conversation|route|sealed|end)"')
+_CHANGING = ("epoch", "fence", "version", "digest", "created_at")
+
+
+def exported(db: SessionDB) -> list[str]:
+    """The lines of an export. They stay text: thousands are kept and compared."""
     out = io.StringIO()
     db.export_to(out)
-    told = [json.loads(line) for line in out.getvalue().splitlines()]
+    return [_steady(line) if _COUNTING.search(line) else line for line in out.getvalue().splitlines()]
+
+
+def _steady(line: str) -> str:
+    return json.dumps({key: value for key, value in json.loads(line).items() if key not in _CHANGING})
+
+
+def conversations(told: list[str]) -> dict[str, list[str]]:
+    """An export, conversation by conversation."""
+    found: dict[str, list[str]] = {}
     for line in told:
-        for changing in {"epoch", "fence", "version", "digest", "created_at"} & line.keys():
-            if line["kind"] in ("conversation", "route", "sealed", "end") if "kind" in line else False:
-                line[changing] = None
-    return told
+        if '"kind": "conversation"' in line:
+            found[json.loads(line)["id"]] = []
+        if found and '"kind": "end"' not in line:
+            found[next(reversed(found))].append(line)
+    return found
 
 
 def look(folder: Path) -> dict[str, Any]:
@@ -123,22 +214,29 @@ def look(folder: Path) -> dict[str, Any]:
         "copy": _copy(folder / "copies" / "copy.db"),
         "due": [_copy(path) for path in due],
         "archive": _archive(folder / "archive.jsonl"),
+        "export": _archive(folder / "out.jsonl"),
+        "salvaged": _salvaged(folder / "new.db"),
     }
 
 
 def _copy(path: Path) -> Any:
+    return _known(path, _restored) if path.exists() else None
+
+
+def _archive(path: Path) -> Any:
+    return _known(path, _imported) if path.exists() else None
+
+
+_seen: dict[object, Any] = {}
+
+
+def _known(path: Path, held: Callable[[Path], Any]) -> Any:
+    """Looked at once: a copy of the same bytes, with the same attachments, holds the same."""
     beside = frozenset(each.name for each in Path(f"{path}.blobs").rglob("*"))
-    return _held(path.read_bytes(), beside, path) if path.exists() else None
-
-
-_known: dict[object, Any] = {}
-
-
-def _held(data: bytes, beside: frozenset[str], path: Path) -> Any:
-    """Looked at once: a copy of the same bytes holds the same."""
-    if (data, beside) not in _known:
-        _known[data, beside] = _restored(path)
-    return _known[data, beside]
+    known = blake2b(path.read_bytes()).digest(), beside
+    if known not in _seen:
+        _seen[known] = held(path)
+    return _seen[known]
 
 
 def _restored(path: Path) -> Any:
@@ -149,19 +247,24 @@ def _restored(path: Path) -> Any:
         return exported(db)
 
 
-def _archive(path: Path) -> Any:
+def _salvaged(path: Path) -> Any:
     if not path.exists():
         return None
-    with SessionDB(":memory:") as db, path.open() as file:
-        assert db.import_from(file).ok
+    with SessionDB(path) as db:
+        assert db.fsck().ok
         return exported(db)
 
 
-def next_message(folder: Path) -> types.Receipt:
-    with SessionDB(folder / "store.db") as db:
-        receipt = db.append_message("one", role="user", content="next", uid="next")
-        assert db.fsck().ok
-        return receipt
+def _imported(path: Path) -> Any:
+    with SessionDB(":memory:") as db:
+        report = db.import_from(path)
+        assert (report.ok, report.lost_blobs) == (True, ())
+        return exported(db)
+
+
+def next_message(db: SessionDB) -> None:
+    receipt = db.append_message("one", role="user", content="next", uid="next")
+    assert [message.uid for message in db.transcript("one", after=receipt.seq - 1)] == ["next"]
 
 
 def drafts(folder: Path) -> list[str]:
@@ -176,16 +279,19 @@ def holding(folder: Path, text: str) -> list[str]:
 class Template:
     """A furnished folder, copied for every kill. Nobody has it open."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder / "template"
+    def __init__(self, running: zygote.Zygote, folder: Path, seed: int) -> None:
+        self.seed = seed
+        self._folder = folder / f"template {seed}"
         self._folder.mkdir(mode=0o700)
-        furnish(self._folder)
+        killed = seed % 2 == 1
+        made = running.run(furnished, self._folder, {"seed": seed, "killed": killed})
+        assert (made.state, made.error) == (("killed", str(int(signal.SIGKILL))) if killed else ("exited", None)), made
         self._home = folder
         self._count = 0
 
     def fresh(self) -> Path:
         self._count += 1
-        made = self._home / f"{self._count}"
+        made = self._home / f"{self.seed}.{self._count}"
         shutil.copytree(self._folder, made)
         os.chmod(made, 0o700)
         return made

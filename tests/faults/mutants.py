@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from holdfast.store import compactions, erase, hides, holders, leases, lineage, log, queries, sessions, sqlite
+from holdfast.store import compactions, drafts, erase, hides, holders, leases, lineage, log, queries, sessions, sqlite
 
 
 class Edit(NamedTuple):
@@ -231,12 +231,31 @@ MUTANTS: dict[str, Mutant] = {
     ),
 }
 
+IN_PLACE = """with open(temp, "rb") as draft, open(path, "wb") as file:
+        file.write(draft.read(5_000))
+    points.reach(operation, "half")
+    os.replace(temp, path)"""
+
+READERS = "for reader in _readers(tx, owner, seq):"
+COMMIT = """tx.execute("COMMIT")
+    tx.execute("BEGIN IMMEDIATE")
+    """
+
+# Broken versions of what is done to whole stores; here the scene is the act in which a kill must show it.
+CARELESS: dict[str, Mutant] = {
+    "backup written in its place": Mutant("backup", (Edit(drafts, "put", "os.replace(temp, path)", IN_PLACE),)),
+    "archive written in its place": Mutant("prune", (Edit(drafts, "put", "os.replace(temp, path)", IN_PLACE),)),
+    "salvage written in its place": Mutant("salvage", (Edit(drafts, "put", "os.replace(temp, path)", IN_PLACE),)),
+    "drafts of the dead kept": Mutant("backup", (Edit(drafts, "sweep", "os.unlink(path)", "pass"),)),
+    "redaction in two transactions": Mutant("redact", (Edit(erase, "redact", READERS, COMMIT + READERS),)),
+}
+
 
 @contextlib.contextmanager
 def applied(name: str) -> Iterator[None]:
     """The store, broken in one place."""
     with contextlib.ExitStack() as stack:
-        for change in MUTANTS[name].changes:
+        for change in (MUTANTS | CARELESS)[name].changes:
             stack.enter_context(_edited(change) if isinstance(change, Edit) else _requeried(change))
         yield
 

@@ -16,7 +16,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from holdfast import errors, types
+from holdfast import errors, reports, types
 from holdfast.store import salvage
 from holdfast.store.db import SessionDB
 from tests.faults import zygote
@@ -179,7 +179,7 @@ def _salvaged(path: str, new: str, should: dict[str, dict[str, Any]]) -> list[st
 
 
 def _compared(
-    should: dict[str, dict[str, Any]], have: dict[str, dict[str, Any]], report: types.SalvageReport
+    should: dict[str, dict[str, Any]], have: dict[str, dict[str, Any]], report: reports.SalvageReport
 ) -> list[str]:
     listed = {
         (lost.conversation_id, seq)

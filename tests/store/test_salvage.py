@@ -11,7 +11,7 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast import SessionDB, errors, types
+from holdfast import SessionDB, errors, reports
 from holdfast.store import carve, salvage
 
 PAGE = 4096
@@ -83,7 +83,7 @@ def pages_of(path: Path, table: str) -> dict[int, bytes]:
     return dict(rows)
 
 
-def ranges(report: types.SalvageReport) -> list[tuple[str | None, int | None, int | None]]:
+def ranges(report: reports.SalvageReport) -> list[tuple[str | None, int | None, int | None]]:
     return [(lost.conversation_id, lost.first_seq, lost.last_seq) for lost in report.lost if lost.first_seq is not None]
 
 

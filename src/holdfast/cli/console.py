@@ -12,7 +12,7 @@ import sys
 from typing import Any, NamedTuple, TextIO
 
 from holdfast import config
-from holdfast.cli import text
+from holdfast.terminal import text
 
 
 class Glyphs(NamedTuple):
@@ -60,12 +60,19 @@ class Console:
 
     def note(self, line: object) -> None:
         """Anything that is not data: one line on standard error."""
-        print(text.safe(line), file=self.err, flush=True)
+        self._tell(f"{text.safe(line)}\n")
 
     def progress(self, line: str) -> None:
         """A line that replaces itself, only where somebody is watching; an empty one takes it away."""
         if _is_tty(self.err):
-            print(f"\r\x1b[K{text.safe(line)}", end="", file=self.err, flush=True)
+            self._tell(f"\r\x1b[K{text.safe(line)}")
+
+    def _tell(self, line: str) -> None:
+        """Whoever no longer listens must not change what becomes of the command, nor its exit code."""
+        try:
+            print(line, end="", file=self.err, flush=True)
+        except BrokenPipeError:
+            silence(self.err)
 
     def style(self, line: str, *names: str) -> str:
         if not self.colour:
@@ -80,6 +87,13 @@ class Console:
 
     def clipped(self, line: str, room: int | None) -> str:
         return line if room is None else text.clipped(line, room, self.glyphs.more)
+
+
+def silence(stream: TextIO) -> None:
+    """Python flushes its streams once more at its end; by then they must lead somewhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 class Nowhere(io.StringIO):

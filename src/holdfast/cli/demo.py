@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 import click
 
 from holdfast import errors
-from holdfast.cli import console, drawing, lazy, text
+from holdfast.cli import console, drawing, lazy
 from holdfast.cli.race import naive, run, steady, values
+from holdfast.terminal import text
 
 NARROWEST = 100
 """Columns from which on both lineages fit next to each other."""

@@ -11,52 +11,60 @@ import os
 import platform
 import stat
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import msgspec
 
 import holdfast
 from holdfast import app, errors, types
-from holdfast.cli import console, lazy, mending, text
+from holdfast.cli import console, findings, lazy, mending
+from holdfast.store import backup, erase, reconcile, visitors
 from holdfast.store import db as store
+from holdfast.terminal import text
 
-LARGE_WAL = 256 * 1024 * 1024
-FILES = ("", "-wal", "-shm", ".queue")
 SHOWN = 20
-
-NEXT: tuple[tuple[type[errors.HoldfastError], str], ...] = (
-    (
-        errors.StoreCorrupt,
-        "If it is the right file: stop every process that uses it, keep a copy of all its files, and restore a backup.",
-    ),
-    (errors.StoreBusy, "Find the process that holds it (see leases, or `fuser`), let it finish, and try again."),
-    (errors.StoreFull, "Free some space on that disk, and try again."),
-    (errors.SchemaTooNew, "Upgrade Holdfast: pip install --upgrade holdfast"),
-    (errors.StoreBroken, "Stop every process that uses it, then open it with the newest Holdfast."),
-)
-
-
-class Finding(NamedTuple):
-    """Something worth knowing. A problem makes the doctor's answer no; a note does not."""
-
-    level: Literal["problem", "note"]
-    what: str
-    next: str
 
 
 class Examination(NamedTuple):
     """All the doctor has to say, in the shape --json prints it."""
 
     ok: bool
-    findings: list[Finding]
+    findings: list[findings.Finding]
     store: dict[str, Any]
     versions: dict[str, str | None]
+    processes: list[visitors.Visitor] | None
     leases: list[types.LeaseHeld]
     report: types.Report | None
     search: dict[str, Any] | None
     repairs: list[mending.Repair]
     done: list[str]
+
+
+class Look(NamedTuple):
+    """What only a store that opens can tell."""
+
+    leases: list[types.LeaseHeld]
+    faults: list[reconcile.Fault]
+    report: types.Report
+    search: dict[str, Any]
+    facts: dict[str, Any]
+    leftovers: list[str]
+    claimed_at: str | None
+    removed_at: float | None
+    upkeep_due: bool
+
+    def sick(self) -> mending.Sick:
+        stale = sum(lease.state != "held" for lease in self.leases)
+        return mending.Sick(
+            facts=self.facts,
+            faults=self.faults,
+            stale_leases=stale,
+            leftovers=self.leftovers,
+            unscrubbed=self.removed_at is not None,
+            search=self.search,
+            upkeep_due=self.upkeep_due,
+        )
 
 
 @click.command(name="doctor")
@@ -65,15 +73,19 @@ class Examination(NamedTuple):
 @click.option("--fix", is_flag=True, help="Do the repairs that are offered, then look again.")
 @click.pass_obj
 def command(out: console.Console, path: str | None, as_json: bool, fix: bool) -> int:
-    """Check every promise over the whole store, its files, leases and search index.
+    """Check every promise over the whole store, its schema, files, leases, leftovers and search index.
 
-    Exits with 0 when all is well, and with 1 when there is a problem (that --fix did not put right).
+    Nothing is changed without --fix. What --fix would do is listed; no repair touches a message.
+
+    Exits with 0 when all is well (notes may be there), with 1 when there is a problem that --fix did not put
+    right, and with 2 when used wrongly.
     """
     target = path or out.settings.database
     found = examine(target, out)
     if fix and found.repairs:
-        done = mend(target, found.repairs, out)
+        done, failed = mend(target, found.repairs, out)
         found = examine(target, out)._replace(done=done)
+        found = found._replace(findings=found.findings + failed, ok=found.ok and not failed)
     if as_json:
         out.json(_shape(found))
     else:
@@ -85,135 +97,117 @@ def command(out: console.Console, path: str | None, as_json: bool, fix: bool) ->
 
 
 def examine(target: str, out: console.Console) -> Examination:
-    findings: list[Finding] = []
-    facts: dict[str, Any] = {"path": target}
-    leases: list[types.LeaseHeld] = []
-    report: types.Report | None = None
-    search: dict[str, Any] | None = None
-    repairs: list[mending.Repair] = []
-    before = modes(target)
+    found: list[findings.Finding] = []
+    before = findings.modes(target)
+    here = visitors.visitors(target)
+    look: Look | None = None
     try:
         with app.open_to_look(target) as db:
-            leases = _leases(db, findings)
-            search = db.search_facts()
-            repairs = list(mending.offered(db, sum(lease.state != "held" for lease in leases)))
-            report = db.fsck(lambda done, total: out.progress(f"checking {done:,} of {total:,} messages"))
-            facts = db.facts()
+            look = _look(db, found, out)
     except errors.HoldfastError as error:
-        findings.append(Finding("problem", str(error), _next(error)))
+        found.append(findings.of_error(error, target))
     finally:
         out.progress("")
-    findings += [_broken(violation) for violation in report.violations] if report else []
     # What did not open may be a file of another program, whose modes are its own affair.
-    findings += _about_files(target, before) + _about_wal(facts) + _about_search(search) if report else []
-    facts["directory"] = _directory(target)
-    ok = not any(finding.level == "problem" for finding in findings)
-    return Examination(ok, findings, facts, _versions(findings), leases, report, search, repairs, [])
+    found += _about(look, target, before) if look else []
+    found += findings.of_visitors(here)
+    versions = _versions(found)
+    facts = look.facts if look else {"path": target}
+    return Examination(
+        ok=not any(finding.level == "problem" for finding in found),
+        findings=found,
+        store={**facts, "directory": _directory(target)},
+        versions=versions,
+        processes=here,
+        leases=look.leases if look else [],
+        report=look.report if look else None,
+        search=look.search if look else None,
+        repairs=list(mending.offered(look.sick())) if look else [],
+        done=[],
+    )
 
 
-def mend(target: str, repairs: list[mending.Repair], out: console.Console) -> list[str]:
-    """Do what was offered; what came of each."""
-    done = []
+def _look(db: store.SessionDB, found: list[findings.Finding], out: console.Console) -> Look:
+    facts = db.facts()
+    leases = _leases(db, found)
+    faults = db.driver.faults()
+    report = db.fsck(lambda done, total: out.progress(f"checking {done:,} of {total:,} messages"))
+    out.progress("checking the search index")
+    return Look(
+        leases=leases,
+        faults=faults,
+        report=report,
+        search=db.search_facts(),
+        facts=facts,
+        leftovers=mending.leftovers(str(facts["path"])),
+        claimed_at=db.meta(backup.CLAIMED),
+        removed_at=_removed_at(db),
+        upkeep_due=db.meta("upkeep_done_at") is None,
+    )
+
+
+def _removed_at(db: store.SessionDB) -> float | None:
+    try:
+        return db.driver.read(erase.unscrubbed)
+    except (errors.StoreCorrupt, errors.StoreBroken):
+        return None  # fsck has said it already
+
+
+def _leases(db: store.SessionDB, found: list[findings.Finding]) -> list[types.LeaseHeld]:
+    try:
+        return db.leases()
+    except errors.LeasesUnavailable as error:
+        advice = "Stop every process that uses the store, then open it again."
+        found.append(findings.Finding("problem", "lease", str(error), advice))
+        return []
+
+
+def _about(look: Look, target: str, before: dict[str, os.stat_result]) -> list[findings.Finding]:
+    return [
+        *findings.of_report(look.report, target),
+        *findings.of_schema(look.faults),
+        *findings.of_leases(look.leases),
+        *findings.of_leftovers(look.leftovers),
+        *findings.of_removals(look.removed_at),
+        *findings.of_claim(look.claimed_at),
+        *findings.of_files(target, before),
+        *findings.of_wal(look.facts),
+        *findings.of_search(look.search),
+    ]
+
+
+def mend(target: str, repairs: list[mending.Repair], out: console.Console) -> tuple[list[str], list[findings.Finding]]:
+    """Do what was offered; what came of each, and what failed. One that fails hinders no other."""
+    done, failed = [], []
     with app.open_to_look(target) as db:
         for repair in repairs:
-            done.append(repair.do(db, partial(_mending, out, repair.name)))
+            try:
+                done.append(repair.do(db, partial(_mending, out, repair.name)))
+            except errors.HoldfastError as error:
+                what = f"The repair of {repair.name} failed: {error}"
+                failed.append(findings.Finding("problem", "repair", what, "Run `holdfast doctor --fix` again."))
             out.progress("")
-    return done
+    return done, failed
 
 
 def _mending(out: console.Console, name: str, done: int, total: int) -> None:
     out.progress(f"{name}: {done:,} of {total:,}")
 
 
-def _next(error: errors.HoldfastError) -> str:
-    return next(
-        (advice for kind, advice in NEXT if isinstance(error, kind)), "Do as it says, then run `holdfast doctor` again."
-    )
-
-
-def _broken(violation: types.Violation) -> Finding:
-    where = f" in {violation.conversation_id}" if violation.conversation_id else ""
-    advice = (
-        "Stop every process that uses it, keep a copy of all its files, and restore a backup (`holdfast restore`) "
-        "or save what can be read (`holdfast salvage`)."
-    )
-    return Finding("problem", f"{violation.promise} is broken{where}: {violation.detail}.", advice)
-
-
-def _leases(db: store.SessionDB, findings: list[Finding]) -> list[types.LeaseHeld]:
-    try:
-        found = db.leases()
-    except errors.LeasesUnavailable as error:
-        findings.append(Finding("problem", str(error), "Stop every process that uses the store, then open it again."))
-        return []
-    for lease in found:
-        if lease.state != "held":
-            what = f"The {lease.purpose} lease of {lease.conversation_id} is {_state(lease)}."
-            findings.append(Finding("note", what, "Nothing: whoever asks next takes it over."))
-    return found
-
-
-def _versions(findings: list[Finding]) -> dict[str, str | None]:
+def _versions(found: list[findings.Finding]) -> dict[str, str | None]:
     sqlite: str | None = None
     try:
         with store.SessionDB(":memory:") as scratch:
             sqlite = scratch.facts()["version"]
     except errors.HoldfastError as error:
-        findings.append(Finding("problem", str(error), "Reinstall Holdfast: pip install --force-reinstall holdfast"))
+        advice = "Reinstall Holdfast: pip install --force-reinstall holdfast"
+        found.append(findings.Finding("problem", "version", str(error), advice))
     return {
         "holdfast": holdfast.__version__,
         "python": platform.python_version(),
         "apsw": importlib.metadata.version("apsw"),
         "sqlite": sqlite,
     }
-
-
-# --- files -------------------------------------------------------------------------------------------
-
-
-def modes(target: str) -> dict[str, os.stat_result]:
-    """The files of a store that exist, without opening any."""
-    found = {}
-    for suffix in FILES:
-        try:
-            found[target + suffix] = os.stat(target + suffix)
-        except (OSError, ValueError):
-            continue
-    return {path: entry for path, entry in found.items() if stat.S_ISREG(entry.st_mode)}
-
-
-def _about_files(target: str, before: dict[str, os.stat_result]) -> list[Finding]:
-    if os.name != "posix":
-        return []
-    findings = []
-    now = modes(target)
-    for path, was in before.items():
-        entry = now.get(path, was)
-        if entry.st_mode & 0o077:
-            what = f"Others may use {path} (mode {stat.S_IMODE(entry.st_mode):04o})."
-            findings.append(Finding("problem", what, f"chmod 600 {path}"))
-        elif was.st_mode & 0o077:
-            what = f"Others could use {path} (mode {stat.S_IMODE(was.st_mode):04o}); opening it has closed it to them."
-            findings.append(Finding("note", what, "Nothing, unless somebody has read it meanwhile."))
-        if entry.st_uid != os.geteuid():
-            what = f"{path} belongs to another user (uid {entry.st_uid})."
-            findings.append(Finding("note", what, "Run Holdfast as that user, and as no other."))
-    return findings
-
-
-def _about_wal(facts: dict[str, Any]) -> list[Finding]:
-    wal = (facts.get("files") or {}).get("-wal")
-    if not wal or wal["bytes"] <= LARGE_WAL:
-        return []
-    what = f"The write-ahead log has grown to {text.size(wal['bytes'])}: some process has been reading for very long."
-    return [Finding("note", what, "End that process; the log shrinks with the next writes.")]
-
-
-def _about_search(search: dict[str, Any] | None) -> list[Finding]:
-    if not search or not search["complaints"]:
-        return []
-    what = f"The search index is damaged ({search['complaints'][0]})."
-    return [Finding("problem", what, "Run `holdfast doctor --fix`, or just search: it is made again by itself.")]
 
 
 def _directory(target: str) -> dict[str, Any] | None:
@@ -234,6 +228,7 @@ def _shape(found: Examination) -> dict[str, Any]:
         "findings": [finding._asdict() for finding in found.findings],
         "store": found.store,
         "versions": found.versions,
+        "processes": None if found.processes is None else [each._asdict() for each in found.processes],
         "leases": msgspec.to_builtins(found.leases),
         "report": {"ok": found.report.ok, **report} if found.report else None,
         "search": found.search,
@@ -281,7 +276,14 @@ def _lines(found: Examination) -> list[tuple[str, str]]:
         lines.append(("contents", _contents(found.report)))
     if found.search:
         lines.append(("search", _indexed(found.search)))
-    return lines + [("lease", f"{lease.conversation_id} {lease.purpose}: {_state(lease)}") for lease in found.leases]
+    lines += [("used by", f"process {each.pid}: {each.command}") for each in found.processes or ()]
+    if found.processes is None:
+        lines.append(("used by", "this system does not tell which processes have the store open"))
+    return lines + [("lease", _lease(lease)) for lease in found.leases]
+
+
+def _lease(lease: types.LeaseHeld) -> str:
+    return f"{lease.conversation_id} {lease.purpose}: {findings.lease_state(lease)}"
 
 
 def _contents(report: types.Report) -> str:
@@ -297,10 +299,3 @@ def _indexed(search: dict[str, Any]) -> str:
     if search["complaints"]:
         return "damaged"
     return f"{text.count(search['behind'], 'message')} behind" if search["behind"] else "up to date"
-
-
-def _state(lease: types.LeaseHeld) -> str:
-    who = f"{lease.holder} (pid {lease.pid} on {lease.host})"
-    if lease.state == "held":
-        return f"held by {who} for {lease.expires_in:.0f} s more"
-    return f"expired, held last by {who}" if lease.state == "expired" else f"dead: {who} is gone"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from holdfast.cli import console, text
+from holdfast.cli import console
+from holdfast.terminal import text
 
 
 class Node(NamedTuple):

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
+import pathlib
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 
 import click
+import msgspec
 
-from holdfast import app, errors, types
-from holdfast.cli import console, lazy, sessions, text
+from holdfast import app, errors, reports
+from holdfast.cli import console, lazy, sessions
 from holdfast.store import db as store
-from holdfast.store import pages, points
+from holdfast.store import exports, pages
+from holdfast.terminal import text
 
 Write = Callable[[str], object]
+SHOWN = 10
 
 
 @click.command(name="export")
@@ -32,52 +34,86 @@ Write = Callable[[str], object]
     show_default=True,
     help="JSON Lines can be imported again; Markdown and HTML are for reading.",
 )
-@click.option("-o", "--output", metavar="FILE", help="Write to this file instead of standard output.")
+@click.option("-o", "--output", metavar="FILE", help="Write to this file, and attachments to FILE.blobs beside it.")
+@click.option("--json", "as_json", is_flag=True, help="With -o: print what was written as JSON.")
 @click.pass_obj
 def export(
-    out: console.Console, conversations: tuple[str, ...], path: str | None, every: bool, form: str, output: str | None
+    out: console.Console,
+    conversations: tuple[str, ...],
+    path: str | None,
+    every: bool,
+    form: str,
+    output: str | None,
+    as_json: bool,
 ) -> None:
     """Write conversations as lines to import elsewhere, or as a page to read.
 
     ID is an id, the beginning of one, a title, or `last`. What a branch reads from is exported with it.
+    Attachments are files: they come along with -o, and not through a pipe.
     """
     if every == bool(conversations):
         raise click.UsageError("Name conversations, or take them --all.")
+    if as_json and output in (None, "-"):
+        raise click.UsageError("--json tells of a file that was written: name one with -o.")
     with app.open_to_look(path or out.settings.database) as db:
         ids = None if every else [sessions.find(db, name).id for name in conversations]
-        with _output(out, output) as put:
-            summary = _written(out, db, put, ids, form)
-    if output not in (None, "-"):
-        out.note(f"{summary} written to {output}.")
+        with _output(out, output) as target:
+            report = _written(out, db, target, ids, form)
+    whole = isinstance(target, pathlib.Path)
+    if report:
+        _remark(out, report, whole)
+    if as_json:
+        out.json({"file": output, "format": form, **(msgspec.to_builtins(report) if report else {})})
+    elif output not in (None, "-"):
+        out.note(f"{_counted(report, whole) if report else 'The page was'} written to {output}.")
 
 
-def _written(out: console.Console, db: store.SessionDB, put: Write, ids: Sequence[str] | None, form: str) -> str:
+def _written(
+    out: console.Console, db: store.SessionDB, target: exports.Target, ids: Sequence[str] | None, form: str
+) -> reports.ExportReport | None:
+    """What lines say of themselves when they are written; a page says nothing."""
     if form in pages.FORMS:
-        db.export_pages(put, ids, form)
-        return "The page was"
-    report = db.export_to(put, ids, progress=lambda done, total: out.progress(f"{done:,} of {total:,} messages"))
+        db.export_pages(target, ids, form)
+        return None
+    report = db.export_to(target, ids, progress=lambda done, total: out.progress(f"{done:,} of {total:,} messages"))
     out.progress("")
+    return report
+
+
+def _counted(report: reports.ExportReport, whole: bool) -> str:
+    parts = [text.count(report.conversations, "conversation"), text.count(report.messages, "message")]
+    kept = len(report.blobs) - len(report.lost_blobs) if whole else 0
+    return " with ".join(parts) + (f" and {text.count(kept, 'attachment')}" if kept else "")
+
+
+def _remark(out: console.Console, report: reports.ExportReport, whole: bool) -> None:
     for origin in report.origins:
         out.note(f"{origin} came along: a branch reads from it.")
-    counted = text.count(report.conversations, "conversation"), text.count(report.messages, "message")
-    return f"{counted[0]} with {counted[1]}"
+    if report.blobs and not whole:
+        count = text.count(len(report.blobs), "attachment")
+        out.note(f"{count} ({text.size(report.blob_bytes)}) did not come along: export to a file with -o to have them.")
+    for digest in report.lost_blobs:
+        out.note(f"Attachment {digest} is missing here, or damaged, and did not come along.")
 
 
 # --- where it goes -----------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def _output(out: console.Console, path: str | None) -> Iterator[Write]:
-    """Standard output, or a file that is there in full or not at all."""
-    if path in (None, "-"):
+def _output(out: console.Console, path: str | None) -> Iterator[exports.Target]:
+    """Standard output, a file that is there in full or not at all, or a device, which is never replaced."""
+    if path is None or path == "-":
         yield _to_terminal(out) if out.tty else _to_pipe(out)
-        return
-    target = os.path.realpath(str(path))
-    try:
-        with _replacing(target) if _is_plain(target) else open(target, "wb") as file:
-            yield lambda piece: file.write(piece.encode())
-    except OSError as error:
-        raise errors.HoldfastError(f"{path} could not be written: {error.strerror or error}.") from error
+    elif _is_plain(path):
+        yield pathlib.Path(path)
+    else:
+        try:
+            with open(path, "wb") as file:
+                yield lambda piece: file.write(piece.encode())
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise errors.HoldfastError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
 def _to_terminal(out: console.Console) -> Write:
@@ -93,28 +129,11 @@ def _to_pipe(out: console.Console) -> Write:
 
 
 def _is_plain(path: str) -> bool:
-    """A file, or nothing yet; a device or a pipe is written to, never replaced."""
+    """A file, or nothing yet."""
     try:
-        return stat.S_ISREG(os.stat(path).st_mode)
-    except FileNotFoundError:
-        return True
-
-
-@contextlib.contextmanager
-def _replacing(path: str) -> Iterator[IO[bytes]]:
-    handle, part = tempfile.mkstemp(prefix=f".{os.path.basename(path)[:50]}.", dir=os.path.dirname(path))
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        points.reach("export", "written")
-        os.replace(part, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(part)
-        raise
-    points.reach("export", "renamed")
+        return not os.path.exists(path) or os.path.isfile(path)
+    except ValueError as error:
+        raise errors.HoldfastError(f"{path} is no path: {error}.") from error
 
 
 # --- and where it comes from -------------------------------------------------------------------------
@@ -129,21 +148,26 @@ def _replacing(path: str) -> Iterator[IO[bytes]]:
 def import_(out: console.Console, file: str, path: str | None, as_json: bool, revive: bool) -> int:
     """Take in the conversations of an export; FILE may be - for standard input.
 
-    What is here already is left alone, so an import can be repeated. Exits with 1 when something was refused.
+    Attachments come from FILE.blobs. What is here already is left alone, so an import can be repeated. Exits
+    with 1 when a conversation was refused.
     """
     target = path or out.settings.database
     with _input(file) as lines, store.SessionDB(target) as db:
         report = db.import_from(lines, revive=revive, progress=_counting(out))
     out.progress("")
     if as_json:
-        out.json({"database": target, "messages": report.messages, "ok": report.ok, "outcomes": _shapes(report)})
+        lost = {"blobs": report.blobs, "lost_blobs": list(report.lost_blobs)}
+        told = {"database": target, "messages": report.messages, "ok": report.ok, "outcomes": _shapes(report)}
+        out.json({**told, **lost})
     else:
         _summary(out, report)
+        _missing(out, report.lost_blobs, file)
     return 0 if report.ok else 1
 
 
 @contextlib.contextmanager
-def _input(path: str) -> Iterator[IO[bytes]]:
+def _input(path: str) -> Iterator[IO[bytes] | pathlib.Path]:
+    """A file by its path, since attachments lie beside it; standard input or a pipe as it is."""
     if path == "-":
         yield sys.stdin.buffer
         return
@@ -153,14 +177,14 @@ def _input(path: str) -> Iterator[IO[bytes]]:
         reason = getattr(error, "strerror", None) or error
         raise errors.HoldfastError(f"{path} cannot be read: {reason}.") from error
     with file:
-        yield file
+        yield pathlib.Path(path) if os.path.isfile(path) else file
 
 
 def _counting(out: console.Console) -> Callable[[int, int], None]:
     return lambda messages, lines: out.progress(f"{messages:,} messages, {lines:,} lines")
 
 
-def _shapes(report: types.ImportReport) -> list[dict[str, Any]]:
+def _shapes(report: reports.ImportReport) -> list[dict[str, Any]]:
     return [
         {
             "conversation_id": one.conversation_id,
@@ -175,13 +199,26 @@ def _shapes(report: types.ImportReport) -> list[dict[str, Any]]:
     ]
 
 
-def _summary(out: console.Console, report: types.ImportReport) -> None:
+def _summary(out: console.Console, report: reports.ImportReport) -> None:
     for outcome in report.outcomes:
         for line in _remarks(outcome):
             out.note(line)
     counts = {name: sum(one.outcome == name for one in report.outcomes) for name in _WORDS}
     said = [f"{number:,} {_WORDS[name]}" for name, number in counts.items() if number or name == "imported"]
-    out.print(f"{', '.join(said)}; {text.count(report.messages, 'message')} came in.")
+    came = text.count(report.messages, "message")
+    came += f" and {text.count(report.blobs, 'attachment')}" if report.blobs else ""
+    out.print(f"{', '.join(said)}; {came} came in.")
+
+
+def _missing(out: console.Console, lost: Sequence[str], file: str) -> None:
+    for digest in lost[:SHOWN]:
+        out.note(f"Attachment {digest} is not here.")
+    if len(lost) > SHOWN:
+        out.note(f"So it is with {len(lost) - SHOWN:,} more; --json lists them.")
+    if lost:
+        piped = "A pipe does not carry attachments: import a file that `sessions export -o` wrote"
+        beside = f"Put {file}.blobs, as it was exported, beside the file and import it again"
+        out.note(f"{beside if os.path.isfile(file) else piped}.")
 
 
 _WORDS = {
@@ -192,7 +229,7 @@ _WORDS = {
 }
 
 
-def _remarks(outcome: types.ImportOutcome) -> Iterator[str]:
+def _remarks(outcome: reports.ImportOutcome) -> Iterator[str]:
     name = outcome.conversation_id
     if outcome.error:
         yield f"{name}: {outcome.error}" if name and outcome.outcome == "refused" else str(outcome.error)

@@ -5,17 +5,18 @@ What removes something shows it first, and asks. What was removed is scrubbed fr
 
 from __future__ import annotations
 
+import glob
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import click
 import msgspec
 
-from holdfast import app, errors, types
-from holdfast.cli import consent, console, lazy, sessions, text
+from holdfast import app, errors, reports, types
+from holdfast.cli import consent, console, lazy, sessions
 from holdfast.store import db as store
+from holdfast.terminal import text
 
 SHOWN = 60
 
@@ -29,16 +30,33 @@ def told(out: console.Console, what: str) -> Callable[[int, int], None]:
 
 
 @click.command(name="backup")
-@click.argument("target", type=click.Path())
+@click.argument("target", type=click.Path(), required=False)
 @lazy.database
 @lazy.as_json
 @click.option("--overwrite", is_flag=True, help="Replace what is at TARGET even if Holdfast did not make it.")
+@click.option("--if-due", is_flag=True, help="Only if the newest in the folder of the settings is old enough.")
 @click.pass_obj
-def backup(out: console.Console, target: str, path: str | None, as_json: bool, overwrite: bool) -> None:
-    """Write a checked copy of the store to TARGET, while others go on writing."""
-    with app.open_to_look(path or out.settings.database) as db:
-        report = db.backup(target, overwrite=overwrite, progress=told(out, "copying"))
+def backup(
+    out: console.Console, target: str | None, path: str | None, as_json: bool, overwrite: bool, if_due: bool
+) -> None:
+    """Write a checked copy of the store to TARGET, while others go on writing.
+
+    Without TARGET it goes to the folder that `[backup]` in the settings names, beside those made on schedule.
+    """
+    if if_due and (target is not None or overwrite):
+        raise click.UsageError("--if-due goes to the folder of the settings; it takes no TARGET and no --overwrite.")
+    if target is None:
+        report = _scheduled(out, path, 0.0 if not if_due else None)
+    else:
+        with app.open_to_look(path or out.settings.database) as db:
+            report = db.backup(target, overwrite=overwrite, progress=told(out, "copying"))
     out.progress("")
+    if report is None:
+        if as_json:
+            out.json({"due": False})
+        else:
+            out.note("No backup is due, or another process is making it.")
+        return
     for digest in report.lost_blobs:
         out.note(f"The attachment {digest} is not in the backup: the store has lost it.")
     if as_json:
@@ -48,7 +66,16 @@ def backup(out: console.Console, target: str, path: str | None, as_json: bool, o
     out.prose(f"{report.path} has {held}, and passed every check.")
 
 
-def _amount(report: types.BackupReport | types.RestoreReport | types.Report) -> str:
+def _scheduled(out: console.Console, path: str | None, every: float | None) -> reports.BackupReport | None:
+    """A backup in the folder of the settings; with `every`, as if they came that often."""
+    kept = out.settings.backup
+    if kept.folder is None:
+        raise click.UsageError("name a TARGET, or a folder for backups in the settings ([backup] folder = ...).")
+    with app.open_to_look(path or out.settings.database) as db:
+        return db.backup_if_due(kept.folder, kept.every_hours if every is None else every, kept.keep)
+
+
+def _amount(report: reports.BackupReport | reports.RestoreReport | types.Report) -> str:
     return f"{text.count(report.conversations, 'conversation')} with {text.count(report.messages, 'message')}"
 
 
@@ -115,7 +142,7 @@ def _keep(out: console.Console, db: store.SessionDB) -> str:
         ) from error
 
 
-def _say_restored(out: console.Console, report: types.RestoreReport, kept: str | None, as_json: bool) -> None:
+def _say_restored(out: console.Console, report: reports.RestoreReport, kept: str | None, as_json: bool) -> None:
     for digest in report.lost_blobs:
         out.note(f"The attachment {digest} is not in the backup.")
     if as_json:
@@ -170,14 +197,17 @@ def delete(out: console.Console, which: Sequence[str], path: str | None, as_json
             for head in heads:
                 out.print(out.clipped(_line(head), out.width))
         removed = consent.given(out, yes, f"Delete {text.count(len(heads), 'conversation')} for good?")
+        scrubbed = False
         if removed:
             _delete(db, [head.conversation_id for head in heads])
-            scrub(out, db)
+            scrubbed = scrub(out, db)
+        copies = _copies(str(db.facts()["path"])) if removed else []
     if as_json:
-        out.json({"deleted": removed, "conversations": [head.conversation_id for head in heads]})
+        names = [head.conversation_id for head in heads]
+        out.json({"deleted": removed, "scrubbed": scrubbed, "conversations": names, "copies": copies})
     elif removed:
-        out.prose(f"Deleted {text.count(len(heads), 'conversation')}. Backups made earlier still have them.")
-    return 0 if removed else 1
+        out.prose(f"Deleted {text.count(len(heads), 'conversation')}.{_elsewhere(copies)}")
+    return 0 if scrubbed else 1
 
 
 def _line(head: types.Session) -> str:
@@ -200,14 +230,27 @@ def _delete(db: store.SessionDB, ids: list[str]) -> None:
         waiting = left
 
 
-def scrub(out: console.Console, db: store.SessionDB) -> None:
-    """The files too; whoever reads for long may be in the way, which is said and no failure."""
-    out.progress("scrubbing the files")
+def scrub(out: console.Console, db: store.SessionDB) -> bool:
+    """The files too, and whether that was done: whoever reads for long may be in the way."""
+    out.progress("scrubbing the files and the search index")
     try:
         db.scrub()
     except errors.StoreBusy as error:
-        out.note(f"It is removed, but may still be found in the files: {error}")
+        out.progress("")
+        out.note(f"It is removed, but may still be found in the files: {error} `holdfast doctor --fix` does it then.")
+        return False
     out.progress("")
+    return True
+
+
+def _copies(path: str) -> list[str]:
+    """What earlier restores kept beside the store."""
+    return sorted(glob.glob(f"{glob.escape(path)}-before-restore-*.db"))
+
+
+def _elsewhere(copies: list[str]) -> str:
+    kept = f" So may {', '.join(copies)}, which an earlier restore left." if copies else ""
+    return f" Backups, archives and exports made earlier may still have it.{kept}"
 
 
 @click.command(name="redact")
@@ -228,18 +271,22 @@ def redact(out: console.Console, which: str, seqs: Sequence[int], path: str | No
             if not as_json:
                 out.print(out.clipped(f"{seq}  {message.role}  {_beginning(message)}", out.width))
         removed = consent.given(out, yes, f"Remove the text of {text.count(len(set(seqs)), 'message')} for good?")
+        scrubbed = False
         if removed:
             for seq in sorted(set(seqs)):
                 db.redact(head.id, seq)
-            scrub(out, db)
+            scrubbed = scrub(out, db)
+        copies = _copies(str(db.facts()["path"])) if removed else []
     if as_json:
-        shape: dict[str, Any] = {"redacted": removed, "conversation": head.conversation_id, "seqs": sorted(set(seqs))}
-        out.json(shape)
+        told = {"conversation": head.conversation_id, "seqs": sorted(set(seqs)), "copies": copies}
+        out.json({"redacted": removed, "scrubbed": scrubbed, **told})
     elif removed:
-        out.prose(f"Removed the text of {text.count(len(set(seqs)), 'message')}. Backups made earlier still have it.")
-    return 0 if removed else 1
+        out.prose(f"Removed the text of {text.count(len(set(seqs)), 'message')}.{_elsewhere(copies)}")
+    return 0 if scrubbed else 1
 
 
 def _beginning(message: types.Message) -> str:
+    if message.redacted:
+        return "[redacted already]"
     content = message.content if isinstance(message.content, str) else "[parts]"
     return text.clipped(text.safe(content), SHOWN) if content else "[no text]"

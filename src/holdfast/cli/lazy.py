@@ -14,12 +14,23 @@ F = TypeVar("F", bound=Callable[..., Any])
 class LazyGroup(click.Group):
     """A group that knows its commands by name, module and one line of help.
 
-    Each module defines `command`, or what is named after a colon.
+    Each module defines `command`, or what is named after a colon. `alone` names the command that is meant
+    when none is named: its options are taken where the name would stand.
     """
 
-    def __init__(self, *, commands_in: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
+    def __init__(self, *, commands_in: Mapping[str, tuple[str, str]], alone: str | None = None, **kwargs: Any) -> None:
         super().__init__(invoke_without_command=True, **kwargs)
         self._modules = commands_in
+        self._alone = alone
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if self._alone is not None and self._is_nameless(ctx, args):
+            args = [self._alone, *args]
+        return super().parse_args(ctx, args)
+
+    def _is_nameless(self, ctx: click.Context, args: list[str]) -> bool:
+        own = {option for parameter in self.get_params(ctx) for option in parameter.opts}
+        return not args or (args[0].startswith("-") and args[0] not in own)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(self._modules)
@@ -34,6 +45,11 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(name, purpose) for name, (_, purpose) in self._modules.items()])
+
+
+def load(module: str) -> Any:
+    """A module of this room that only some uses of a command need."""
+    return importlib.import_module(module)
 
 
 def help_when_alone(context: click.Context) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
-from holdfast import app, types
-from holdfast.cli import console, lazy, shapes, text
+from holdfast import app, errors, types
+from holdfast.cli import console, lazy, shapes
+from holdfast.store import db as store
+from holdfast.store import words
+from holdfast.terminal import text
+
+WORDS = 60
 
 
 @click.command(name="list")
@@ -22,12 +28,14 @@ def command(out: console.Console, path: str | None, as_json: bool, every: bool, 
     target = path or out.settings.database
     with app.open_to_look(target) as db:
         found = db.list_sessions(every=every, limit=limit + 1)
-    shown, more = found[:limit], len(found) > limit
+        shown, more = found[:limit], len(found) > limit
+        # A title says it better, and reading the first words of very many takes its time.
+        begun = {} if every else {head.id: _first_words(db, head) for head in shown if as_json or not head.title}
     if as_json:
-        key, shape = ("sessions", shapes.session) if every else ("conversations", conversation)
-        out.json({"database": target, key: [shape(session) for session in shown], "more": more})
+        listed = [shapes.session(one) if every else {**conversation(one), "begins": begun[one.id]} for one in shown]
+        out.json({"database": target, "sessions" if every else "conversations": listed, "more": more})
         return
-    _table(out, shown, every)
+    _table(out, shown, every, begun)
     if not shown:
         out.note(f"No conversations in {target} yet.")
     if more:
@@ -49,8 +57,18 @@ def conversation(head: types.Session) -> dict[str, Any]:
     }
 
 
-def _table(out: console.Console, sessions: Sequence[types.Session], every: bool) -> None:
-    rows = [_row(out, session, every) for session in sessions]
+def _first_words(db: store.SessionDB, head: types.Session) -> str:
+    """How a conversation begins: what its user said first, in one short line."""
+    for message in db.transcript(head.conversation_id, 0, 3):
+        with contextlib.suppress(errors.StoreCorrupt):
+            line = " ".join(words.text_of_content(message.content).split()) if message.role == "user" else ""
+            if line:
+                return text.clipped(line, WORDS, "...")
+    return ""
+
+
+def _table(out: console.Console, sessions: Sequence[types.Session], every: bool, begun: Mapping[str, str]) -> None:
+    rows = [_row(out, session, every, begun.get(session.id, "")) for session in sessions]
     # A heading is for people: lines in a pipe are counted and cut by programs.
     if out.tty and rows:
         rows.insert(0, ("session" if every else "conversation", "messages", "last active", "state", "title"))
@@ -68,12 +86,12 @@ def _table(out: console.Console, sessions: Sequence[types.Session], every: bool)
         out.print(out.style(line, "dim") if out.tty and number == 0 else line)
 
 
-def _row(out: console.Console, session: types.Session, every: bool) -> tuple[str, str, str, str, str]:
+def _row(out: console.Console, session: types.Session, every: bool, begins: str) -> tuple[str, str, str, str, str]:
     state = "live" if session.live else f"ended: {session.end_reason}"
     return (
         text.safe(session.id if every else session.conversation_id),
         f"{session.message_count if every else session.last_seq:,}",
         text.when(session.active_at),
         out.clipped(text.safe(state), 30),
-        text.safe(session.title or ""),
+        text.safe(session.title or (f'"{begins}"' if begins else "")),
     )

@@ -1,19 +1,24 @@
 """What `holdfast doctor --fix` can mend. Each repair says what it would do before anybody asks it to.
 
-Nothing here touches a message: what is mended can be made again (the search index), would be done by the
-next one who needs it (leases), or is left over (files nothing refers to). A damaged log is not mended in
-place: `holdfast salvage` reads what can be read into a new store.
+Nothing here touches a message: what is mended can be made again (the search index, triggers), would be done
+by the next one who needs it (leases), or is left over (files of dead processes, unused room). A damaged log
+is not mended in place: `holdfast salvage` reads what can be read into a new store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
-from holdfast.cli import text
 from holdfast.store import db as store
+from holdfast.store import drafts, reconcile
+from holdfast.terminal import text
 
 Progress = Callable[[int, int], None]
+
+# Worth writing the database anew for: so many bytes, and so large a part of it.
+ROOM, PART = 64 * 1024 * 1024, 0.25
 
 
 class Repair(NamedTuple):
@@ -24,23 +29,75 @@ class Repair(NamedTuple):
     do: Callable[[store.SessionDB, Progress], str]
 
 
-def offered(db: store.SessionDB, stale_leases: int) -> Iterator[Repair]:
+class Sick(NamedTuple):
+    """What a store has that can be put right."""
+
+    facts: dict[str, Any]
+    faults: Sequence[reconcile.Fault]
+    stale_leases: int
+    leftovers: Sequence[str]
+    unscrubbed: bool
+    search: dict[str, Any]
+    upkeep_due: bool
+
+
+def offered(sick: Sick) -> Iterator[Repair]:
     """The repairs this store has use for."""
-    if stale_leases:
-        yield Repair("leases", f"free {text.count(stale_leases, 'lease')} nobody holds any more", _free_leases)
-    index = db.search_facts()
-    if index["complaints"]:
+    altered = [f"the {fault.kind} {fault.name}" for fault in sick.faults if fault.mendable]
+    if altered:
+        yield Repair("schema", f"make {', '.join(altered)} again as declared", _mend_schema)
+    if sick.stale_leases:
+        yield Repair("leases", f"free {text.count(sick.stale_leases, 'lease')} nobody holds any more", _free_leases)
+    if sick.leftovers:
+        would = f"remove {text.count(len(sick.leftovers), 'file')} that dead processes left half written"
+        yield Repair("leftovers", would, _sweep)
+    if sick.unscrubbed:
+        yield Repair("scrub", "clear the files of what was deleted and redacted", _scrub)
+    if sick.search["complaints"]:
         yield Repair("search", "throw the damaged search index away and make it again", _rebuild)
-    elif index["behind"]:
-        would = f"index the {text.count(index['behind'], 'message')} that were written since the last search"
+    elif sick.search["behind"]:
+        would = f"index the {text.count(sick.search['behind'], 'message')} that were written since the last search"
         yield Repair("search", would, _catch_up)
-    if db.meta("upkeep_done_at") is None:
+    if sick.upkeep_due:
         would = "end continuations nothing stands behind, and remove conversations that never had a message"
         yield Repair("upkeep", would, _upkeep)
+    if room(sick.facts) >= ROOM and sick.facts["free_pages"] >= PART * sick.facts["pages"]:
+        would = f"write the database anew and give {text.size(room(sick.facts))} back; others wait to write meanwhile"
+        yield Repair("room", would, _shrink)
+
+
+def room(facts: dict[str, Any]) -> int:
+    """Bytes of the database that hold nothing."""
+    return int(facts["free_pages"] * facts["page_size"])
+
+
+def leftovers(path: str) -> list[str]:
+    """Files beside a store that processes were writing when they died."""
+    return [each for folder in _folders(path) for each in drafts.left(folder)]
+
+
+def _folders(path: str) -> list[str]:
+    return [folder for folder in (os.path.dirname(path), f"{path}.blobs") if os.path.isdir(folder)]
+
+
+def _mend_schema(db: store.SessionDB, _: Progress) -> str:
+    before = [fault for fault in db.driver.faults() if fault.mendable]
+    db.driver.mend_schema()
+    return "made again: " + (", ".join(f"the {fault.kind} {fault.name}" for fault in before) or "nothing")
 
 
 def _free_leases(db: store.SessionDB, _: Progress) -> str:
     return f"freed {text.count(db.free_stale_leases(), 'lease')}"
+
+
+def _sweep(db: store.SessionDB, _: Progress) -> str:
+    removed = sum(drafts.sweep(folder) for folder in _folders(str(db.facts()["path"])))
+    return f"removed {text.count(removed, 'file')} that dead processes left"
+
+
+def _scrub(db: store.SessionDB, _: Progress) -> str:
+    db.scrub()
+    return "cleared the files of what was deleted and redacted"
 
 
 def _rebuild(db: store.SessionDB, progress: Progress) -> str:
@@ -55,3 +112,9 @@ def _upkeep(db: store.SessionDB, _: Progress) -> str:
     done = db.upkeep_once()
     ended, removed = done.get("orphans_ended", 0), done.get("ghosts_removed", 0)
     return f"ended {text.count(ended, 'continuation')}, removed {text.count(removed, 'empty conversation')}"
+
+
+def _shrink(db: store.SessionDB, _: Progress) -> str:
+    before = room(db.facts())
+    db.shrink()
+    return f"gave {text.size(before - room(db.facts()))} back to the disk"

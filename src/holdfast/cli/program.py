@@ -6,7 +6,6 @@ Data goes to standard output, the rest to standard error. Exit codes: 0, 1 (some
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -17,8 +16,10 @@ import msgspec
 import holdfast
 from holdfast import config, errors
 from holdfast.cli import console, lazy
+from holdfast.terminal import text
 
 COMMANDS = {
+    "chat": ("holdfast.cli.chatting", "Talk to the agent; `holdfast` alone does this, too."),
     "sessions": ("holdfast.cli.sessions", "Look at conversations, and look after them."),
     "backup": ("holdfast.cli.keeping:backup", "Write a checked copy of the store."),
     "restore": ("holdfast.cli.keeping:restore", "Put a backup in the place of what the store holds."),
@@ -31,28 +32,38 @@ COMMANDS = {
 @click.group(
     cls=lazy.LazyGroup,
     commands_in=COMMANDS,
+    alone="chat",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(holdfast.__version__, "-V", "--version", prog_name="holdfast", message="%(prog)s %(version)s")
-@click.pass_context
-def program(context: click.Context) -> None:
-    """Conversations that last for months, and cannot fork."""
-    lazy.help_when_alone(context)
+def program() -> None:
+    """Conversations that last for months, and cannot fork.
+
+    \b
+    holdfast            talk, in a new conversation
+    holdfast -c         go on with the most recent one
+    holdfast -r [ID]    go on with another: an id, the beginning of one, or a title
+    holdfast -p TEXT    send one message, print the answer and leave
+    """
 
 
 def run() -> NoReturn:
     """Run the command line of this process and leave with its exit code."""
-    out = console.Console(config.load())
+    try:
+        out = console.Console(config.load())
+    except errors.SettingInvalid as error:
+        print(f"holdfast: {text.safe(error)}", file=sys.stderr)
+        sys.exit(2)
     try:
         code = _outcome(sys.argv[1:], out)
         out.out.flush()
     except BrokenPipeError:
         code = 0  # Whoever read has seen enough.
-        _silence(out)
+        console.silence(out.out)
     except OSError as error:
         out.note(f"holdfast: the output could not be written: {error.strerror or error}.")
         code = 1
-        _silence(out)
+        console.silence(out.out)
     sys.exit(code)
 
 
@@ -83,10 +94,3 @@ def _usage(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
     where = context.command_path if context else "holdfast"
     return f"{where}: {error.format_message()} Try `{where} --help`."
-
-
-def _silence(out: console.Console) -> None:
-    """Python flushes standard output once more at its end; by then it must lead somewhere."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, out.out.fileno())
-    os.close(nowhere)

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 
 import click
 import msgspec
 
-from holdfast import app, types
-from holdfast.cli import consent, console, keeping, lazy, text
-
-_UNITS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
+from holdfast import app, config, errors, reports
+from holdfast.cli import consent, console, keeping, lazy
+from holdfast.terminal import text
 
 
 def _size(_context: click.Context, _option: click.Parameter, given: str | None) -> int | None:
-    if given is None:
-        return None
-    found = re.fullmatch(r"(\d{1,12})\s*([kmg]?)b?", given.strip().lower(), re.ASCII)
-    if found is None:
-        raise click.BadParameter("a size looks like 500MB or 2GB.")
-    return int(found[1]) * _UNITS[found[2]]
+    try:
+        return None if given is None else config.size(given)
+    except errors.SettingInvalid as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @click.command(name="prune")
@@ -48,37 +44,53 @@ def command(
     """Move conversations that are old, or too much, into an archive, and remove them from the store.
 
     The archive is an export: `holdfast sessions import` brings it back. What a lease, a route or a branch
-    needs stays. Without --yes this shows what would go, and asks.
+    needs stays. What may go is said here, or by `[retention]` in the settings. Without --yes this shows what
+    would go, and asks.
     """
+    kept = out.settings.retention
     if days is None and size is None:
-        raise click.UsageError("say what may go: --older-than DAYS, --max-size SIZE, or both.")
+        days, size = kept.older_than_days, config.size(kept.max_size) if kept.max_size else None
+    if days is None and size is None:
+        raise click.UsageError("say what may go: --older-than DAYS, --max-size SIZE, or [retention] in the settings.")
     with app.open_to_look(path or out.settings.database) as db:
         plan = db.plan_prune(older_than_days=days, max_bytes=size, owner=owner, source=source)
-        target = archive or _beside(str(db.facts()["path"]))
+        target = archive or _beside(str(db.facts()["path"]), kept.archive)
         if not as_json:
             _show(out, plan, target)
         done = bool(plan.going) and consent.given(out, yes, "Archive and remove them?")
-        report = types.PruneReport(None, (), (), 0)
+        report = reports.PruneReport(None, (), (), 0)
+        scrubbed = False
         if done:
             report = db.prune(plan, target, progress=keeping.told(out, "archiving"))
-            keeping.scrub(out, db)
+            scrubbed = keeping.scrub(out, db)
     out.progress("")
     if as_json:
-        out.json({"pruned": done, "plan": msgspec.to_builtins(plan), "report": msgspec.to_builtins(report)})
+        out.json(
+            {
+                "pruned": done,
+                "scrubbed": scrubbed,
+                "plan": msgspec.to_builtins(plan),
+                "report": msgspec.to_builtins(report),
+            }
+        )
     elif done:
-        out.prose(f"Removed {text.count(len(report.removed), 'conversation')}; the archive is {report.archive}.")
-        for name in report.kept:
-            out.note(f"{name} stays: it changed, or came to be needed, meanwhile.")
-    return 0 if done or not plan.going else 1
+        _say(out, report)
+    return 0 if scrubbed or not plan.going else 1
 
 
-def _beside(database: str) -> str:
+def _say(out: console.Console, report: reports.PruneReport) -> None:
+    out.prose(f"Removed {text.count(len(report.removed), 'conversation')}; the archive is {report.archive}.")
+    for name in report.kept:
+        out.note(f"{name} stays: it changed, or came to be needed, meanwhile.")
+
+
+def _beside(database: str, folder: str | None) -> str:
     stem = os.path.splitext(os.path.basename(database))[0]
     name = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
-    return os.path.join(os.path.dirname(database), "archive", name)
+    return os.path.join(folder or os.path.join(os.path.dirname(database), "archive"), name)
 
 
-def _show(out: console.Console, plan: types.PrunePlan, target: str) -> None:
+def _show(out: console.Console, plan: reports.PrunePlan, target: str) -> None:
     for each in (*plan.going, *plan.needed):
         parts = (
             each.conversation_id,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 import msgspec
 
-from holdfast import types
-from holdfast.cli import console, lazy, text
+from holdfast import reports
+from holdfast.cli import console, lazy
 from holdfast.store import salvage
+from holdfast.terminal import text
 
 SHOWN = 40
 
@@ -32,7 +33,7 @@ def command(out: console.Console, damaged: str, new: str, as_json: bool) -> int:
     return 1 if report.lost else 0
 
 
-def _print(out: console.Console, new: str, report: types.SalvageReport) -> None:
+def _print(out: console.Console, new: str, report: reports.SalvageReport) -> None:
     saved = f"{text.count(report.conversations, 'conversation')} with {text.count(report.messages, 'message')}"
     out.prose(f"{new} has {saved}, each checked against its digest.")
     for lost in report.lost[:SHOWN]:

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import click
 import msgspec
 
 from holdfast import app, types
-from holdfast.cli import console, lazy, sessions, shapes, text
+from holdfast.cli import console, lazy, sessions, shapes
+from holdfast.store import words
+from holdfast.terminal import text
+
+_TIMES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
+
+
+def _moment(_context: click.Context, _option: click.Parameter, given: str | None) -> float | None:
+    """A time of this machine's clock, in Unix seconds."""
+    if given is None:
+        return None
+    for form in _TIMES:
+        with contextlib.suppress(ValueError, OverflowError):
+            return datetime.datetime.strptime(given, form).astimezone().timestamp()
+    raise click.BadParameter("a day looks like 2026-05-28, and a time like '2026-05-28 14:30'.")
 
 
 @click.command(name="search")
@@ -22,8 +38,8 @@ from holdfast.cli import console, lazy, sessions, shapes, text
 )
 @click.option("--role", type=click.Choice(types.ROLES), help="Only what was said by this role.")
 @click.option("--tool", help="Only calls of this tool and their results.")
-@click.option("--after", type=click.DateTime(), help="Only since this day or time.")
-@click.option("--before", type=click.DateTime(), help="Only until this day or time.")
+@click.option("--after", callback=_moment, metavar="TIME", help="Only since then: 2026-05-28, or '2026-05-28 14:30'.")
+@click.option("--before", callback=_moment, metavar="TIME", help="Only before then; a day begins at midnight.")
 @click.option("--neighbours", type=click.IntRange(0, 20), default=0, help="Show as many messages before and after.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=10, show_default=True, help="At most this many.")
 @click.pass_obj
@@ -34,8 +50,6 @@ def command(
     path: str | None,
     as_json: bool,
     within: str | None,
-    after: datetime.datetime | None,
-    before: datetime.datetime | None,
     **options: Any,
 ) -> int:
     """Find what was said. Ask in plain language; a "phrase in quotes" must be there word for word.
@@ -46,12 +60,13 @@ def command(
     with app.open_to_look(target) as db:
         _catch_up(out, db.index_search)
         session_id = sessions.find(db, within).id if within else None
-        hits = db.search(asked, session_id=session_id, after=_unix(after), before=_unix(before), **options)
+        hits = db.search(asked, session_id=session_id, **options)
+        titles = {name: db.conversation(name).title for name in {hit.conversation_id for hit in hits}}
     if as_json:
-        out.json({"database": target, "question": asked, "hits": [_shape(hit) for hit in hits]})
+        out.json({"database": target, "question": asked, "hits": [_shape(hit, titles) for hit in hits]})
     else:
         for number, hit in enumerate(hits):
-            _print(out, hit, asked, first=number == 0)
+            _print(out, hit, titles[hit.conversation_id], asked, first=number == 0)
     if not hits:
         out.note("Nothing was found. Try fewer or other words.")
     return 0 if hits else 1
@@ -62,38 +77,29 @@ def _catch_up(out: console.Console, index: Any) -> None:
     out.progress("")
 
 
-def _unix(moment: datetime.datetime | None) -> float | None:
-    return moment.astimezone().timestamp() if moment else None
-
-
-def _shape(hit: types.Hit) -> dict[str, Any]:
+def _shape(hit: types.Hit, titles: Mapping[str, str | None]) -> dict[str, Any]:
     around = {
         "before": [shapes.message(each) for each in hit.before],
         "after": [shapes.message(each) for each in hit.after],
     }
-    return {**msgspec.structs.asdict(hit), **around}
+    return {**msgspec.structs.asdict(hit), **around, "title": titles[hit.conversation_id]}
 
 
-def _print(out: console.Console, hit: types.Hit, asked: str, *, first: bool) -> None:
+def _print(out: console.Console, hit: types.Hit, title: str | None, asked: str, *, first: bool) -> None:
     if not first and (hit.before or hit.after):
         out.print()
     for message in hit.before:
-        _line(out, f"{message.seq} {message.role}", _plain(message), "dim")
-    where = f"{hit.conversation_id} {hit.seq} {hit.role} {text.when(hit.at)}"
+        _line(out, f"{message.seq} {message.role}", words.text_of_content(message.content), "dim")
+    where = f"{hit.conversation_id} {hit.seq} {hit.role} {text.when(hit.at)}" + (f"  {title}" if title else "")
     out.print(out.style(text.safe(where), "bold"))
     for piece in text.wrapped(text.safe(hit.snippet), out.width and out.width - 3):
         out.print(f"   {_marked(out, piece, asked)}")
     for message in hit.after:
-        _line(out, f"{message.seq} {message.role}", _plain(message), "dim")
+        _line(out, f"{message.seq} {message.role}", words.text_of_content(message.content), "dim")
 
 
 def _line(out: console.Console, where: str, said: str, style: str) -> None:
     out.print(out.style(out.clipped(text.safe(f"   {where}: {said}"), out.width), style))
-
-
-def _plain(message: types.Message) -> str:
-    content = message.content
-    return content if isinstance(content, str) else " ".join(str(part.get("text", "")) for part in content)
 
 
 def _marked(out: console.Console, line: str, asked: str) -> str:

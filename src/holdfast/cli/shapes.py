@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast import types
+from holdfast import events, types
 
 
 def session(value: types.Session) -> dict[str, Any]:
@@ -37,3 +37,20 @@ def message(value: types.Message) -> dict[str, Any]:
         "tool_call_id": value.tool_call_id,
         "redacted": value.redacted,
     }
+
+
+def turn(value: events.TurnResult) -> dict[str, Any]:
+    """What became of a turn: every field, with its messages as above."""
+    return {
+        **msgspec.structs.asdict(value),
+        "messages": [message(each) for each in value.messages],
+        "usage": msgspec.structs.asdict(value.usage),
+    }
+
+
+def event(value: events.AnyEvent) -> dict[str, Any]:
+    """An event: its `type`, and its fields."""
+    if isinstance(value, events.TurnFinished):
+        return {"type": value.__struct_config__.tag, "result": turn(value.result)}
+    found: dict[str, Any] = msgspec.to_builtins(value)
+    return found

@@ -13,8 +13,10 @@ import click
 import msgspec
 
 from holdfast import app, errors, types
-from holdfast.cli import console, lazy, sessions, shapes, text
+from holdfast.cli import console, lazy, sessions, shapes
 from holdfast.store import db as store
+from holdfast.store import pages
+from holdfast.terminal import text
 
 STRETCH = 500
 
@@ -43,7 +45,7 @@ def command(
     with app.open_to_look(path or out.settings.database) as db:
         head = sessions.find(db, conversation)
         if as_context:
-            _context(out, db.context(head.id), tail, as_json)
+            _context(out, db, db.context(head.id), tail, as_json)
         else:
             _transcript(out, db, head.id, tail, as_json)
 
@@ -64,7 +66,7 @@ def _transcript(out: console.Console, db: store.SessionDB, session_id: str, tail
     for message in messages:
         _boundary(out, standing, at, message.session_id)
         at = message.session_id
-        _message(out, message, _became(standing, message))
+        _message(out, db, message, _became(standing, message))
     _boundary(out, standing, at, standing.conversation.head_id)
 
 
@@ -155,7 +157,9 @@ def _rule(out: console.Console, line: str) -> None:
 # --- the context -------------------------------------------------------------------------------------
 
 
-def _context(out: console.Console, context: types.Context, tail: int | None, as_json: bool) -> None:
+def _context(
+    out: console.Console, db: store.SessionDB, context: types.Context, tail: int | None, as_json: bool
+) -> None:
     messages = context.messages[-tail:] if tail else context.messages
     if as_json:
         out.json(
@@ -175,7 +179,7 @@ def _context(out: console.Console, context: types.Context, tail: int | None, as_
     counted = text.count(len(context), "message")
     out.print(f"{counted} in the context, of {context.last_seq:,} in the log; epoch {context.epoch}")
     for message in messages:
-        _message(out, message, _stands_as(context, message))
+        _message(out, db, message, _stands_as(context, message))
 
 
 def _stands_as(context: types.Context, message: types.Message) -> str:
@@ -187,35 +191,29 @@ def _stands_as(context: types.Context, message: types.Message) -> str:
 # --- one message -------------------------------------------------------------------------------------
 
 
-def _message(out: console.Console, message: types.Message, state: str) -> None:
+def _message(out: console.Console, db: store.SessionDB, message: types.Message, state: str) -> None:
     heading = f"{message.seq}  {message.role}  {text.when(message.at)}" + (f"  [{state}]" if state else "")
     out.print()
     out.print(out.style(heading, "dim" if state in ("hidden", "in the summary") else "bold"))
     try:
-        lines = list(_said(message))
+        lines = list(_said(db, message))
     except errors.StoreCorrupt:
         lines = ["(This message cannot be read back. Run `holdfast doctor`.)"]
     for line in lines:
         _paragraph(out, line)
 
 
-def _said(message: types.Message) -> Iterator[str]:
+def _said(db: store.SessionDB, message: types.Message) -> Iterator[str]:
     if message.tool_call_id is not None:
         yield f"result of {message.tool_call_id}:"
     if isinstance(message.content, str):
         if message.content:
             yield message.content
     else:
-        yield from (_part(part) for part in message.content)
+        yield from (pages.part_text(part, db.get_blob) for part in message.content)
     for call in message.tool_calls:
         arguments = call.arguments if isinstance(call.arguments, str) else msgspec.json.encode(call.arguments).decode()
         yield f"calls {call.name} ({call.id}): {arguments}"
-
-
-def _part(part: dict[str, Any]) -> str:
-    if isinstance(part.get("text"), str):
-        return str(part["text"])
-    return f"({part.get('type', 'part')})"
 
 
 def _paragraph(out: console.Console, paragraph: str) -> None:

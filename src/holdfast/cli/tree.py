@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import click
 
 from holdfast import app, errors, types
-from holdfast.cli import console, drawing, lazy, sessions, shapes, text
+from holdfast.cli import console, drawing, lazy, sessions, shapes
 from holdfast.store import db as store
+from holdfast.terminal import text
 
 
 class Lineage(NamedTuple):

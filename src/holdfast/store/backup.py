@@ -16,14 +16,12 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
-from holdfast import errors, types
-from holdfast.store import blobs, drafts, fsck, port, search, shelf
+from holdfast import errors, reports, types
+from holdfast.store import blobs, drafts, fsck, place, port, search, shelf
 
 MARK = "backup_at"
 DONE, CLAIMED = "scheduled_backup_at", "scheduled_backup_claimed_at"
 CLAIM_LASTS = 3600.0
-# What a store itself keeps under its own name.
-_OWN = re.compile(r"$|-wal$|-shm$|-journal$|\.queue$|\.search|\.blobs")
 _STAMP = "%Y%m%d-%H%M%S"
 
 
@@ -34,7 +32,7 @@ class Backups(blobs.Blobs):
 
     def backup(
         self, path: str | os.PathLike[str], *, overwrite: bool = False, progress: port.Progress | None = None
-    ) -> types.BackupReport:
+    ) -> reports.BackupReport:
         """A copy of the whole store at this path, with its attachments beside it in `<path>.blobs`.
 
         It is given its name only after it passed every check of fsck. An earlier backup there is replaced;
@@ -51,7 +49,7 @@ class Backups(blobs.Blobs):
             with contextlib.closing(self.driver.adopt(temp)) as copy:
                 return fsck.check(copy)
 
-    def restore(self, path: str | os.PathLike[str], *, progress: port.Progress | None = None) -> types.RestoreReport:
+    def restore(self, path: str | os.PathLike[str], *, progress: port.Progress | None = None) -> reports.RestoreReport:
         """Put a backup in the place of everything the store holds, after it passed every check of fsck.
 
         Other processes go on in the same files. Whatever they began before gets LeaseLost or Superseded.
@@ -61,18 +59,17 @@ class Backups(blobs.Blobs):
         with _scratch(self.driver) as temp:
             _copied(self.driver, source, temp)
             report, wanted = _examined(self.driver, temp, source)
-            with drafts.saying(self._shelf.folder):
-                lost = _fetch(self._shelf, shelf.Shelf(f"{source}.blobs"), wanted)
+            lost = blobs.copied(self._shelf, blobs.beside(source), wanted)
             change = _Change()
             self.driver.replace_with(temp, change, progress)
         forget_index(self.driver, self.searcher)
         counts = (report.conversations, report.sessions, report.messages)
         seconds = time.monotonic() - began
-        return types.RestoreReport(source, change.generation, *counts, lost, tuple(change.brought_back), seconds)
+        return reports.RestoreReport(source, change.generation, *counts, lost, tuple(change.brought_back), seconds)
 
     def backup_if_due(
         self, folder: str | os.PathLike[str], every_hours: float = 24, keep: int = 7
-    ) -> types.BackupReport | None:
+    ) -> reports.BackupReport | None:
         """A backup in this folder if the last one made this way is old enough; None when it is not due.
 
         Of the backups made this way, the newest `keep` stay. Of several processes that ask, one makes it.
@@ -114,30 +111,20 @@ def _backup(
     now: float,
     progress: port.Progress | None,
     near: shelf.Shelf | None = None,
-) -> types.BackupReport:
+) -> reports.BackupReport:
     began = time.monotonic()
-    beside = shelf.Shelf(f"{target}.blobs")
+    beside = blobs.beside(target)
     with drafts.draft(target, "backup") as temp:
         driver.copy_to(temp, lambda tx: tx.run("meta_set", key=MARK, value=repr(now)), progress)
         with contextlib.closing(driver.look_at(temp)) as copy:
             report = _sound(fsck.check(copy), target)
             wanted = [row[0] for row in copy.read(lambda tx: tx.all("blobs_all"))]
-        with drafts.saying(beside.folder):
-            lost = _fetch(beside, kept, wanted, near)
+        lost = blobs.copied(beside, kept, wanted, near)
         size = os.path.getsize(temp)
     # Only now: until the rename, the backup that was there needs its own.
-    for digest in {digest for digest, _ in beside.files()} - set(wanted):
-        beside.remove(digest)
+    beside.keep_only(wanted)
     counts = (report.conversations, report.sessions, report.messages)
-    return types.BackupReport(target, *counts, size, len(wanted) - len(lost), lost, time.monotonic() - began)
-
-
-def _fetch(
-    into: shelf.Shelf, source: shelf.Shelf, wanted: list[str], near: shelf.Shelf | None = None
-) -> tuple[str, ...]:
-    """Copy attachments; those that cannot be had. They are never a reason to have no backup at all."""
-    into.sweep()
-    return tuple(digest for digest in wanted if not into.copy_from(source, digest, near))
+    return reports.BackupReport(target, *counts, size, len(wanted) - len(lost), lost, time.monotonic() - began)
 
 
 def _sound(report: types.Report, path: str) -> types.Report:
@@ -155,8 +142,8 @@ def _text(path: object) -> str:
 
 def _target(driver: port.Driver, path: object, overwrite: bool) -> str:
     target = os.path.realpath(_text(path))
-    if not driver.memory and _OWN.match(target.removeprefix(driver.path)):
-        raise errors.NotABackup(f"{errors.shown(target, 250)} belongs to the store itself; name another file.")
+    if not driver.memory:
+        place.refuse_own(driver.path, target)
     if os.path.isdir(target):
         raise errors.NotABackup(f"{errors.shown(target, 250)} is a folder; name a file in it.")
     if os.path.exists(f"{target}-wal"):
@@ -254,8 +241,8 @@ def _generation(tx: port.Tx) -> int:
 
 
 def _checked_schedule(every_hours: object, keep: object) -> None:
-    if isinstance(every_hours, bool) or not isinstance(every_hours, int | float) or not 0 < every_hours < 1e6:
-        raise errors.OutOfRange("every_hours is a number above 0.")
+    if isinstance(every_hours, bool) or not isinstance(every_hours, int | float) or not 0 <= every_hours < 1e6:
+        raise errors.OutOfRange("every_hours is a number from 0 on.")
     if isinstance(keep, bool) or not isinstance(keep, int) or not 1 <= keep <= 10_000:
         raise errors.OutOfRange("keep is a whole number from 1 on.")
 

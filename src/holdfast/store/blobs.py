@@ -7,14 +7,13 @@ one both happen under the database's write lock, so neither can take the other's
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import re
 import tempfile
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import BinaryIO
 
 import msgspec
@@ -23,8 +22,8 @@ from holdfast import errors, types
 from holdfast.store import drafts, points, port, shelf
 
 MAX_SEQ = 2**32 - 1
+_KEY = '"blob":"'
 _MENTION = re.compile(r'"blob":"([0-9a-f]{64})"')
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _MEDIA_TYPE = re.compile(r"[\w.+-]{1,60}/[\w.+-]{1,60}(; ?[\w.+-]+=[\w.+\"-]+)*", re.ASCII)
 
 Marks = dict[int, int]
@@ -57,30 +56,17 @@ class Blobs:
 
         One that no message names is removed by `collect_blobs` a day later.
         """
-        if not isinstance(media_type, str) or len(media_type) > 200 or not _MEDIA_TYPE.fullmatch(media_type):
-            raise errors.OutOfRange("A media type looks like image/png.")
+        checked_media_type(media_type)
         self.driver.facts()  # a store that is closed or was opened before a fork says so before anything is written
         now = self._clock()
         with _opened(content) as source, drafts.saying(self._shelf.folder):
             draft = self._shelf.draft(source)
-
-        def step(tx: port.Tx) -> types.Blob:
-            with drafts.saying(self._shelf.folder):
-                self._shelf.put(draft)
-            tx.run("blob_put", digest=draft.digest, size=draft.size, media_type=media_type, at=now)
-            return types.Blob(draft.digest, draft.size, media_type, now)
-
-        try:
-            return self.driver.write("blob", step)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(draft.temp)
+        return _keep(self.driver, self._shelf, draft, media_type, now)
 
     def get_blob(self, digest: str) -> types.Blob | None:
         """What is known of a blob."""
         _checked_digest(digest)
-        row = self.driver.read(lambda tx: tx.one("blob_get", digest=digest))
-        return types.Blob(*row) if row else None
+        return self.driver.read(lambda tx: look(tx, digest))
 
     def open_blob(self, digest: str) -> BinaryIO:
         """Its content, after making sure that it is what the digest says. NoSuchBlob, or BlobDamaged."""
@@ -99,8 +85,37 @@ class Blobs:
 
 
 def _checked_digest(digest: object) -> None:
-    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+    if not isinstance(digest, str) or not shelf.DIGEST.fullmatch(digest):
         raise errors.IdInvalid("A blob is named by 64 hexadecimal digits.")
+
+
+def look(tx: port.Tx, digest: str) -> types.Blob | None:
+    row = tx.one("blob_get", digest=digest)
+    return types.Blob(*row) if row else None
+
+
+def checked_media_type(media_type: object) -> None:
+    if not isinstance(media_type, str) or len(media_type) > 200 or not _MEDIA_TYPE.fullmatch(media_type):
+        raise errors.OutOfRange("A media type looks like image/png.")
+
+
+def _keep(
+    driver: port.Driver, kept: shelf.Shelf, draft: shelf.Draft, media_type: str, now: float, *, renames: bool = True
+) -> types.Blob:
+    """A draft becomes a blob; one that is known takes the new media type only where that `renames` it."""
+
+    def step(tx: port.Tx) -> types.Blob:
+        with drafts.saying(kept.folder):
+            kept.put(draft)
+        known = None if renames else look(tx, draft.digest)
+        blob = types.Blob(draft.digest, draft.size, known.media_type if known else media_type, now)
+        tx.run("blob_put", **msgspec.structs.asdict(blob))
+        return blob
+
+    try:
+        return driver.write("blob", step)
+    finally:
+        drafts.discard(draft.temp)
 
 
 def _opened(content: bytes | str | os.PathLike[str]) -> BinaryIO:
@@ -115,7 +130,78 @@ def _opened(content: bytes | str | os.PathLike[str]) -> BinaryIO:
 
 def mentioned(body: str) -> set[str]:
     """The blobs a body names. Quotes inside of a text are escaped there, so a text never looks like a name."""
-    return set(_MENTION.findall(body))
+    return set(_MENTION.findall(body)) if _KEY in body else set()
+
+
+def beside(path: str) -> shelf.Shelf:
+    """Where the attachments of a file lie that is a copy of conversations."""
+    return shelf.Shelf(f"{path}.blobs")
+
+
+def copied(
+    into: shelf.Shelf, source: shelf.Shelf, wanted: Iterable[str], near: shelf.Shelf | None = None
+) -> tuple[str, ...]:
+    """Copy attachments to another shelf; those that cannot be had, which are never a reason to fail."""
+    with drafts.saying(into.folder):
+        into.sweep()
+        return tuple(digest for digest in wanted if not into.copy_from(source, digest, near))
+
+
+class Incoming:
+    """Attachments that are about to be named, from the folder of an import: what came, and what is lost."""
+
+    def __init__(self, driver: port.Driver, kept: shelf.Shelf, brought: shelf.Shelf | None) -> None:
+        self._driver = driver
+        self._kept = kept
+        self._brought = brought
+        self._seen = set[str]()
+        self.came = 0
+        self.lost: list[str] = []
+
+    def take(self, digest: str, blob: types.Blob | None, *, named: bool) -> None:
+        """Have this one here, if it can be had and anything is known of it.
+
+        `named` says whether messages that are here name it already.
+        """
+        if digest not in self._seen and not self._here(digest, blob, named) and not (blob and self._taken(blob)):
+            self.lost.append(digest)
+        self._seen.add(digest)
+
+    def _here(self, digest: str, blob: types.Blob | None, named: bool) -> bool:
+        if self._kept.state(digest) != "sound":
+            return False
+        return named or blob is None or self._driver.write("blob", lambda tx: _renewed(tx, self._kept, blob))
+
+    def _taken(self, blob: types.Blob) -> bool:
+        draft = _drafted(self._kept, self._brought, blob) if self._brought is not None else None
+        if draft is not None:
+            _keep(self._driver, self._kept, draft, blob.media_type, blob.at, renames=False)
+            self.came += 1
+        return draft is not None
+
+
+def _renewed(tx: port.Tx, kept: shelf.Shelf, blob: types.Blob) -> bool:
+    """One that nobody named until now is young again, so that no collection takes it before it is named."""
+    if not os.path.exists(kept.path(blob.digest)):
+        return False
+    tx.run("blob_known", **msgspec.structs.asdict(blob))
+    return True
+
+
+def _drafted(kept: shelf.Shelf, source: shelf.Shelf, blob: types.Blob) -> shelf.Draft | None:
+    """A draft of what the folder has; None when that is not the content that was told of."""
+    try:
+        file = source.raw(blob.digest)
+    except (errors.NoSuchBlob, errors.BlobDamaged, OSError):
+        return None
+    with file, drafts.saying(kept.folder):
+        # Before anything is copied: a file made to fill the disk says how large it is.
+        if os.fstat(file.fileno()).st_size != blob.size:
+            return None
+        try:
+            return kept.draft_of(file, blob.digest)
+        except errors.BlobDamaged:
+            return None
 
 
 def drop(tx: port.Tx, conversation: int, after: int, upto: int, now: float) -> None:

@@ -32,11 +32,27 @@ class Prepared(msgspec.Struct, frozen=True):
     body: str
 
 
+def given(message: types.NewMessage | Mapping[str, Any]) -> types.NewMessage:
+    """A message of a batch, from the value or from an object with its fields."""
+    if isinstance(message, types.NewMessage):
+        return message
+    if not isinstance(message, Mapping):
+        raise errors.MessageInvalid("A batch is made of messages or of objects with role and content.")
+    unknown = set(message) - set(types.NewMessage.__struct_fields__)
+    if unknown or "role" not in message:
+        raise errors.MessageInvalid(
+            f"A message has no {errors.shown(str(sorted(map(str, unknown))))}."
+            if unknown
+            else "A message needs a role."
+        )
+    return types.NewMessage(**message)
+
+
 def prepare(message: types.NewMessage, now: float) -> Prepared:
     role, uid, at = message.role, message.uid, message.at
     if role not in types.ROLES:
         raise errors.MessageInvalid(f"The role {errors.shown(role)} is none of {', '.join(types.ROLES)}.")
-    body = encode(message.content, message.tool_calls, message.tool_call_id)
+    body = encode(message.content, message.tool_calls, message.tool_call_id, message.model, message.usage)
     return Prepared(
         mint_uid() if uid is None else checked_id(uid, "uid"),
         uid is None,
@@ -74,24 +90,22 @@ def encode(
     content: object,
     tool_calls: Sequence[types.ToolCall | Mapping[str, Any]] = (),
     tool_call_id: str | None = None,
+    model: str | None = None,
+    usage: types.Usage | None = None,
 ) -> str:
     """The body as JSON text, or MessageInvalid saying what is wrong with it."""
     # Nearly every message: plain text needs no looking at, and this is on the path of each of them.
-    if type(content) is str and len(content) < PLAIN and not tool_calls and tool_call_id is None:
+    if type(content) is str and len(content) < PLAIN and not (tool_calls or model or usage) and tool_call_id is None:
         try:
             return f'{{"content":{_encode(content).decode()}}}'
         except UnicodeEncodeError:  # said below, where the error at hand does not carry the text
             pass
-    return _encode_any(content, tool_calls, tool_call_id)
-
-
-def _encode_any(
-    content: object, tool_calls: Sequence[types.ToolCall | Mapping[str, Any]], tool_call_id: str | None
-) -> str:
     if not isinstance(tool_calls or (), list | tuple):
         raise errors.MessageInvalid("Tool calls are a list.")
     calls = tuple(tool_call(call) for call in tool_calls or ())
-    return exact(types.Body(content=_content(content), tool_calls=calls, tool_call_id=tool_call_id), "message")
+    if not isinstance(model, str | None) or not isinstance(usage, types.Usage | None):
+        raise errors.MessageInvalid("A model is named by text, and what it used is a Usage.")
+    return exact(types.Body(calls, tool_call_id, _content(content), model, usage), "message")
 
 
 def exact(value: msgspec.Struct, what: str) -> str:
@@ -110,7 +124,7 @@ def exact(value: msgspec.Struct, what: str) -> str:
 
 
 def _encoded(value: msgspec.Struct) -> tuple[str, bytes]:
-    if any(_too_deep(getattr(value, field), MAX_DEPTH) for field in value.__struct_fields__):
+    if any(too_deep(getattr(value, field), MAX_DEPTH) for field in value.__struct_fields__):
         return f"is nested more than {MAX_DEPTH} deep", b""
     try:
         text = _encode(value)
@@ -123,15 +137,15 @@ def _encoded(value: msgspec.Struct) -> tuple[str, bytes]:
     return ("", text) if same else ("holds something that JSON cannot give back as it was", b"")
 
 
-def _too_deep(value: object, left: int) -> bool:
+def too_deep(value: object, left: int) -> bool:
     """Within this depth a body can be read however deep the stack of its reader is already."""
     if isinstance(value, types.ToolCall):
-        return _too_deep(value.arguments, left) or _too_deep(value.extra, left)
+        return too_deep(value.arguments, left) or too_deep(value.extra, left)
     if isinstance(value, Mapping):
         value = value.values()
     elif not isinstance(value, list | tuple):
         return False
-    return left == 0 or any(_too_deep(inner, left - 1) for inner in value)
+    return left == 0 or any(too_deep(inner, left - 1) for inner in value)
 
 
 def written(content: types.Content, tool_call_id: str | None = None) -> str:

@@ -38,12 +38,21 @@ from holdfast.store import (
     state,
     titles,
     upkeep,
+    usage,
 )
 
-RESERVED_META = {"schema_revision", "schema_cookie", "generation", "created_at", "upkeep_done_at"}
+RESERVED_META = {"schema_revision", "schema_cookie", "generation", "created_at", "upkeep_done_at", *erase.META}
 
 
-class SessionDB(locks.Leases, search.Finding, backup.Backups, retention.Retention, exports.Exports, imports.Imports):
+class SessionDB(
+    locks.Leases,
+    search.Finding,
+    usage.Accounts,
+    backup.Backups,
+    retention.Retention,
+    exports.Exports,
+    imports.Imports,
+):
     """Conversations that cannot fork, in a SQLite file (or `:memory:`).
 
     `clock` gives Unix seconds, for people and leases alike; without it leases run on the machine's own
@@ -257,7 +266,7 @@ class SessionDB(locks.Leases, search.Finding, backup.Backups, retention.Retentio
             raise errors.MessageInvalid("A batch is a list of messages.")
         request = self._request(create) if create is not None else None
         target = state.NewId(session_id, now) if request else bodies.checked_id(session_id)
-        prepared = [bodies.prepare(_new_message(message), now) for message in messages]
+        prepared = [bodies.prepare(bodies.given(message), now) for message in messages]
         return log.Append(target, prepared, expect_head, request, lease, now)
 
     def context(self, session_id: str, upto: int | None = None) -> types.Context:
@@ -398,7 +407,7 @@ class SessionDB(locks.Leases, search.Finding, backup.Backups, retention.Retentio
 
     def fsck(self, progress: fsck.Progress | None = None) -> types.Report:
         """Check every promise over the whole store, attachments too; it only reads."""
-        report = fsck.check(self.driver, progress)
+        report = fsck.check(self.driver, progress, schema=True)
         return blobs.checked(report, self.driver, self._shelf)
 
     def facts(self) -> dict[str, Any]:
@@ -455,21 +464,6 @@ def _driver(
     if path.startswith(("postgresql://", "postgres://")):
         raise errors.StoreUnusable("This version of Holdfast has no PostgreSQL driver yet; give a path.")
     return sqlite.SqliteDriver(path, durability=durability, clock=clock, write_timeout=write_timeout)
-
-
-def _new_message(message: types.NewMessage | Mapping[str, Any]) -> types.NewMessage:
-    if isinstance(message, types.NewMessage):
-        return message
-    if not isinstance(message, Mapping):
-        raise errors.MessageInvalid("A batch is made of messages or of objects with role and content.")
-    unknown = set(message) - set(types.NewMessage.__struct_fields__)
-    if unknown or "role" not in message:
-        raise errors.MessageInvalid(
-            f"A message has no {errors.shown(str(sorted(map(str, unknown))))}."
-            if unknown
-            else "A message needs a role."
-        )
-    return types.NewMessage(**message)
 
 
 def _whole(*numbers: object) -> None:

@@ -92,16 +92,24 @@ def discard(temp: str) -> None:
 
 def sweep(folder: str, name: str | None = None) -> int:
     """Remove drafts of this name, or of any, whose writers are dead; how many."""
-    me, removed = holders.this_process(None), 0
-    for entry in os.listdir(folder):
-        found = _NAME.search(entry) if entry.startswith("." if name is None else f".{name}.") else None
-        if found is None or found[1] != _host(me):
-            continue
-        if msgspec.structs.replace(me, pid=int(found[2]), started=found[3]).is_dead():
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(folder, entry))
-                removed += 1
+    removed = 0
+    for path in left(folder, name):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+            removed += 1
     return removed
+
+
+def left(folder: str, name: str | None = None) -> list[str]:
+    """Drafts of this name, or of any, whose writers are dead."""
+    me, found = holders.this_process(None), []
+    for entry in sorted(os.listdir(folder)):
+        named = _NAME.search(entry) if entry.startswith("." if name is None else f".{name}.") else None
+        if named is None or named[1] != _host(me):
+            continue
+        if msgspec.structs.replace(me, pid=int(named[2]), started=named[3]).is_dead():
+            found.append(os.path.join(folder, entry))
+    return found
 
 
 def _host(holder: holders.Holder) -> str:

@@ -7,6 +7,9 @@ import msgspec
 from holdfast import errors
 from holdfast.store import blobs, bodies, compactions, port, state
 
+# What the store itself notes of its scrubs.
+META = ("scrubs", "scrubbed_at")
+
 
 def redact(tx: port.Tx, session_id: str, seq: int, now: float) -> int:
     """A message's text goes, and every summary that may have been made from it, here and in branches.
@@ -73,6 +76,12 @@ def delete(tx: port.Tx, session_id: str, now: float) -> int:
     blobs.drop(tx, here.key, 0, blobs.MAX_SEQ, now)
     remove(tx, here.key)
     return here.key
+
+
+def unscrubbed(tx: port.Tx) -> float | None:
+    """When something was removed that no scrub came after; None when all that is removed is gone from the files."""
+    removed, scrubbed = tx.one("removed_at") or (0.0,), tx.one("meta_get", key="scrubbed_at")
+    return float(removed[0]) if removed[0] > (float(scrubbed[0]) if scrubbed else 0.0) else None
 
 
 def remove(tx: port.Tx, key: int) -> None:

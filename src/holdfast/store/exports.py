@@ -2,18 +2,22 @@
 
 Each conversation is read in one snapshot, a stretch at a time, so that a long one is never held whole.
 Messages that are no longer what was written are not passed on. Leases stay: they belong to processes.
+Given a path, an export is there in full or not at all, and the attachments its messages name lie beside it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 
-from holdfast import errors, types
-from holdfast.store import bodies, compactions, hides, lines, log, pages, port, state
+from holdfast import errors, reports, types
+from holdfast.store import blobs, bodies, compactions, drafts, hides, lines, log, pages, place, points, port, state
 
 SESSIONS = 500
 MESSAGES = 1_000
@@ -27,54 +31,91 @@ class Writable(Protocol):
 
 
 Write = Callable[[str], object]
+Target = Writable | Write | os.PathLike[str]
 
 
-class Exports:
+class Exports(blobs.Blobs):
     """The part of SessionDB that gives conversations away."""
-
-    driver: port.Driver
 
     def export_to(
         self,
-        write: Writable | Write,
+        write: Target,
         session_ids: Sequence[str] | None = None,
         *,
         progress: port.Progress | None = None,
-    ) -> types.ExportReport:
-        """Write conversations (default: all) as JSON Lines, to a text file or a function that takes text.
+    ) -> reports.ExportReport:
+        """Write conversations (default: all) as JSON Lines: to a path, a text file or a function that takes text.
 
-        What a branch reads from comes along, before it. The same store always gives the same text.
+        What a branch reads from comes along, before it. The same store always gives the same text. Beside a
+        path, in `<path>.blobs`, are the attachments that messages name; whoever gives no path gets none.
         `progress` is called with how many messages are written, of how many.
         """
-        put = writer(write)
         asked = None if session_ids is None else _checked(session_ids)
-        chosen = self.driver.read(lambda tx: _all(tx) if asked is None else _chosen(tx, asked))
-        return _Export(self.driver, put, progress, sum(row[2] for row in chosen)).run(chosen, asked)
+        with _opened(self.driver, write) as (put, path):
+            chosen = self.driver.read(lambda tx: _all(tx) if asked is None else _chosen(tx, asked))
+            export = _Export(self.driver, put, progress, sum(row[2] for row in chosen))
+            report = export.run(chosen, asked)
+            if path is None:
+                return report
+            replaces = os.path.lexists(path)
+            # Before the file has its name: whoever finds that finds what it speaks of.
+            lost = blobs.copied(blobs.beside(path), self._shelf, report.blobs)
+        if replaces:
+            blobs.beside(path).keep_only(report.blobs)
+        return msgspec.structs.replace(report, lost_blobs=lost)
 
     def export_pages(
-        self, write: Writable | Write, session_ids: Sequence[str] | None = None, form: pages.Form = "markdown"
+        self, write: Target, session_ids: Sequence[str] | None = None, form: pages.Form = "markdown"
     ) -> None:
         """Write conversations (default: all) for people: as Markdown, or as one HTML file that needs nothing else.
 
-        A branch is told with what it shares. Pages are not for importing: see export_to.
+        A branch is told with what it shares. Pages are not for importing: see export_to. Attachments are named.
         """
-        put = writer(write)
         if form not in pages.FORMS:
             raise errors.OutOfRange(f"A page is one of {', '.join(pages.FORMS)}, not {errors.shown(form)}.")
         asked = None if session_ids is None else _checked(session_ids)
-        found = self.driver.read(lambda tx: _all(tx) if asked is None else _looked_up(tx, asked))
-        put(pages.opening(", ".join(name for _, name, _ in found[:3]) or "No conversations", form))
-        for _, name, _ in found:
-            self.driver.read(partial(_page, name, form, put))
-        put(pages.closing(form))
+        with _opened(self.driver, write) as (put, _):
+            found = self.driver.read(lambda tx: _all(tx) if asked is None else _looked_up(tx, asked))
+            put(pages.opening(", ".join(name for _, name, _ in found[:3]) or "No conversations", form))
+            for _, name, _ in found:
+                self.driver.read(partial(_page, name, form, put))
+            put(pages.closing(form))
 
 
-def writer(write: Writable | Write) -> Write:
+@contextlib.contextmanager
+def _opened(driver: port.Driver, write: Target) -> Iterator[tuple[Write, str | None]]:
+    """What to write with; and where it ends up, if that is a file of ours: there in full, or as it was before."""
     found = getattr(write, "write", write)
-    if not callable(found):
-        raise errors.OutOfRange("Give a text file, or a function that takes text.")
-    put: Write = found
-    return put
+    if callable(found):
+        yield found, None
+    elif isinstance(write, os.PathLike):
+        with _replacing(driver, os.fspath(write)) as opened:
+            yield opened
+    else:
+        raise errors.OutOfRange("Give a path, a text file, or a function that takes text.")
+
+
+@contextlib.contextmanager
+def _replacing(driver: port.Driver, given: object) -> Iterator[tuple[Write, str]]:
+    if not isinstance(given, str) or "\0" in given:
+        raise errors.OutOfRange("The path of an export is text.")
+    path = os.path.realpath(given)
+    if not driver.memory:
+        place.refuse_own(driver.path, path)
+    with drafts.saying(path):
+        if os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        folder, name = os.path.split(path)
+        temp = drafts.new(folder, name[:50])  # room for the rest of its name
+    try:
+        with drafts.saying(path), open(temp, "w", encoding="utf-8", newline="\n") as file:
+            yield file.write, path
+        points.reach("export", "written")
+        with drafts.saying(path):
+            drafts.put(temp, path, "export")
+    except BaseException:
+        drafts.discard(temp)
+        raise
 
 
 def _checked(session_ids: object) -> list[str]:
@@ -117,16 +158,18 @@ class _Export:
         self._total = total
         self._sessions = 0
         self._messages = 0
+        self._blobs: dict[str, int] = {}
         self._ending = lines.Ending()
 
-    def run(self, chosen: Sequence[Choice], asked: Sequence[str] | None) -> types.ExportReport:
+    def run(self, chosen: Sequence[Choice], asked: Sequence[str] | None) -> reports.ExportReport:
         self._line(lines.encode(lines.Header(lines.VERSION)))
         for key, _, _ in chosen:
             self._conversation(key)
         self._line(lines.encode(self._ending.end()))
         named = set() if asked is None else self._driver.read(lambda tx: _names(tx, asked))
         extra = () if asked is None else tuple(name for _, name, _ in chosen if name not in named)
-        return types.ExportReport(self._ending.conversations, self._sessions, self._messages, extra)
+        counts = (self._ending.conversations, self._sessions, self._messages)
+        return reports.ExportReport(*counts, extra, tuple(sorted(self._blobs)), sum(self._blobs.values()))
 
     def _conversation(self, key: int) -> None:
         """All of it as it is now; nothing, when it was deleted meanwhile."""
@@ -146,6 +189,8 @@ class _Export:
             sealing.add(line, data)
             self._line(data)
             self._count(line)
+            if isinstance(line, lines.Blob):
+                self._blobs[line.digest] = line.size or 0
         return sealing.sealed() if sealing else None
 
     def _count(self, line: lines.Any) -> None:
@@ -173,9 +218,17 @@ def told(tx: port.Tx, key: int) -> Iterator[lines.Any]:
         return
     conversation = lines.Conversation(**_named(lines.Conversation, row, live=bool(row[6])))
     yield conversation
-    yield from _history(tx, key, conversation)
+    named = set[str]()
+    for line in _history(tx, key, conversation):
+        if isinstance(line, lines.Message):
+            named |= blobs.mentioned(bytes(line.body).decode())
+        yield line
     for route in tx.all("export_routes", conversation=key):
         yield lines.Route(**_named(lines.Route, route))
+    for digest in sorted(named):
+        known = blobs.look(tx, digest)
+        size, media_type = (known.size, known.media_type) if known else (None, None)
+        yield lines.Blob(digest=digest, size=size, media_type=media_type)
 
 
 def _named(kind: type[lines.Line], row: port.Row, **other: Any) -> dict[str, Any]:
@@ -272,6 +325,7 @@ def _story(tx: port.Tx, here: state.State) -> pages.Story:
         hides.in_force(tx, here.key),
         compactions.current(tx, here),
         _stretches(tx, here),
+        partial(blobs.look, tx),
     )
 
 

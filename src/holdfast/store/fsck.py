@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from holdfast import errors, types
-from holdfast.store import bodies, port
+from holdfast.store import bodies, port, reconcile
 
 CHUNK = 5_000
 
@@ -36,10 +36,15 @@ CHECKS = {
 Progress = Callable[[int, int], None]
 
 
-def check(driver: port.Readable, progress: Progress | None = None) -> types.Report:
-    """Every promise, then every digest; one snapshot for all of it."""
+def check(driver: port.Readable, progress: Progress | None = None, *, schema: bool = False) -> types.Report:
+    """Every promise, then every digest; one snapshot for all of it.
+
+    With `schema`, triggers and indexes that are not as declared count too. Tables do not: one that an older
+    version made has what could be added to it later, and no more.
+    """
     began = time.monotonic()
     found = [types.Violation("database", "", complaint) for complaint in _complaints(driver)]
+    found += [types.Violation("schema", "", str(fault)) for fault in _faults(driver, schema)]
     try:
         counts, violations = driver.read(lambda tx: _everything(tx, progress))
     except (errors.StoreCorrupt, errors.StoreBroken) as error:
@@ -52,6 +57,14 @@ def _complaints(driver: port.Readable) -> list[str]:
         return driver.complaints()
     except (errors.StoreCorrupt, errors.StoreBroken) as error:
         return [str(error)]  # too damaged to be examined is a finding too
+
+
+def _faults(driver: port.Readable, every: bool) -> list[reconcile.Fault]:
+    try:
+        found = driver.faults()
+        return [each for each in found if each.what == reconcile.MISSING or (every and each.kind != "table")]
+    except (errors.StoreCorrupt, errors.StoreBroken):
+        return []  # what hinders the look at it is found by the other looks
 
 
 def _everything(tx: port.Tx, progress: Progress | None) -> tuple[tuple[int, int, int], list[types.Violation]]:

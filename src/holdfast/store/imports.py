@@ -7,7 +7,10 @@ conversation is there as a whole or not at all. One that is here already, and th
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -15,8 +18,8 @@ from typing import IO, Any, NamedTuple, Protocol
 
 import msgspec
 
-from holdfast import errors, types
-from holdfast.store import bodies, exports, lines, port, replay, vetting
+from holdfast import errors, reports, types
+from holdfast.store import blobs, bodies, drafts, exports, lines, port, replay, shelf, vetting
 
 LONGEST = bodies.MAX_BODY + 65_536
 IN_MEMORY = 8 * 1024 * 1024
@@ -29,16 +32,22 @@ class Readable(Protocol):
     def readline(self, limit: int, /) -> str | bytes: ...
 
 
-class Imports:
+Source = Readable | Iterable[str | bytes]
+
+
+class Imports(blobs.Blobs):
     """The part of SessionDB that takes conversations in."""
 
-    driver: port.Driver
-
     def import_from(
-        self, read: Readable | Iterable[str | bytes], *, revive: bool = False, progress: port.Progress | None = None
-    ) -> types.ImportReport:
-        """Take in what export_to wrote, from a file (text or binary) or anything that gives lines.
+        self,
+        read: Source | os.PathLike[str],
+        *,
+        revive: bool = False,
+        progress: port.Progress | None = None,
+    ) -> reports.ImportReport:
+        """Take in what export_to wrote, from a path, a file (text or binary) or anything that gives lines.
 
+        Beside a path, in `<path>.blobs`, are its attachments; one that is missing is told of and hinders nothing.
         Raises ImportInvalid when it is no export at all. What is wrong with a conversation is in the report,
         and that conversation is not in the store; the others are. Repeating an import changes nothing.
         Ids that were deleted here are refused; with `revive` such a conversation comes in under new ids.
@@ -46,10 +55,27 @@ class Imports:
         """
         if not isinstance(revive, bool):
             raise errors.OutOfRange("revive is True or False.")
-        return _Import(self.driver, revive, progress).run(_numbered(read))
+        with _opened(read) as (source, brought):
+            incoming = blobs.Incoming(self.driver, self._shelf, brought)
+            return _Import(self.driver, incoming, self._clock(), revive, progress).run(_numbered(source))
 
 
 # --- lines from outside ------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _opened(read: Source | os.PathLike[str]) -> Iterator[tuple[Source, shelf.Shelf | None]]:
+    """What gives the lines; and the attachments beside it, if it is a path."""
+    if not isinstance(read, os.PathLike):
+        yield read, None
+        return
+    path = os.fspath(read)
+    if not isinstance(path, str) or "\0" in path:
+        raise errors.OutOfRange("The path of an export is text.")
+    with drafts.saying(path):
+        file = open(path, "rb")  # noqa: SIM115 -- closed below, where errors are those of the store
+    with file:
+        yield file, blobs.beside(path)
 
 
 class Numbered(NamedTuple):
@@ -60,7 +86,7 @@ class Numbered(NamedTuple):
     problem: str = ""
 
 
-def _numbered(read: Readable | Iterable[str | bytes]) -> Iterator[Numbered]:
+def _numbered(read: Source) -> Iterator[Numbered]:
     source = _portions(read)
     for number in itertools.count(1):
         try:
@@ -74,11 +100,11 @@ def _numbered(read: Readable | Iterable[str | bytes]) -> Iterator[Numbered]:
         yield _as_bytes(number, line)
 
 
-def _portions(read: Readable | Iterable[str | bytes]) -> Iterator[str | bytes]:
+def _portions(read: Source) -> Iterator[str | bytes]:
     readline = getattr(read, "readline", None)
     if readline is None:
         if isinstance(read, str | bytes) or not isinstance(read, Iterable):
-            raise errors.OutOfRange("Give an open file, or something that gives lines.")
+            raise errors.OutOfRange("Give a path, an open file, or something that gives lines.")
         yield from read
         return
     while line := readline(LONGEST + 1):
@@ -106,13 +132,23 @@ def _decoded(line: Numbered) -> lines.Any:
         try:
             return lines.decode(line.data)
         except msgspec.ValidationError as error:
-            problem = f"this is no line of an export ({error})"
+            problem = _misfit(str(error))
         except (msgspec.DecodeError, UnicodeDecodeError):
             problem = "this is not JSON"
         except RecursionError:
             problem = "this is nested too deep"
     # Raised outside of the handlers: the error at hand may hold the text itself.
     raise errors.ImportInvalid(line.number, problem)
+
+
+def _misfit(problem: str) -> str:
+    """What a newer Holdfast added to its lines has no place here, so it cannot be kept: it is never dropped."""
+    new = re.fullmatch(r"Object contains unknown field `(.{1,60})`", problem)
+    if new:
+        return f"this line has a field {errors.shown(new[1])} that this Holdfast does not know; a newer one may"
+    if problem.startswith("Invalid value") and problem.endswith("`$.kind`"):
+        return "this is a kind of line that this Holdfast does not know; a newer one may"
+    return f"this is no line of an export ({problem})"
 
 
 # --- one conversation --------------------------------------------------------------------------------
@@ -126,6 +162,7 @@ class Part(AbstractContextManager["Part"]):
         self.conversation = conversation
         self.problem: errors.ImportInvalid | None = None
         self.count = 0
+        self.blobs: list[lines.Blob] = []
         self._sealing = lines.Sealing(conversation.id if conversation else "")
         self._vetting = vetting.Vetting(conversation) if conversation else None
         self._kept: IO[bytes] = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115 -- closed by __exit__
@@ -144,6 +181,8 @@ class Part(AbstractContextManager["Part"]):
         except errors.ImportInvalid as error:
             self.problem = error
             return
+        if isinstance(line, lines.Blob):
+            self.blobs.append(line)
         self._sealing.add(line, data)
         self._kept.write(data + b"\n")
         self.count += 1
@@ -176,17 +215,26 @@ class Part(AbstractContextManager["Part"]):
 class _Import:
     """One import on its way in."""
 
-    def __init__(self, driver: port.Driver, revive: bool, progress: port.Progress | None) -> None:
+    def __init__(
+        self,
+        driver: port.Driver,
+        incoming: blobs.Incoming,
+        now: float,
+        revive: bool,
+        progress: port.Progress | None,
+    ) -> None:
         self._driver = driver
+        self._incoming = incoming
+        self._now = now
         self._revive = revive
         self._progress = progress
-        self._outcomes: list[types.ImportOutcome] = []
+        self._outcomes: list[reports.ImportOutcome] = []
         self._ending = lines.Ending()
         self._messages = 0
         # What became of each conversation: the id it has here, or None when it is not here.
         self._here: dict[str, str | None] = {}
 
-    def run(self, source: Iterator[Numbered]) -> types.ImportReport:
+    def run(self, source: Iterator[Numbered]) -> reports.ImportReport:
         _check_header(next(source, Numbered(1, b"")))
         part: Part | None = None
         end: lines.End | None = None
@@ -199,7 +247,8 @@ class _Import:
             self._cut_short(part, number, "the file ends in the middle of a conversation")
         elif end is None:
             self._refused(None, number, "the file has no last line: conversations may be missing at its end")
-        return types.ImportReport(tuple(self._outcomes), self._messages)
+        lost = tuple(sorted(self._incoming.lost))
+        return reports.ImportReport(tuple(self._outcomes), self._messages, self._incoming.came, lost)
 
     def _line(
         self, numbered: Numbered, part: Part | None, end: lines.End | None
@@ -247,7 +296,7 @@ class _Import:
 
     def _refused(self, conversation_id: str | None, number: int, problem: str) -> None:
         error = errors.ImportInvalid(number, problem)
-        self._outcomes.append(types.ImportOutcome(conversation_id, "refused", number, error))
+        self._outcomes.append(reports.ImportOutcome(conversation_id, "refused", number, error))
 
     def _seal(self, part: Part, number: int, sealed: lines.Sealed) -> None:
         with part:
@@ -269,24 +318,28 @@ class _Import:
             assert sealed_at is not None
             outcome = self._take(part, told, sealed_at)
         except (errors.ImportConflict, errors.IdTaken) as error:
-            outcome = types.ImportOutcome(name, "conflict", part.first, error)
+            outcome = reports.ImportOutcome(name, "conflict", part.first, error)
         except errors.ImportInvalid as error:
-            outcome = types.ImportOutcome(name, "refused", error.line, error)
+            outcome = reports.ImportOutcome(name, "refused", error.line, error)
         except errors.IdInvalid as error:  # an id that became too long by its new ending
-            outcome = types.ImportOutcome(name, "refused", part.first, errors.ImportInvalid(part.first, str(error)))
+            outcome = reports.ImportOutcome(name, "refused", part.first, errors.ImportInvalid(part.first, str(error)))
         except errors.ConversationDeleted as error:
-            outcome = types.ImportOutcome(name, "refused", part.first, error)
+            outcome = reports.ImportOutcome(name, "refused", part.first, error)
         self._outcomes.append(outcome)
         if told is not None:
             self._here.setdefault(told.id, outcome.kept_as or outcome.conversation_id if outcome.ok else None)
 
-    def _take(self, part: Part, told: lines.Conversation, sealed_at: int) -> types.ImportOutcome:
+    def _take(self, part: Part, told: lines.Conversation, sealed_at: int) -> reports.ImportOutcome:
         """Write a conversation that was gathered and is sound, unless it is here already."""
         names = self._driver.read(lambda tx: self._names(tx, told))
         new_id = names.here(told.id)
         renamed = new_id if new_id != told.id else None
-        if self._driver.read(lambda tx: _is_here(tx, new_id, part, names)):
-            return types.ImportOutcome(told.id, "already_there", part.first, kept_as=renamed)
+        here = self._driver.read(lambda tx: _is_here(tx, new_id, part, names))
+        known = {line.digest: _blob(line, self._now) for line in part.blobs}
+        for digest, blob in known.items():
+            self._incoming.take(digest, blob, named=here)
+        if here:
+            return reports.ImportOutcome(told.id, "already_there", part.first, kept_as=renamed)
         writing = replay.Replay(told, names)
 
         def step(tx: port.Tx) -> bool:
@@ -294,6 +347,8 @@ class _Import:
             if _is_here(tx, new_id, part, names):
                 return False
             writing.run(tx, part.lines(), sealed_at)
+            for blob in filter(None, known.values()):
+                tx.run("blob_known", **msgspec.structs.asdict(blob))
             return True
 
         try:
@@ -302,9 +357,9 @@ class _Import:
             refused = errors.ImportInvalid(writing.number, str(error))
             raise refused from error
         if not written:
-            return types.ImportOutcome(told.id, "already_there", part.first, kept_as=renamed)
+            return reports.ImportOutcome(told.id, "already_there", part.first, kept_as=renamed)
         self._messages += part.messages
-        return types.ImportOutcome(
+        return reports.ImportOutcome(
             told.id, "imported", part.first, kept_as=renamed, title=writing.title, routes=tuple(writing.routes)
         )
 
@@ -337,19 +392,30 @@ def _is_id(text: str) -> bool:
     return 0 < len(text) <= bodies.MAX_ID and text.isprintable()
 
 
+def _blob(line: lines.Blob, now: float) -> types.Blob | None:
+    """What an export knows of an attachment; None where it has no more than the name."""
+    if line.size is None or line.media_type is None:
+        return None
+    return types.Blob(line.digest, line.size, line.media_type, now)
+
+
 def _is_here(tx: port.Tx, new_id: str, part: Part, names: replay.Names) -> bool:
     """Whether this very conversation is here; ImportConflict when another one has its id."""
     row = tx.one("conversation_key", id=new_id)
     if row is None:
         return False
-    mine = (line for line in exports.told(tx, row[0]) if not isinstance(line, lines.Route))
-    theirs = ((number, line) for number, line in part.lines() if not isinstance(line, lines.Route))
+    mine = (line for line in exports.told(tx, row[0]) if not isinstance(line, _BESIDE))
+    theirs = ((number, line) for number, line in part.lines() if not isinstance(line, _BESIDE))
     for number, line in theirs:
         if _content(names.renamed(line)) != _content(next(mine, None)):
             raise errors.ImportConflict(new_id, number)
     if next(mine, None) is not None:
         raise errors.ImportConflict(new_id, part.first + part.count)
     return True
+
+
+# What hangs on a conversation and is no part of what was said in it.
+_BESIDE = (lines.Route, lines.Blob)
 
 
 def _content(line: lines.Any | None) -> Any:

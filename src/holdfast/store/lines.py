@@ -2,8 +2,9 @@
 
 A conversation is told in the order in which it can be written again: its own line; each session with its
 messages; the compaction that opened a session right after that session; hides, shows and what the
-context stood on before the compaction (or the end) that came after them; its routes; and a last line
-that seals all of them. The file begins with a header and ends with a line that seals the seals.
+context stood on before the compaction (or the end) that came after them; its routes; the attachments its
+messages name; and a last line that seals all of them. The file begins with a header and ends with a line
+that seals the seals.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ Counter = Annotated[int, Meta(ge=0, le=2**62)]
 Seq = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Ordinal = Annotated[int, Meta(ge=1, le=2**32 - 1)]
 Seal = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 # The body of a redacted message: none. Left out of its line.
 NOTHING = msgspec.Raw()
@@ -129,6 +131,14 @@ class Route(Line, frozen=True, kw_only=True, tag="route"):
     updated_at: float
 
 
+class Blob(Line, frozen=True, kw_only=True, tag="blob"):
+    """An attachment that messages told before name; only its digest, when the store knew no more of it."""
+
+    digest: Digest
+    size: Counter | None = None
+    media_type: str | None = None
+
+
 class Sealed(Line, frozen=True, kw_only=True, tag="sealed"):
     """The last line of a conversation: how much was told, and a digest of all its lines before this one."""
 
@@ -145,7 +155,7 @@ class End(Line, frozen=True, kw_only=True, tag="end"):
     digest: Seal
 
 
-Any = Conversation | Session | Message | Compaction | Stand | Hide | Show | Route | Sealed | End
+Any = Conversation | Session | Message | Compaction | Stand | Hide | Show | Route | Blob | Sealed | End
 
 encode = msgspec.json.Encoder(order="sorted").encode
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Any)

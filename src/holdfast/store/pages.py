@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import html
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -29,6 +29,7 @@ class Story(NamedTuple):
     hidden: Sequence[tuple[int, int]]
     current: types.Compaction | None
     messages: Iterable[types.Message]
+    blob: Callable[[str], types.Blob | None] = lambda _: None
 
 
 def opening(title: str, form: Form) -> str:
@@ -106,7 +107,7 @@ def _turns(story: Story, at: int, upto: int) -> Iterator[Cut | Turn]:
 
 def _said(story: Story, message: types.Message) -> Said:
     try:
-        texts, folds = _content(message), [*_results(message), *_calls(message)]
+        texts, folds = _content(story, message), [*_results(story, message), *_calls(message)]
     except (errors.StoreCorrupt, msgspec.MsgspecError):
         texts, folds = ["(This message cannot be read back. Run `holdfast doctor`.)"], []
     return Said(
@@ -124,27 +125,34 @@ def _state(story: Story, message: types.Message) -> str:
     return ""
 
 
-def _content(message: types.Message) -> list[str]:
+def _content(story: Story, message: types.Message) -> list[str]:
     if message.role == "tool":
         return []
-    return _parts(message.content)
+    return _parts(story, message.content)
 
 
-def _parts(content: types.Content) -> list[str]:
+def _parts(story: Story, content: types.Content) -> list[str]:
     if isinstance(content, str):
         return [content] if content else []
-    return [_part(part) for part in content]
+    return [part_text(part, story.blob) for part in content]
 
 
-def _part(part: Mapping[str, Any]) -> str:
-    text = part.get("text")
-    return text if isinstance(text, str) else f"({part.get('type', 'part')})"
+def part_text(part: Mapping[str, Any], look: Callable[[str], types.Blob | None]) -> str:
+    """A part of a message as text: an attachment by its name, size and kind, so that it can be found."""
+    text, digest, kind = part.get("text"), part.get("blob"), part.get("type", "part")
+    if isinstance(text, str):
+        return text
+    if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
+        return f"({kind})"
+    known = look(digest)
+    about = f"{known.media_type}, {known.size:,} bytes" if known else "not known here"
+    return f"({kind}: attachment {digest[:12]}, {about})"
 
 
-def _results(message: types.Message) -> list[tuple[str, str]]:
+def _results(story: Story, message: types.Message) -> list[tuple[str, str]]:
     if message.role != "tool":
         return []
-    return [(f"result of {message.tool_call_id or 'a call'}", "\n".join(_parts(message.content)))]
+    return [(f"result of {message.tool_call_id or 'a call'}", "\n".join(_parts(story, message.content)))]
 
 
 def _calls(message: types.Message) -> list[tuple[str, str]]:

@@ -24,6 +24,10 @@ NETWORK = re.compile(
 )
 
 
+# What a store itself keeps under its own name.
+_OWN = re.compile(r"$|-wal$|-shm$|-journal$|\.queue$|\.search|\.blobs")
+
+
 def prepare(path: str) -> None:
     """Make the directory and the file if they are not there, or refuse the place with a reason."""
     folder = os.path.dirname(path) or "."
@@ -53,6 +57,12 @@ def refuse_shared(folder: str) -> None:
             f"Others may write to the directory {folder} (mode {stat.S_IMODE(mode):04o}). "
             f"Use a directory of your own, or run: chmod go-w {folder}"
         )
+
+
+def refuse_own(store: str, target: str) -> None:
+    """A copy must not take the place of a file of the store it is made from."""
+    if _OWN.match(target.removeprefix(store)):
+        raise errors.NotABackup(f"{errors.shown(target, 250)} belongs to the store itself; name another file.")
 
 
 def refuse_network(folder: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
-from holdfast.store import holders
+from holdfast.store import holders, reconcile
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -45,7 +45,10 @@ class Readable(Protocol):
         """Run a step in one snapshot of the database."""
 
     def complaints(self) -> list[str]:
-        """What the database itself finds wrong: damaged pages, broken references, missing parts of the schema."""
+        """What the database itself finds wrong: damaged pages, broken references."""
+
+    def faults(self) -> list[reconcile.Fault]:
+        """Where its schema is not the declared one."""
 
     def close(self) -> None:
         """Let go of everything."""
@@ -99,8 +102,12 @@ class Driver(Protocol):
     def scrub(self) -> None:
         """Nothing of what was deleted or redacted is left in any file of the database when this returns.
 
-        Raises StoreBusy when another process was in the way; then it is to be called again.
+        Others go on reading, and wait to write for as long as the file takes to be read once. Raises StoreBusy
+        when a process that reads was in the way all the time; then it is to be called again.
         """
+
+    def shrink(self) -> None:
+        """Write the database anew without the room of what was removed; nobody else writes meanwhile."""
 
     def side(self, name: str) -> Driver:
         """A database of its own beside this one, for what can be thrown away and made again."""
@@ -112,7 +119,13 @@ class Driver(Protocol):
         """Throw it away; whoever has it open finds it replaced."""
 
     def complaints(self) -> list[str]:
-        """What the database itself finds wrong: damaged pages, broken references, missing parts of the schema."""
+        """What the database itself finds wrong: damaged pages, broken references."""
+
+    def faults(self) -> list[reconcile.Fault]:
+        """Where its schema is not the declared one."""
+
+    def mend_schema(self) -> None:
+        """Make what is missing, and triggers and indexes that are not as declared, again. No row is touched."""
 
     def close(self) -> None:
         """Let go of everything; further calls raise StoreClosed."""

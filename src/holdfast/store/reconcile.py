@@ -8,16 +8,21 @@ newer, and left alone when it only has more than this version declares.
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast import errors
 from holdfast.store import points
 
+logger = logging.getLogger("holdfast.store")
+
 APPLICATION_ID = 0x486F6C64  # "Hold"
 
 Execute = Callable[..., Iterable[Sequence[Any]]]
 Entries = dict[tuple[str, str], str]
+MISSING = "is missing"
 
 
 class Plan(NamedTuple):
@@ -64,6 +69,11 @@ def reconcile(execute: Execute, plan: Plan, declared: Entries, now: float) -> No
     if not fresh:
         _run(execute, (step for number in range(found + 1, plan.format + 1) for step in plan.steps.get(number, ())))
         actual = entries(execute)
+    if not fresh and _revision(execute, actual) == plan.revision:
+        # Not an older version's: somebody changed it. What stood behind a promise is worth a word.
+        for fault in faults(execute, plan, declared):
+            if fault.mendable:
+                logger.warning("In the database %s; it is made again.", fault)
     _run(execute, list(_differences(execute, declared, actual, replace=newest)))
     _labels(execute, plan, now)
 
@@ -90,14 +100,59 @@ def _absent(execute: Execute, table: str, sql: str) -> list[tuple[str, str]]:
     return [column for column in columns(sql) if column[0] not in present]
 
 
-def lacking(execute: Execute, declared: Entries) -> Iterable[str]:
-    """What of the declared schema a database does not have, in words."""
+class Fault(NamedTuple):
+    """A part of the schema that is not as declared, and whether it can be made again without touching a row."""
+
+    kind: str
+    name: str
+    what: str
+    mendable: bool
+
+    def __str__(self) -> str:
+        return f"the {self.kind} {self.name} {self.what}"
+
+
+def faults(execute: Execute, plan: Plan, declared: Entries) -> list[Fault]:
+    """Where a database differs from the declared schema. What a newer version made is its own business."""
     actual = entries(execute)
+    if _revision(execute, actual) > plan.revision:
+        return [Fault(kind, name, MISSING, True) for kind, name in declared if (kind, name) not in actual]
+    found = []
     for (kind, name), sql in declared.items():
-        if (kind, name) not in actual:
-            yield f"the {kind} {name} is missing"
-        elif kind == "table":
-            yield from (f"the column {column} of {name} is missing" for column, _ in _absent(execute, name, sql))
+        there = actual.get((kind, name))
+        if there == sql:
+            continue
+        if there is None:
+            found.append(Fault(kind, name, MISSING, True))
+        elif kind == "table" and _absent(execute, name, sql):
+            found += [
+                Fault("column", f"{column} of {name}", MISSING, True) for column, _ in _absent(execute, name, sql)
+            ]
+        elif parts(there) != parts(sql):
+            found.append(Fault(kind, name, "is not what was declared", kind != "table"))
+    strange = [name for kind, name in actual if kind == "trigger" and (kind, name) not in declared]
+    return found + [Fault("trigger", name, "is not part of the schema", False) for name in strange]
+
+
+def parts(sql: str) -> tuple[str, ...]:
+    """A declaration, however it is laid out. Columns that were added later stand behind those of the beginning."""
+    plain = " ".join(re.sub(r"--[^\n]*", "", sql).split())
+    if not plain.startswith("CREATE TABLE"):
+        return (plain,)
+    head, _, rest = plain.partition("(")
+    body, _, tail = rest.rpartition(")")
+    return (head.strip(), *sorted(piece.strip() for piece in _pieces(body)), tail.strip())
+
+
+def _pieces(body: str) -> Iterable[str]:
+    """What commas part, outside of brackets."""
+    depth, begin = 0, 0
+    for at, character in enumerate(body):
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth == 0:
+            yield body[begin:at]
+            begin = at + 1
+    yield body[begin:]
 
 
 def columns(sql: str) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ epoch that is free for them, which always exists, since each of them had one of 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -73,15 +73,15 @@ class Replay:
                 self._stands = line.compaction_epoch
             case lines.Hide():
                 self._advance(tx, line.epoch, self._ordinal)
-                tx.run(
-                    "hide_insert", conversation=self._key, epoch=line.epoch, from_seq=line.from_seq, to_seq=line.to_seq
-                )
+                tx.run("hide_insert", conversation=self._key, **_columns(line))
             case lines.Show():
                 self._show(tx, line)
             case lines.Route():
                 self._route(tx, line)
             case lines.Conversation():
                 self._born(tx, line)
+            case lines.Blob():
+                pass  # it lies beside the log, and is the import's to take in
             case _:
                 raise errors.ImportInvalid(self.number, "this line belongs to no conversation")
 
@@ -191,51 +191,22 @@ class Replay:
             )
 
     def _message(self, tx: port.Tx, line: lines.Message) -> None:
-        body = bytes(line.body).decode()
-        tx.run(
-            "import_message",
-            conversation=self._key,
-            seq=line.seq,
-            session=line.session,
-            uid=line.uid,
-            role=line.role,
-            at=line.at,
-            body=body,
-            digest=bodies.digest(self._told.id, line.seq, line.uid, line.role, body),
-            redacted_at=line.redacted_at,
-        )
+        values = _columns(line)
+        digest = bodies.digest(self._told.id, line.seq, line.uid, line.role, values["body"])
+        tx.run("import_message", conversation=self._key, digest=digest, **values)
 
     def _compaction(self, tx: port.Tx, line: lines.Compaction) -> None:
         self._stands = line.base_epoch
         self._advance(tx, line.epoch - 1, line.session - 1)
-        body = bytes(line.body).decode()
-        tx.run(
-            "import_compaction",
-            conversation=self._key,
-            epoch=line.epoch,
-            base_epoch=line.base_epoch,
-            session=line.session,
-            cut_seq=line.cut_seq,
-            seen_seq=line.seen_seq,
-            token=line.token,
-            body=body,
-            at=line.at,
-            redacted_at=line.redacted_at,
-            digest=bodies.summary_digest(self._told.id, line.epoch, body),
-        )
+        values = _columns(line)
+        digest = bodies.summary_digest(self._told.id, line.epoch, values["body"])
+        tx.run("import_compaction", conversation=self._key, digest=digest, **values)
         self._epoch, self._head, self._stands = line.epoch, line.session, line.epoch
         self._move(tx)
 
     def _show(self, tx: port.Tx, line: lines.Show) -> None:
         self._advance(tx, line.shown_epoch, self._ordinal)
-        shown = tx.run(
-            "hide_shown",
-            conversation=self._key,
-            epoch=line.epoch,
-            from_seq=line.from_seq,
-            shown_epoch=line.shown_epoch,
-        )
-        if shown != 1:
+        if tx.run("hide_shown", conversation=self._key, **_columns(line)) != 1:
             raise errors.ImportInvalid(self.number, "it shows what is not hidden")
 
     def _route(self, tx: port.Tx, line: lines.Route) -> None:
@@ -244,3 +215,11 @@ class Replay:
             self.routes.append(line.key)
             return
         tx.run("import_route", key=line.key, conversation=self._key, version=line.version, at=line.updated_at)
+
+
+def _columns(line: lines.Line) -> dict[str, Any]:
+    """The values of a line, which the columns are named after; a body as text."""
+    values = msgspec.structs.asdict(line)
+    if "body" in values:
+        values["body"] = bytes(values["body"]).decode()
+    return values

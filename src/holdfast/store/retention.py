@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
 from hashlib import blake2b
 
-from holdfast import errors, types
+from holdfast import errors, reports, types
 from holdfast.store import (
-    backup,
     blobs,
     drafts,
     erase,
@@ -41,7 +41,7 @@ class Retention(blobs.Blobs):
         max_bytes: int | None = None,
         owner: str | None = None,
         source: str | None = None,
-    ) -> types.PrunePlan:
+    ) -> reports.PrunePlan:
         """What would go: conversations unused for so many days, and then the longest unused ones until the
         text of the rest has at most max_bytes. What a lease, a route or a branch needs stays. Nothing is changed.
         """
@@ -51,21 +51,21 @@ class Retention(blobs.Blobs):
 
     def prune(
         self,
-        plan: types.PrunePlan,
+        plan: reports.PrunePlan,
         archive: str | os.PathLike[str],
         *,
         progress: port.Progress | None = None,
-    ) -> types.PruneReport:
+    ) -> reports.PruneReport:
         """Write what the plan names to an archive, read that back, and remove it: all in one transaction.
 
         The archive is an export (`import_from` takes it), with attachments in `<archive>.blobs`. What changed
         since it was written stays in the store.
         """
-        if not isinstance(plan, types.PrunePlan):
+        if not isinstance(plan, reports.PrunePlan):
             raise errors.OutOfRange("This takes a plan that plan_prune made.")
         path = _archive_path(archive)
         if not plan.going:
-            return types.PruneReport(None, (), (), 0)
+            return reports.PruneReport(None, (), (), 0)
         if os.path.lexists(path):
             raise errors.NotABackup(f"{errors.shown(path, 250)} is there already; an archive never replaces anything.")
         archived = _archive(self, path, [going.conversation_id for going in plan.going], progress)
@@ -75,20 +75,37 @@ class Retention(blobs.Blobs):
             self.searcher.forget(key)
         sizes = {going.conversation_id: going.bytes for going in plan.going}
         kept = tuple(name for name in sizes if name not in removed)
-        return types.PruneReport(path, tuple(removed), kept, sum(sizes[name] for name in removed))
+        return reports.PruneReport(path, tuple(removed), kept, sum(sizes[name] for name in removed))
 
     def scrub(self) -> types.Collected:
         """Nothing of what was deleted or redacted before this call is in any file of the store after it.
 
-        The database is written anew, which takes its time and its room on the disk; others wait to write.
-        StoreBusy when a long reader was in the way: call it again. Copies made earlier (backups, archives,
-        exports) are not the store's, and are left alone.
+        Others go on reading, and wait to write while the database is read once. StoreBusy when a process that
+        reads was in the way: call it again. Copies made earlier (backups, archives, exports) are not the
+        store's, and are left alone.
         """
         with drafts.saying(self._shelf.folder):
             collected = blobs.collect(self.driver, self._shelf, float("-inf"), float("-inf"))
-        backup.forget_index(self.driver, self.searcher)
-        self.driver.scrub()
+        self._sweep()
+        try:
+            self.driver.scrub()
+        finally:
+            self.searcher.purge()
         return collected
+
+    def _sweep(self) -> None:
+        """Copies of the store that processes left half made beside it when they died."""
+        if not self.driver.memory:
+            folder = os.path.dirname(self.driver.path)
+            with drafts.saying(folder):
+                drafts.sweep(folder)
+
+    def shrink(self) -> None:
+        """Give the room of what was removed back to the disk.
+
+        The database is written anew: that takes its time and as much room again, and others wait to write.
+        """
+        self.driver.shrink()
 
 
 # --- the plan ------------------------------------------------------------------------------------------
@@ -106,19 +123,21 @@ def _checked(days: object, max_bytes: object, *texts: object) -> None:
         raise errors.OutOfRange("owner and source are printable text or None.")
 
 
-def _plan(tx: port.Tx, before: float, max_bytes: int | None, owner: str | None, source: str | None) -> types.PrunePlan:
+def _plan(
+    tx: port.Tx, before: float, max_bytes: int | None, owner: str | None, source: str | None
+) -> reports.PrunePlan:
     rows = tx.all("prune_candidates", owner=owner, source=source)
     left = total = sum(row[4] for row in rows)
-    going: list[types.Prunable] = []
-    needed: list[types.Prunable] = []
+    going: list[reports.Prunable] = []
+    needed: list[reports.Prunable] = []
     for _, id_, title, messages, size, active_at, routed, read in rows:
         if active_at >= before and (max_bytes is None or left <= max_bytes):
             continue
         reason = _reason(tx, id_, routed, read)
-        found = types.Prunable(id_, title, messages, size, active_at, reason)
+        found = reports.Prunable(id_, title, messages, size, active_at, reason)
         (needed if reason else going).append(found)
         left -= 0 if reason else size
-    return types.PrunePlan(tuple(going), tuple(needed), total)
+    return reports.PrunePlan(tuple(going), tuple(needed), total)
 
 
 def _reason(tx: port.Tx, conversation_id: str, routed: int, read: int) -> str | None:
@@ -130,7 +149,7 @@ def _reason(tx: port.Tx, conversation_id: str, routed: int, read: int) -> str | 
 
 
 def _remove(
-    tx: port.Tx, going: Sequence[types.Prunable], archived: dict[str, tuple[int, int]], now: float
+    tx: port.Tx, going: Sequence[reports.Prunable], archived: dict[str, tuple[int, int]], now: float
 ) -> dict[str, int]:
     """The keys of those that went: still what the archive has, and still not needed."""
     removed: dict[str, int] = {}
@@ -153,6 +172,7 @@ class _Other(exports.Exports, imports.Imports):
 
     def __init__(self, driver: port.Driver) -> None:
         self.driver = driver
+        self._clock = time.time
 
 
 def _archive_path(archive: object) -> str:
@@ -166,21 +186,18 @@ def _archive(
     store: Retention, path: str, names: list[str], progress: port.Progress | None
 ) -> dict[str, tuple[int, int]]:
     """Write it and read it back; where each conversation stood when it was written."""
-    beside = shelf.Shelf(f"{path}.blobs")
     with drafts.draft(path, "prune") as temp:
         with drafts.saying(path), open(temp, "w", encoding="utf-8", newline="\n") as file:
-            _Other(store.driver).export_to(file, names, progress=progress)
+            wanted = _Other(store.driver).export_to(file, names, progress=progress).blobs
         points.reach("prune", "exported")
         with drafts.saying(path):
-            archived, wanted = _read_back(store.driver, path, temp)
+            archived = _read_back(store.driver, path, temp)
         points.reach("prune", "verified")
-        with drafts.saying(beside.folder):
-            for digest in sorted(wanted):
-                beside.copy_from(store._shelf, digest)
+        blobs.copied(blobs.beside(path), store._shelf, wanted)
     return archived
 
 
-def _read_back(driver: port.Driver, path: str, temp: str) -> tuple[dict[str, tuple[int, int]], set[str]]:
+def _read_back(driver: port.Driver, path: str, temp: str) -> dict[str, tuple[int, int]]:
     """Import the archive into another store, and export that: the same bytes, or CopyDamaged."""
     with drafts.scratch(path) as scratch, contextlib.closing(driver.adopt(scratch)) as other:
         with open(temp, "rb") as file:
@@ -194,16 +211,5 @@ def _read_back(driver: port.Driver, path: str, temp: str) -> tuple[dict[str, tup
         if bad or written.digest() != again.digest():
             raise errors.CopyDamaged(path, bad or ["read back, it is not what was written"])
     with open(temp, "rb") as file:
-        return _contents(file)
-
-
-def _contents(file: Iterator[bytes]) -> tuple[dict[str, tuple[int, int]], set[str]]:
-    stood: dict[str, tuple[int, int]] = {}
-    wanted: set[str] = set()
-    for number, data in enumerate(file):
-        line = lines.decode(data) if number else None
-        if isinstance(line, lines.Conversation):
-            stood[line.id] = (line.epoch, line.last_seq)
-        elif isinstance(line, lines.Message):
-            wanted |= blobs.mentioned(bytes(line.body).decode())
-    return stood, wanted
+        told = [lines.decode(data) for number, data in enumerate(file) if number and b'"kind":"conversation"' in data]
+    return {line.id: (line.epoch, line.last_seq) for line in told if isinstance(line, lines.Conversation)}

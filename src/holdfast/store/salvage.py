@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from holdfast import errors, types
+from holdfast import errors, reports
 from holdfast.store import (
     backup,
     blobs,
@@ -46,7 +46,7 @@ _REFUSALS = (errors.ImportInvalid, errors.StoreRefused, errors.IdTaken, errors.C
 
 def salvage(
     damaged: str | os.PathLike[str], new: str | os.PathLike[str], progress: port.Progress | None = None
-) -> types.SalvageReport:
+) -> reports.SalvageReport:
     """Read what can be read of the store at `damaged` into a new one at `new`, which must not exist.
 
     Raises StoreBusy while a process has the damaged store open, StoreUnusable when there is nothing to read
@@ -62,7 +62,7 @@ def salvage(
             if progress and "done" in last:
                 progress(*msgspec.convert(last["done"], tuple[int, int]))
     if "report" in last:
-        return msgspec.convert(last["report"], types.SalvageReport)
+        return msgspec.convert(last["report"], reports.SalvageReport)
     if "error" in last:
         raise _error(*msgspec.convert(last["error"], tuple[str, str]))
     raise errors.StoreUnusable(f"The process that read {paths[0]} ended with code {process.returncode}.")
@@ -96,7 +96,7 @@ def _checked(*paths: object) -> list[str]:
     return found
 
 
-def run(damaged: str, new: str, progress: Callable[[int, int], None] | None = None) -> types.SalvageReport:
+def run(damaged: str, new: str, progress: Callable[[int, int], None] | None = None) -> reports.SalvageReport:
     """The work itself; never in a process that has the damaged store open."""
     began = time.monotonic()
     if os.path.lexists(new):
@@ -112,10 +112,10 @@ def run(damaged: str, new: str, progress: Callable[[int, int], None] | None = No
     with drafts.draft(new, "salvage") as temp:
         lost += _write(found, temp, shelf.Shelf(f"{damaged}.blobs"), shelf.Shelf(f"{new}.blobs"))
         counts = _finish(temp, new)
-    return types.SalvageReport(new, *counts, tuple(lost), time.monotonic() - began)
+    return reports.SalvageReport(new, *counts, tuple(lost), time.monotonic() - began)
 
 
-def _damage(log: carve.Wal, book: carve.Book, found: remains.Remains) -> list[types.Lost]:
+def _damage(log: carve.Wal, book: carve.Book, found: remains.Remains) -> list[reports.Lost]:
     """What is known to be wrong of the files themselves; what that cost is listed after it, where it can be told."""
     unread = book.unread + sum(found.strange.values())
     counts = {
@@ -123,7 +123,7 @@ def _damage(log: carve.Wal, book: carve.Book, found: remains.Remains) -> list[ty
         "pages of the file are damaged or missing": len(book.missing_pages),
         "rows cannot be read": unread,
     }
-    return [types.Lost(f"{count} {what}") for what, count in counts.items() if count]
+    return [reports.Lost(f"{count} {what}") for what, count in counts.items() if count]
 
 
 def _read(path: str, *, needed: bool = False) -> bytes:
@@ -157,8 +157,8 @@ def _unused(path: str) -> Iterator[None]:
 # --- the new store ---------------------------------------------------------------------------------------
 
 
-def _write(found: remains.Remains, temp: str, old: shelf.Shelf, new: shelf.Shelf) -> list[types.Lost]:
-    lost: list[types.Lost] = []
+def _write(found: remains.Remains, temp: str, old: shelf.Shelf, new: shelf.Shelf) -> list[reports.Lost]:
+    lost: list[reports.Lost] = []
     wanted: dict[str, str] = {}
     with contextlib.closing(sqlite.SqliteDriver(temp, durability="process-crash")) as driver:
         origins: dict[int, telling.Kept] = {}
@@ -166,7 +166,7 @@ def _write(found: remains.Remains, temp: str, old: shelf.Shelf, new: shelf.Shelf
             story = telling.tell(found, key, origins)
             if isinstance(story, telling.Unnamed):
                 what = f"{story.messages} messages of a conversation whose name is lost"
-                lost.append(types.Lost(what))
+                lost.append(reports.Lost(what))
             elif story is not None:
                 kept, missed = _conversation(driver, story)
                 lost += missed
@@ -174,13 +174,13 @@ def _write(found: remains.Remains, temp: str, old: shelf.Shelf, new: shelf.Shelf
                     origins[key] = kept
                     wanted.update({digest: story.id for body in story.bodies for digest in blobs.mentioned(body)})
         gone = [digest for digest in sorted(wanted) if not new.copy_from(old, digest)]
-        lost += [types.Lost(f"attachment {digest}", wanted[digest]) for digest in gone]
+        lost += [reports.Lost(f"attachment {digest}", wanted[digest]) for digest in gone]
         sizes = {digest: os.path.getsize(new.path(digest)) for digest in wanted if digest not in gone}
         driver.write("salvage", lambda tx: _settle(tx, found, sizes))
     return lost
 
 
-def _conversation(driver: port.Driver, story: telling.Story) -> tuple[telling.Kept | None, list[types.Lost]]:
+def _conversation(driver: port.Driver, story: telling.Story) -> tuple[telling.Kept | None, list[reports.Lost]]:
     """In the fullest way the constraints let in."""
     for told, left in story.ways:
         try:
@@ -188,7 +188,7 @@ def _conversation(driver: port.Driver, story: telling.Story) -> tuple[telling.Ke
         except _REFUSALS:
             continue
         return _kept(told), story.lost + left
-    return None, [types.Lost("everything: what is left of it does not fit together", story.id)]
+    return None, [reports.Lost("everything: what is left of it does not fit together", story.id)]
 
 
 def _replayed(driver: port.Driver, told: list[lines.Any]) -> None:

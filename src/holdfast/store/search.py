@@ -33,6 +33,9 @@ TALK = 0.2
 # Who says it: people state facts, assistants repeat them, tools print a lot.
 WEIGHTS = {"user": 1.15, "assistant": 1.0, "tool": 0.7, "system": 0.5}
 
+# Marks a message that is indexed without its text.
+REDACTED = words.tag("x", "redacted")
+
 # What a healthy index never raises; what it may raise besides (busy, full) is no reason to remake it.
 DAMAGE = (
     errors.StoreCorrupt,
@@ -130,7 +133,7 @@ class Searcher:
         return self.catch_up(progress)
 
     def forget(self, conversation: int, seq: int | None = None) -> None:
-        """Nothing of a message, or of a whole conversation, is left in the index when this returns."""
+        """A message, or a whole conversation, is not found by its words any more; `purge` takes their bytes too."""
         if self._index is None and not self._log.has_side(NAME):
             return
         step = partial(_forget, key=conversation) if seq is None else partial(self._forget_one, conversation, seq)
@@ -139,6 +142,37 @@ class Searcher:
         except errors.StoreError as error:
             logger.warning("The search index is thrown away: %s", error)
             self._throw_away()
+
+    def purge(self) -> None:
+        """No byte of what was deleted or redacted is in the files of the index when this returns."""
+        if self._index is None and not self._log.has_side(NAME):
+            return
+        try:
+            index = self._opened()
+            if not self._forget_owed(index):
+                self._throw_away()
+                return
+            index.write("forget", lambda tx: tx.run("index_merge"))
+            index.scrub()
+        except errors.StoreError as error:
+            logger.warning("The search index is thrown away: %s", error)
+            self._throw_away()
+
+    def _forget_owed(self, index: port.Driver) -> bool:
+        """Forget what nobody told the index of, as when a process died; False if it is of another store."""
+        known = index.read(lambda tx: tx.one("index_meta", key="generation"))
+        if known != (_state(self._log).partition(" ")[0],):
+            return False
+        upto: dict[int, int] = dict(index.read(lambda tx: tx.all("index_progress")))
+        there = {row[0] for row in self._log.read(lambda tx: tx.all("search_conversations"))}
+        for gone in upto.keys() - there:
+            index.write("forget", partial(_forget, key=gone))
+        told = set(index.read(lambda tx: tx.all("index_redacted", match=f"tags : {REDACTED}")))
+        redacted = self._log.read(lambda tx: tx.all("search_redacted"))
+        for key, seq in redacted:
+            if seq <= upto.get(key, 0) and (key, seq) not in told:
+                index.write("forget", partial(self._forget_one, key, seq))
+        return True
 
     def facts(self) -> dict[str, Any]:
         if self._index is None and not self._log.has_side(NAME):
@@ -242,7 +276,6 @@ class Searcher:
         for document in _documents(stretch, words.tag("o", owners[key])):
             if abs(document["seq"] - seq) <= NEAR and document["seq"] <= row[0]:
                 tx.run("index_put", conversation=key, **document)
-        tx.run("index_merge")
 
     # --- finding -------------------------------------------------------------------------------------
 
@@ -281,7 +314,6 @@ def _note(tx: port.Tx, generation: str, now: str) -> None:
 def _forget(tx: port.Tx, *, key: int) -> None:
     tx.run("index_forget_between", conversation=key, after=0, upto=2**32 - 1)
     tx.run("index_forget_progress", conversation=key)
-    tx.run("index_merge")
 
 
 def _tags(wanted: Filter) -> list[str]:
@@ -298,6 +330,7 @@ def _documents(rows: list[port.Row], owner: str) -> Iterator[dict[str, Any]]:
         called.update({call.id: call.name for call in body.tool_calls})
         tools = {call.name for call in body.tool_calls} | {called.get(body.tool_call_id or "", "")} - {""}
         tags = [words.tag("r", row[3]), owner, *(words.tag("t", tool) for tool in sorted(tools))]
+        tags += [] if row[5] else [REDACTED]
         around = " ".join(texts[max(0, at - NEAR) : at] + texts[at + 1 : at + 1 + NEAR])
         yield {"seq": row[0], "text": texts[at], "around": around, "tags": " ".join(tags)}
 

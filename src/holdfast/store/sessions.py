@@ -167,8 +167,10 @@ def resolve(tx: port.Tx, text: str, owner: str | None) -> types.Session:
         if newest:
             return newest[0]
     found = [row[0] for row in tx.all("prefix_candidates", start=text, stop=text + "\U0010ffff", owner=owner)]
-    if not found:
-        raise state.missing(tx, text)
+    gone = state.missing(tx, text)
+    # The id of what was deleted is never the beginning of another: who deletes twice must not lose a second one.
+    if not found or isinstance(gone, errors.ConversationDeleted):
+        raise gone
     if len(found) > 1:
         raise errors.Ambiguous(text, found)
     return head(tx, found[0])

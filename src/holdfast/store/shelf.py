@@ -7,9 +7,12 @@ wanted is not known here.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
 import shutil
-from collections.abc import Iterator
+import stat
+from collections.abc import Collection, Iterator
 from hashlib import blake2b
 from typing import BinaryIO, Literal, NamedTuple
 
@@ -18,6 +21,9 @@ from holdfast.store import drafts, place, points
 
 CHUNK = 1024 * 1024
 NAME = "blob"
+DIGEST = re.compile(r"[0-9a-f]{64}")
+# Never through a link, and never waiting for the other end of a pipe: a folder may come from anywhere.
+_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 class Draft(NamedTuple):
@@ -29,7 +35,7 @@ class Draft(NamedTuple):
 
 
 class Shelf:
-    """The files of one store, or of one backup."""
+    """The files of one store, of one backup or of one export."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -70,10 +76,7 @@ class Shelf:
 
     def open(self, digest: str) -> BinaryIO:
         """The content, known to be what the name says."""
-        try:
-            file = open(self.path(digest), "rb")  # noqa: SIM115 -- it is the caller's to close
-        except FileNotFoundError:
-            raise errors.NoSuchBlob(digest) from None
+        file = self.raw(digest)
         try:
             found = _digest(file)
             if found != digest:
@@ -83,6 +86,24 @@ class Shelf:
             file.close()
             raise
         return file
+
+    def raw(self, digest: str) -> BinaryIO:
+        """The file of this name, whatever is in it."""
+        path = self.path(digest)
+        if os.path.islink(os.path.dirname(path)):
+            raise errors.BlobDamaged(digest)
+        try:
+            fd = os.open(path, _FLAGS)
+        except FileNotFoundError:
+            raise errors.NoSuchBlob(digest) from None
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise errors.BlobDamaged(digest) from None
+            raise
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise errors.BlobDamaged(digest)
+        return os.fdopen(fd, "rb")
 
     def state(self, digest: str) -> Literal["sound", "missing", "damaged"]:
         try:
@@ -101,11 +122,19 @@ class Shelf:
         if near is not None and self._linked(near, digest):
             return True
         try:
-            with other.open(digest) as source:
-                self.put(self.draft(source))
+            with other.raw(digest) as source:
+                self.put(self.draft_of(source, digest))
         except (errors.NoSuchBlob, errors.BlobDamaged):
             return False
         return True
+
+    def draft_of(self, source: BinaryIO, digest: str) -> Draft:
+        """A draft of what should be this content; BlobDamaged when it is not."""
+        draft = self.draft(source)
+        if draft.digest != digest:
+            drafts.discard(draft.temp)
+            raise errors.BlobDamaged(digest)
+        return draft
 
     def _linked(self, near: Shelf, digest: str) -> bool:
         if near.state(digest) != "sound":
@@ -121,6 +150,13 @@ class Shelf:
         with contextlib.suppress(OSError):  # others may be in the folder still
             os.rmdir(os.path.dirname(self.path(digest)))
 
+    def keep_only(self, wanted: Collection[str]) -> None:
+        """Remove every other file of ours; and the folder, when nothing is left in it."""
+        for digest in {digest for digest, _ in self.files()} - set(wanted):
+            self.remove(digest)
+        with contextlib.suppress(OSError):
+            os.rmdir(self.folder)
+
     def remove_all(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -131,9 +167,11 @@ class Shelf:
     def files(self) -> Iterator[tuple[str, os.stat_result]]:
         """Every digest there is a file for."""
         for first in _listed(self.folder):
-            for rest in _listed(os.path.join(self.folder, first)) if len(first) == 2 else ():
+            inside = os.path.join(self.folder, first)
+            for rest in () if len(first) != 2 or os.path.islink(inside) else _listed(inside):
                 with contextlib.suppress(FileNotFoundError):
-                    yield first + rest, os.stat(os.path.join(self.folder, first, rest))
+                    if DIGEST.fullmatch(first + rest):
+                        yield first + rest, os.lstat(os.path.join(inside, rest))
 
 
 def _listed(folder: str) -> list[str]:

@@ -15,7 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import apsw
@@ -257,6 +257,9 @@ class SqliteDriver(whole.Whole):
     def _elsewhere(self, path: str, *, look: bool = False) -> apsw.Connection:
         return apsw.Connection(path, apsw.SQLITE_OPEN_READONLY if look else apsw.SQLITE_OPEN_READWRITE)
 
+    def _file(self) -> apsw.VFSFile:
+        return apsw.VFSFile("", self.path, [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READWRITE, 0])
+
     def adopt(self, path: str) -> SqliteDriver:
         return SqliteDriver(path, durability="process-crash", clock=self._clock)
 
@@ -431,16 +434,12 @@ class SqliteDriver(whole.Whole):
                 "journal": pragma("journal_mode"),
                 "page_size": pragma("page_size"),
                 "pages": pragma("page_count"),
+                "free_pages": pragma("freelist_count"),
             }
         if not self.memory:
             facts["filesystem"] = place.filesystem(os.path.realpath(os.path.dirname(self.path) or "."))
             facts["files"] = {suffix or "main": place.size_and_mode(self.path + suffix) for suffix in _FILES}
         return facts
-
-    def complaints(self) -> list[str]:
-        self._check_usable()
-        with self._writing, _translating():
-            return whole.complaints(self._writer.execute, self._declared_here())
 
     def _check_usable(self) -> None:
         if self._pid != os.getpid():
@@ -475,6 +474,7 @@ def _checked_path(target: str) -> str:
     return os.path.realpath(target)
 
 
+@cache
 def _declared(folder: str) -> reconcile.Entries:
     """The declared schema, as SQLite itself keeps it."""
     scratch = apsw.Connection(":memory:")

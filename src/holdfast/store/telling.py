@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast import types
+from holdfast import reports
 from holdfast.store import bodies, compactions, lines, remains
 
 PLACEHOLDER = bodies.encode("[This message was lost: the file it was in was damaged.]")
@@ -37,8 +37,8 @@ class Story(NamedTuple):
     """A conversation, told in the fullest way first and in simpler ways after it, each with what it leaves out."""
 
     id: str
-    ways: list[tuple[list[lines.Any], list[types.Lost]]]
-    lost: list[types.Lost]
+    ways: list[tuple[list[lines.Any], list[reports.Lost]]]
+    lost: list[reports.Lost]
     bodies: list[str]
 
 
@@ -91,7 +91,7 @@ class _Telling:
         self._name = name
         self._good = good
         self._row = left.conversations.get(key)
-        self.lost: list[types.Lost] = []
+        self.lost: list[reports.Lost] = []
         self._fork = self._fork_point(origins)
         self._base = self._fork[1] or 0 if self._fork else 0
         self._last = self._last_seq()
@@ -107,7 +107,7 @@ class _Telling:
         return Story(self._name, [(self._filled(way, messages), left) for way, left in told], self.lost, texts)
 
     def _miss(self, what: str, first: int | None = None, last: int | None = None) -> None:
-        self.lost.append(types.Lost(what, self._name, first, last))
+        self.lost.append(reports.Lost(what, self._name, first, last))
 
     # --- where it begins and ends --------------------------------------------------------------------------
 
@@ -233,14 +233,16 @@ class _Telling:
 
     def _way(
         self, sessions: list[lines.Session], kept: dict[int, lines.Compaction], hides: bool
-    ) -> tuple[list[lines.Any], list[types.Lost]]:
+    ) -> tuple[list[lines.Any], list[reports.Lost]]:
         """All lines but the messages; and what this way leaves out."""
-        omitted = [] if kept or not self._left.compactions.get(self._key) else [types.Lost("its summaries", self._name)]
+        omitted = (
+            [] if kept or not self._left.compactions.get(self._key) else [reports.Lost("its summaries", self._name)]
+        )
         events = _events(self._left.hides.get(self._key, [])) if hides else []
         if not hides and self._left.hides.get(self._key):
-            omitted.append(types.Lost("what was hidden", self._name))
+            omitted.append(reports.Lost("what was hidden", self._name))
         if len(sessions) == 1 and len(self._left.sessions.get(self._key, {})) > 1:
-            omitted.append(types.Lost("its sessions", self._name))
+            omitted.append(reports.Lost("its sessions", self._name))
         epochs = {made.epoch for made in kept.values()}
         stands = self._row[11] if self._row and self._row[11] in epochs else max(epochs, default=None)
         if self._row is not None and self._row[11] is None:

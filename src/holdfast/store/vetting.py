@@ -6,13 +6,24 @@ call of the store would have let in, bodies that no append would have made, and 
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store import bodies, compactions, lines, routes, sessions, titles
+from holdfast.store import blobs, bodies, compactions, lines, routes, sessions, titles
 
 _decode_body = msgspec.json.Decoder(types.Body).decode
 _decode_compaction = msgspec.json.Decoder(compactions.Body).decode
+
+_encode = msgspec.json.Encoder().encode
+
+_NO_MESSAGE = "The message has a body that no message has."
+_NO_COMPACTION = "The compaction has a body that no compaction has."
+
+T = TypeVar("T")
 
 _REFUSALS = (errors.IdInvalid, errors.TitleInvalid, errors.OutOfRange, errors.MessageInvalid)
 
@@ -26,6 +37,7 @@ class Vetting:
         self._ordinal = 0
         self._seq = conversation.forked_at or 0
         self._begun = False
+        self._named = set[str]()
 
     def check(self, number: int, line: lines.Any) -> None:
         try:
@@ -53,6 +65,8 @@ class Vetting:
                 self._compaction(line)
             case lines.Route():
                 routes.checked(line.key)
+            case lines.Blob():
+                self._blob(line)
             case lines.Conversation():
                 _require(not self._begun, "A conversation begins with its own line, which comes once.")
                 self._begun = True
@@ -72,8 +86,15 @@ class Vetting:
         bodies.checked_id(line.uid, "uid")
         bodies.checked_time(line.at)
         if line.redacted_at is None:
-            _body(bytes(line.body))
+            self._named |= blobs.mentioned(_body(bytes(line.body)))
         self._seq = line.seq
+
+    def _blob(self, line: lines.Blob) -> None:
+        """Nothing comes along that no message names: it would be nobody's."""
+        _require(line.digest in self._named, "No message before this line names this attachment.")
+        _require((line.size is None) == (line.media_type is None), "An attachment has a size and a media type.")
+        if line.media_type is not None:
+            blobs.checked_media_type(line.media_type)
 
     def _next_session(self, line: lines.Session) -> None:
         self._session_is_whole()
@@ -98,15 +119,13 @@ class Vetting:
     def _compaction(self, line: lines.Compaction) -> None:
         opens = self._session is not None and line.session == self._ordinal and self._session.first_seq == self._seq + 1
         _require(opens, "A compaction stands right behind the session it opened.")
-        try:
-            body = _decode_compaction(bytes(line.body))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            body = None
-        if body is None:
-            raise errors.MessageInvalid("The compaction has a body that no compaction has.")
-        text = compactions.draft(line.cut_seq, line.seen_seq, body.summary, body.pinned, body.ledger, None).text
-        _require(text.encode() == bytes(line.body), "The compaction has a body that no compaction has.")
-        _require(line.redacted_at is None or not (body.summary or body.ledger), "A redacted compaction says nothing.")
+        text = bytes(line.body)
+        body = _decoded(text, _decode_compaction, _NO_COMPACTION)
+        made = compactions.draft(line.cut_seq, line.seen_seq, body.summary, body.pinned, body.ledger, None)
+        forms = (made.text.encode(),)
+        _require(text in forms or _adds(text, forms, compactions.Body), _NO_COMPACTION)
+        silent = text in forms and not (body.summary or body.ledger)
+        _require(line.redacted_at is None or silent, "A redacted compaction says nothing.")
 
 
 def _conversation(line: lines.Conversation) -> None:
@@ -118,16 +137,48 @@ def _conversation(line: lines.Conversation) -> None:
     _require(line.title is None or titles.clean(line.title) == line.title, "The title is not one that can be kept.")
 
 
-def _body(text: bytes) -> None:
-    """Exactly what an append of the same content would store: a repeated uid is told by it."""
-    try:
-        body = _decode_body(text)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        body = None
-    if body is None:
-        raise errors.MessageInvalid("The message has a body that no message has.")
-    stored = bodies.encode(body.content, body.tool_calls, body.tool_call_id)
-    _require(text in (stored.encode(), b"{}"), "The message has a body that no message has.")
+def _body(text: bytes) -> str:
+    """Exactly what an append of the same content would store, since a repeated uid is told by it.
+
+    A newer version may have said more: keys that are not known here stay with the rest, and are not read.
+    """
+    body = _decoded(text, _decode_body, _NO_MESSAGE)
+    for call in body.tool_calls:
+        bodies.tool_call(call)
+    known = bodies.exact(body, "message").encode()
+    # Text that is empty is written down all the same.
+    forms = (known, bodies.encode("").encode()) if known == b"{}" else (known,)
+    _require(text in forms or _adds(text, forms, types.Body), _NO_MESSAGE)
+    return text.decode()
+
+
+def _decoded(text: bytes, decode: Callable[[bytes], T], problem: str) -> T:
+    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return decode(text)
+    # Raised outside of a handler: the error at hand may hold the text itself.
+    raise errors.MessageInvalid(problem)
+
+
+def _adds(text: bytes, forms: tuple[bytes, ...], kind: type[msgspec.Struct]) -> bool:
+    """Whether this is the known body with keys added that mean nothing here, written as we would write them."""
+    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        whole = msgspec.json.decode(text)
+        deep = bodies.too_deep(whole, bodies.MAX_DEPTH + 3)  # inside of the body, its calls and one of them
+        if deep or len(text) > bodies.MAX_BODY or _encode(whole) != text:
+            return False
+        less = _known_of(whole, kind)
+        # What is known comes first: readers tell by the first key whether there are calls.
+        return _encode(less) in forms and [*whole][: len(less)] == [*less]
+    return False
+
+
+def _known_of(body: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """A body without the keys that are not known here, and its calls without theirs."""
+    kept = {key: value for key, value in body.items() if key in kind.__struct_fields__}
+    if kept.get("tool_calls"):
+        known = types.ToolCall.__struct_fields__
+        kept["tool_calls"] = [{key: call[key] for key in call if key in known} for call in kept["tool_calls"]]
+    return kept
 
 
 def _require(condition: bool, problem: str) -> None:

@@ -1,4 +1,4 @@
-"""What SQLite does to a database as a whole: copy it, replace it, scrub it, examine it.
+"""What is done to a database as a whole: copy it, replace it, scrub it, examine it.
 
 A copy is made by SQLite's online backup, which reads one snapshot while others write. It also replaces the
 content of a database in one transaction: whatever happens, others find the old content or the new, in the
@@ -8,33 +8,51 @@ same file they have open.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from holdfast import errors
-from holdfast.store import durable, points, port, reconcile
+from holdfast.store import durable, points, port, reconcile, slack
 
 T = TypeVar("T")
 
 # Some 8 MB at a time: often enough to show progress.
 PAGES = 2_000
+PAUSE = 0.02
+
+IN_THE_WAY = (
+    "A process that reads kept the log from being emptied; what was removed may still be in it. "
+    "Try again when it is done."
+)
+# Counted, since a clock may stand still.
+_SCRUBBED = """
+INSERT INTO meta VALUES ('scrubs', '1') ON CONFLICT (key) DO UPDATE SET value = value + 1;
+INSERT INTO meta VALUES ('scrubbed_at', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
+"""
 
 
 class Whole:
     """The part of the SQLite driver that works on whole databases. Connections are the driver's."""
 
     memory: bool
+    path: str
     _writer: Any
     _tx: Any
     _log: durable.Log | None
     _writing: threading.RLock
     _write_timeout: float
+    _clock: Callable[[], float] | None
     _check_usable: Callable[[], None]
     _in_line: Callable[[Callable[[], Any]], Any]
+    _plan: reconcile.Plan
     _prepare_schema: Callable[[], None]
+    _reconcile: Callable[[], None]
     _connect: Callable[..., Any]
     _elsewhere: Callable[..., Any]
+    _file: Callable[[], Any]
     _transaction: Callable[[Any], Any]
     _translating: Callable[[], contextlib.AbstractContextManager[None]]
     _declared_here: Callable[[], reconcile.Entries]
@@ -108,25 +126,74 @@ class Whole:
 
     def scrub(self) -> None:
         self._check_usable()
+        if self.memory:
+            return
+        deadline = time.monotonic() + self._write_timeout
+        with self._translating(), contextlib.closing(self._connect(reader=True)) as own:
+            own.set_busy_timeout(0)
+            while not self._wiped(own):
+                # Readers are waited for outside of the line: SQLite itself would let nobody write meanwhile.
+                if time.monotonic() > deadline:
+                    raise errors.StoreBusy(IN_THE_WAY)
+                time.sleep(PAUSE)
+        points.reach("scrub", "done")
+
+    def _wiped(self, own: Any) -> bool:
+        with self._writing:
+            return bool(self._in_line(lambda: self._wipe(own)))
+
+    def _wipe(self, own: Any) -> bool:
+        """With an empty log and nobody writing, what is not clear can be cleared in the file itself."""
+        points.reach("scrub", "begun")
+        if not _checkpoint(own):
+            return False
+        points.reach("scrub", "emptied")
+        _transact(self._transaction(own), lambda _: self._clear(own))
+        return True
+
+    def _clear(self, own: Any) -> None:
+        if os.path.getsize(f"{self.path}-wal"):
+            raise errors.StoreBusy()  # somebody who does not stand in line was faster
+        file = self._file()
+        try:
+            slack.clear(file)
+        finally:
+            file.xClose()
+        points.reach("scrub", "cleared")
+        # A commit makes everybody forget the pages they remember, which are as they were before.
+        own.execute(_SCRUBBED, (repr(self._clock() if self._clock else time.time()),))
+
+    def shrink(self) -> None:
+        self._check_usable()
         with self._writing, self._translating():
             try:
                 self._in_line(self._vacuum)
             finally:
                 self._writer.set_busy_timeout(0)
             self._prepare_schema()
-            points.reach("scrub", "done")
 
     def _vacuum(self) -> None:
         self._writer.set_busy_timeout(int(self._write_timeout * 1000))
-        points.reach("scrub", "begun")
-        # Pages that were split keep copies of what moved out of them; only new pages surely have none.
+        points.reach("shrink", "begun")
         self._writer.execute("VACUUM")
-        points.reach("scrub", "rewritten")
-        if not self.memory and not _checkpoint(self._writer):
-            raise errors.StoreBusy(
-                "A process that reads kept the log from being emptied; what was removed may still be in it. Try again."
-            )
-        points.reach("scrub", "emptied")
+        points.reach("shrink", "rewritten")
+        if not self.memory:
+            _checkpoint(self._writer)  # or later: the room is given back when the last reader has gone
+
+    def complaints(self) -> list[str]:
+        self._check_usable()
+        with self._writing, self._translating():
+            return complaints(self._writer.execute)
+
+    def faults(self) -> list[reconcile.Fault]:
+        self._check_usable()
+        with self._writing, self._translating():
+            return reconcile.faults(self._writer.execute, self._plan, self._declared_here())
+
+    def mend_schema(self) -> None:
+        self._check_usable()
+        with self._writing, self._translating():
+            self._in_line(self._reconcile)
 
     def look_at(self, path: str) -> Copy:
         self._check_usable()
@@ -164,7 +231,11 @@ class Copy:
 
     def complaints(self) -> list[str]:
         with self._translating():
-            return complaints(self._connection.execute, self._declared)
+            return complaints(self._connection.execute)
+
+    def faults(self) -> list[reconcile.Fault]:
+        with self._translating():
+            return reconcile.faults(self._connection.execute, reconcile.PLAN, self._declared)
 
     def used(self) -> bool:
         with self._translating():
@@ -179,11 +250,11 @@ class Copy:
         self._connection.close()
 
 
-def complaints(execute: reconcile.Execute, declared: reconcile.Entries) -> list[str]:
-    """What SQLite finds wrong with a database, and what of its schema is not there."""
+def complaints(execute: reconcile.Execute) -> list[str]:
+    """What SQLite finds wrong with a database."""
     found = [str(row[0]) for row in execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
     broken = {f"a row of {row[0]} refers to a missing row of {row[2]}" for row in execute("PRAGMA foreign_key_check")}
-    return found + sorted(broken) + list(reconcile.lacking(execute, declared))
+    return found + sorted(broken)
 
 
 def _pages(source: Any, target: Any, operation: str, progress: port.Progress | None) -> None:
@@ -199,8 +270,13 @@ def _pages(source: Any, target: Any, operation: str, progress: port.Progress | N
 
 def _transact(tx: Any, step: Callable[[port.Tx], object]) -> None:
     tx.execute("BEGIN IMMEDIATE")
-    step(tx)
-    tx.execute("COMMIT")
+    try:
+        step(tx)
+        tx.execute("COMMIT")
+    except BaseException:
+        if not tx.connection.get_autocommit():
+            tx.execute("ROLLBACK")
+        raise
 
 
 def _checkpoint(connection: Any) -> bool:

@@ -48,12 +48,13 @@ class Question(msgspec.Struct, frozen=True):
 
 def text_of(body: types.Body) -> str:
     """Everything a person or a tool said in a message, as one text."""
-    parts = [_content_text(body.content)]
+    parts = [text_of_content(body.content)]
     parts += [f"{call.name} {_plain(call.arguments)}" for call in body.tool_calls]
     return "\n".join(part for part in parts if part)
 
 
-def _content_text(content: types.Content) -> str:
+def text_of_content(content: types.Content) -> str:
+    """What was said, without what was attached."""
     if isinstance(content, str):
         return content
     return "\n".join(str(part["text"]) for part in content if isinstance(part.get("text"), str))

@@ -1,7 +1,13 @@
 -- name: blob_put
 -- What is known of a blob; putting it again makes it young again.
 INSERT INTO blobs (digest, size, media_type, at) VALUES (:digest, :size, :media_type, :at)
-ON CONFLICT (digest) DO UPDATE SET media_type = excluded.media_type, at = excluded.at, dropped_at = NULL;
+ON CONFLICT (digest) DO UPDATE
+   SET size = excluded.size, media_type = excluded.media_type, at = excluded.at, dropped_at = NULL;
+
+-- name: blob_known
+-- One that messages are about to name, whether its content is here or not; what is known of it stays.
+INSERT INTO blobs (digest, size, media_type, at) VALUES (:digest, :size, :media_type, :at)
+ON CONFLICT (digest) DO UPDATE SET at = excluded.at, dropped_at = NULL;
 
 -- name: blob_get
 SELECT digest, size, media_type, at FROM blobs WHERE digest = :digest;

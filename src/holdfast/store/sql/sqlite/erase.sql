@@ -1,3 +1,7 @@
+-- name: removed_at
+-- When something was deleted or redacted last; 0 when nothing ever was.
+SELECT max(coalesce((SELECT max(deleted_at) FROM tombstones), 0), coalesce((SELECT max(redacted_at) FROM messages), 0));
+
 -- name: tombstone_insert
 -- The ids of a conversation about to go are never used again.
 INSERT INTO tombstones (id, deleted_at) SELECT id, :at FROM sessions WHERE conversation = :conversation;

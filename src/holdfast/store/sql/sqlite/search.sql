@@ -8,6 +8,10 @@ SELECT (SELECT value FROM meta WHERE key = 'generation'), count(*), coalesce(max
 -- What there is to index.
 SELECT key, last_seq, coalesce(forked_at, 0), owner FROM conversations;
 
+-- name: search_redacted
+-- Messages whose words must be in no index.
+SELECT conversation, seq FROM messages WHERE redacted_at IS NOT NULL;
+
 -- name: search_candidate
 -- What a candidate is ranked and filtered by; nothing of a message whose text is gone.
 SELECT m.role, m.at, c.owner FROM messages m JOIN conversations c ON c.key = :conversation

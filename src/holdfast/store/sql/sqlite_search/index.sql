@@ -32,6 +32,10 @@ DELETE FROM words WHERE rowid > (:conversation << 32) + :after AND rowid <= (:co
 -- Rewrites the index so that nothing of what was forgotten is left in it.
 INSERT INTO words (words) VALUES ('optimize');
 
+-- name: index_redacted
+-- The messages that are known to be redacted.
+SELECT rowid >> 32, rowid & 4294967295 FROM words WHERE words MATCH :match;
+
 -- name: index_find
 -- The conversations of the best matches of the whole store, best first.
 SELECT rowid >> 32, -bm25(words, 1.0, 0.0, 0.0) AS score FROM words

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli import text
+from holdfast.terminal import text
 
 
 @pytest.mark.parametrize(

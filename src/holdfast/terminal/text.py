@@ -24,6 +24,13 @@ def safe_lines(text: str) -> list[str]:
     return [safe(line.expandtabs(4)) for line in text.replace("\r\n", "\n").split("\n")]
 
 
+def flowing(text: str) -> str:
+    """The same for a piece of text that others follow: its lines and tabs stay, whatever moves the cursor goes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c in "\n\t" else _shown(c) for c in text.replace("\r", ""))
+
+
 def _shown(character: str) -> str:
     if character.isprintable() or character in _JOINERS:
         return character

@@ -1,0 +1,343 @@
+"""AIAgent: a model, tools and one conversation of the store, ready to take turns.
+
+It keeps nothing that the store does not have, but for a view of the context that it checks before every use.
+Any number of agents, in any number of processes, may be made for one conversation: their turns are serial.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Any
+
+import msgspec
+
+from holdfast import errors, events, parts, types
+from holdfast.agent import ambient, context, loop, naming, prompt, turn
+from holdfast.model import port as models
+from holdfast.store import aio, bodies, db, state
+from holdfast.tools import port as tools_port
+from holdfast.tools import registry
+
+logger = logging.getLogger("holdfast.agent")
+
+PATIENCE = 600.0
+LOST = "This process was overtaken in the middle of the turn: another one goes on with the conversation."
+
+Emit = Callable[[events.AnyEvent], None]
+
+
+def _nobody(_: events.AnyEvent) -> None:
+    """Nobody listens."""
+
+
+class AIAgent:
+    """Takes turns of one conversation.
+
+    `session_id` may be any session of it, however old; without one, or with an id nobody has, a new conversation
+    begins with the first message. `db` may be a SessionDB or an AsyncSessionDB. `patience` is how many seconds a
+    message waits for a turn that runs elsewhere. After each turn `session_id` is the head.
+    """
+
+    def __init__(
+        self,
+        *,
+        db: db.SessionDB | aio.AsyncSessionDB,
+        model: models.Model,
+        session_id: str | None = None,
+        tools: Sequence[tools_port.Tool] = (),
+        limits: loop.Limits | None = None,
+        folder: str | None = None,
+        memory: str = "",
+        source: str = "library",
+        owner: str = "",
+        route: str | None = None,
+        title: str | None = None,
+        patience: float = PATIENCE,
+        lease_ttl: float = turn.TTL,
+        skip_context_files: bool = False,
+        skip_memory: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.db = db if isinstance(db, aio.AsyncSessionDB) else aio.AsyncSessionDB(db)
+        self.model = model
+        self.session_id = session_id or state.mint_session_id(clock())
+        self.conversation_id = self.session_id
+        self.tools = registry.Registry(tools)
+        self.limits = limits or loop.Limits()
+        self.system = prompt.system(
+            None if skip_context_files else folder or os.getcwd(), "" if skip_memory else memory
+        )
+        self.wanted_title = title
+        self.view = context.View(self.db, self.session_id)
+        self.birth = types.NewConversation(source=source, owner=owner, route=route, model=model.name)
+        self.patience, self.lease_ttl, self.clock = patience, lease_ttl, clock
+        self._one_at_a_time = asyncio.Lock()
+        self._run: loop.Run | None = None
+        self._work: asyncio.Task[None] | None = None
+        self._interrupted = False
+
+    # --- what others may do to a turn ----------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether a turn of this agent is under way."""
+        return self._one_at_a_time.locked()
+
+    @property
+    def unwanted(self) -> bool:
+        """Whether the turn under way was interrupted."""
+        return self._interrupted
+
+    def interrupt(self) -> bool:
+        """Stop the turn under way, model and tools; what was said stays. Whether there was one."""
+        self._interrupted = self.busy
+        if self._work is not None:
+            self._work.cancel()
+        return self._interrupted
+
+    def steer(self, text: str) -> bool:
+        """Tell the turn under way something before its next step. Whether there was one to tell."""
+        if self._run is None:
+            return False
+        self._run.steering.append(text)
+        return True
+
+    # --- a turn --------------------------------------------------------------------------------------
+
+    async def run_conversation(
+        self,
+        text: str,
+        *,
+        content: types.Content | None = None,
+        uid: str | None = None,
+        emit: Emit = _nobody,
+    ) -> events.TurnResult:
+        """One turn: the message is stored, the model answers, what it calls is run, all of it is stored.
+
+        Nothing of this family of errors is raised: the result says what became of the turn. `content` has the
+        message with its parts, where it has more than text. The same uid again is the same message: it is
+        stored once, and answered once.
+        """
+        async with self._one_at_a_time:
+            self._interrupted = False
+            taking = _Turn(self, text, content or text, uid, emit)
+            try:
+                with ambient.working_for(self.conversation_id, self.db.db):
+                    result = await taking.result()
+            finally:
+                self._run = self._work = None
+            self.session_id, self.conversation_id = result.session_id, result.conversation_id
+            if taking.run is not None:
+                first_words = text if taking.born and result.completed else None
+                wanted = self.wanted_title
+                self.wanted_title = await naming.settle(self.db, self.conversation_id, wanted, first_words, emit)
+        emit(events.TurnFinished(result))
+        return result
+
+    def new_run(self, taken: turn.Turn, emit: Emit) -> loop.Run:
+        """The loop of a turn that was just taken."""
+        self._run = loop.Run(
+            turn=taken,
+            view=self.view,
+            model=self.model,
+            tools=self.tools,
+            system=self.system,
+            limits=self.limits,
+            emit=emit,
+            clock=self.clock,
+        )
+        return self._run
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """The work of a turn, in a task that can be interrupted; at once, if that was asked for meanwhile."""
+        self._work = asyncio.create_task(work)
+        if self._interrupted:
+            self._work.cancel()
+        return self._work
+
+    async def close(self) -> None:
+        """Stop what is under way. The store and the model belong to whoever made them."""
+        self.interrupt()
+        async with self._one_at_a_time:
+            pass
+
+
+class _Turn:
+    """A turn from the lease to its result."""
+
+    def __init__(self, agent: AIAgent, text: str, content: types.Content, uid: str | None, emit: Emit) -> None:
+        self._agent, self._text, self._emit = agent, text, emit
+        self._message = types.NewMessage(role="user", content=content, uid=uid or bodies.mint_uid())
+        self._first: types.Receipt | None = None
+        self.run: loop.Run | None = None
+
+    @property
+    def born(self) -> bool:
+        """Whether the conversation began with this turn."""
+        return self._first is not None
+
+    async def result(self) -> events.TurnResult:
+        try:
+            async with AsyncExitStack() as stack:
+                return await self._under(await self._taken(stack))
+        except errors.TurnBusy as error:
+            if self._agent.unwanted:
+                return self._done("interrupted", "The turn was interrupted before it began.")
+            return self._done("busy", str(error))
+        except errors.LeaseLost:
+            return self._done("lease_lost", LOST)
+        except errors.StoreError as error:
+            return self._done("store", str(error))
+        except errors.HoldfastError as error:
+            return self._done("failed", str(error))
+
+    async def _taken(self, stack: AsyncExitStack) -> turn.Turn:
+        """The turn; a conversation nobody knows yet is born with its first message, and only then can be leased."""
+        try:
+            return await stack.enter_async_context(self._begin())
+        except errors.ConversationDeleted:
+            raise
+        except errors.NoSuchSession:
+            agent = self._agent
+            self._message = self._dated(None)
+            self._first = await agent.db.append_message(
+                agent.conversation_id,
+                role="user",
+                content=self._message.content,
+                uid=self._message.uid,
+                at=self._message.at,
+                create=agent.birth,
+            )
+        return await stack.enter_async_context(self._begin())
+
+    def _begin(self) -> AbstractAsyncContextManager[turn.Turn]:
+        agent = self._agent
+        return turn.begin(
+            agent.db,
+            agent.conversation_id,
+            patience=agent.patience,
+            ttl=agent.lease_ttl,
+            waiting=lambda holder: self._emit(events.TurnQueued(holder)),
+            given_up=lambda: agent.unwanted,
+        )
+
+    async def _under(self, taken: turn.Turn) -> events.TurnResult:
+        """Everything that happens while the turn is ours."""
+        agent, snapshot = self._agent, taken.lease.snapshot
+        agent.conversation_id = snapshot.conversation_id
+        agent.view.settle(snapshot.epoch, snapshot.last_seq)
+        self.run = run = agent.new_run(taken, self._emit)
+        receipt = await self._received(run)
+        self._emit(events.TurnStarted(receipt.conversation_id, receipt.session_id, self._text, receipt.seq))
+        if receipt.duplicate and not self.born:
+            answered = await self._answered(receipt.seq)
+            if answered is not None:
+                return self._done("completed", None, answered)
+        work = agent.start(run.go())
+        taken.when_lost = work.cancel
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError:
+            work.cancel()
+            await asyncio.wait([work])
+            await self._closed(loop.INTERRUPTED)
+            raise
+        return await self._outcome(work, taken)
+
+    async def _received(self, run: loop.Run) -> types.Receipt:
+        """The user's message, in the log and in the view, once."""
+        messages = await self._agent.view.messages()
+        if self._first is not None:
+            run.written.append(messages[-1])
+            self._emit(events.MessageStored(self._first.seq, self._first.uid, "user"))
+            return self._first
+        self._message = self._dated(next((each.at for each in reversed(messages) if each.role == "user"), None))
+        try:
+            return await run.append(self._message)
+        except errors.UidReused as error:
+            # The same words on another day: only the note that says which day it is differs.
+            (stored,) = await self._agent.db.transcript(self._agent.conversation_id, error.seq - 1, error.seq)
+            if parts.text(stored.content) != parts.text(self._message.content):
+                raise
+            snapshot = await self._agent.db.snapshot(self._agent.conversation_id)
+            return types.Receipt(
+                stored.seq, stored.uid, stored.session_id, snapshot.conversation_id, snapshot.epoch, duplicate=True
+            )
+
+    def _dated(self, last_spoken: float | None) -> types.NewMessage:
+        """The message, with a note of the day if it is the first one of a day."""
+        now, content = self._agent.clock(), self._message.content
+        if last_spoken is None or not prompt.same_day(last_spoken, now):
+            said = [{"type": "text", "text": content}] if isinstance(content, str) else content
+            content = [parts.note(prompt.day(now)), *said]
+        return msgspec.structs.replace(self._message, content=content, at=now)
+
+    async def _answered(self, seq: int) -> str | None:
+        """What this message was answered with before, if it was."""
+        for message in await self._agent.db.transcript(self._agent.conversation_id, seq):
+            if message.role == "user":
+                break
+            if message.role == "assistant" and not message.tool_calls:
+                return parts.text(message.content)
+        return None
+
+    # --- how it ended --------------------------------------------------------------------------------
+
+    async def _outcome(self, work: asyncio.Task[None], taken: turn.Turn) -> events.TurnResult:
+        if taken.lost:
+            return self._done("lease_lost", LOST)
+        if work.cancelled():
+            await self._closed(loop.INTERRUPTED)
+            return self._done("interrupted", "The turn was interrupted.")
+        error = work.exception()
+        match error:
+            case None:
+                return self._done("completed")
+            case loop.Stopped():
+                await self._run_or_fail().say(error.sentence)
+                return self._done(error.reason, error.sentence)
+            case errors.LeaseLost() | errors.StoreError():
+                raise error
+            case errors.ModelError():
+                await self._closed(loop.BROKE_OFF)
+                return self._done(_exit_of(error), str(error))
+            case _:
+                await self._closed(loop.BROKE_OFF)
+                raise error
+
+    def _run_or_fail(self) -> loop.Run:
+        assert self.run is not None  # made before there was any work
+        return self.run
+
+    async def _closed(self, why: str) -> None:
+        await self._run_or_fail().close(why)
+
+    def _done(self, reason: events.Exit, error: str | None = None, answer: str | None = None) -> events.TurnResult:
+        run, agent = self.run, self._agent
+        said = run.answer if run and answer is None else answer or ""
+        completed = reason == "completed"
+        return events.TurnResult(
+            final_response=said,
+            messages=tuple(run.written) if run else (),
+            api_calls=run.api_calls if run else 0,
+            completed=completed,
+            failed=not completed and reason not in ("interrupted", "steps", "cost"),
+            partial=bool(said) and (not completed or (run is not None and run.short)),
+            interrupted=reason == "interrupted",
+            error=error,
+            exit_reason=reason,
+            usage=run.usage if run else types.Usage(),
+            session_id=run.session_id if run else agent.session_id,
+            conversation_id=agent.conversation_id,
+        )
+
+
+def _exit_of(error: errors.ModelError) -> events.Exit:
+    if isinstance(error, errors.ContextOverflow):
+        return "overflow"
+    return "cut" if isinstance(error, errors.ModelCut) else "model"

@@ -1,0 +1,48 @@
+"""Which conversation the code at hand works for.
+
+A context variable holds the conversation, never a session: the session asked for is its head at that moment,
+so that this and the routes cannot disagree after a rotation. A process that some tool started finds the
+session in its environment; that is asked only where no conversation was ever set.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from holdfast import errors
+from holdfast.store import db
+
+VARIABLE = "HOLDFAST_SESSION_ID"
+
+_current: ContextVar[tuple[str, db.SessionDB] | None] = ContextVar("holdfast_conversation", default=None)
+
+
+@contextmanager
+def working_for(conversation_id: str, store: db.SessionDB) -> Iterator[None]:
+    """Within this block, and in tasks begun in it, this is the current conversation."""
+    token = _current.set((conversation_id, store))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def current_conversation_id() -> str | None:
+    """The conversation the code at hand works for."""
+    found = _current.get()
+    return found[0] if found else None
+
+
+def current_session_id() -> str | None:
+    """Its head now; None where there is no conversation at all."""
+    found = _current.get()
+    if found is None:
+        return os.environ.get(VARIABLE) or None
+    conversation_id, store = found
+    try:
+        return store.head(conversation_id).id
+    except errors.NoSuchSession:
+        return conversation_id  # It begins with its first message, under this very id.

@@ -1,0 +1,91 @@
+"""Agents that were built, by conversation and configuration, so that a turn does not build one.
+
+An agent is good while its conversation stands where the agent's last turn left it; when another process wrote,
+it reads its context again. Which chat key a conversation was reached by does not matter. Where the state cannot
+be read, the agent is used as it is: its turn compares again, under the lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from time import monotonic
+
+from holdfast import errors
+from holdfast.agent import agent as agents
+
+SIZE = 128
+IDLE = 3600.0
+
+Build = Callable[[str], Awaitable[agents.AIAgent]]
+Key = tuple[str, str]
+
+
+class Cache:
+    """At most `size` agents, none unused for longer than `idle` seconds; one that is in a turn is never dropped."""
+
+    def __init__(
+        self, build: Build, *, size: int = SIZE, idle: float = IDLE, clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._build, self._size, self._idle, self._clock = build, size, idle, clock
+        self._built: OrderedDict[Key, tuple[agents.AIAgent, float]] = OrderedDict()
+        self._building: dict[Key, asyncio.Task[agents.AIAgent]] = {}
+
+    def __len__(self) -> int:
+        return len(self._built)
+
+    async def get(self, conversation_id: str, configuration: str = "") -> agents.AIAgent:
+        """The agent of this conversation; of several who ask for one that is not there, one builds it."""
+        key = (conversation_id, configuration)
+        found = self._built.get(key)
+        if found is None:
+            return await self._made(key)
+        self._use(key, found[0])
+        await _settled(found[0])
+        return found[0]
+
+    def peek(self, conversation_id: str, configuration: str = "") -> agents.AIAgent | None:
+        """The agent, if it was built."""
+        found = self._built.get((conversation_id, configuration))
+        return found[0] if found else None
+
+    def forget(self, conversation_id: str) -> None:
+        """Build anew what is asked for next, as its configuration has changed."""
+        for key in [key for key in self._built if key[0] == conversation_id]:
+            del self._built[key]
+
+    async def _made(self, key: Key) -> agents.AIAgent:
+        building = self._building.get(key)
+        if building is None:
+            building = self._building[key] = asyncio.create_task(self._build_one(key))
+            building.add_done_callback(lambda _: self._building.pop(key, None))
+        # Whoever stops waiting does not take the agent away from the others.
+        return await asyncio.shield(building)
+
+    async def _build_one(self, key: Key) -> agents.AIAgent:
+        agent = await self._build(key[0])
+        self._use(key, agent)
+        return agent
+
+    def _use(self, key: Key, agent: agents.AIAgent) -> None:
+        now = self._clock()
+        self._built[key] = (agent, now)
+        self._built.move_to_end(key)
+        for other, (old, used) in list(self._built.items()):
+            if len(self._built) <= self._size and now - used <= self._idle:
+                break  # The rest was used later.
+            if other != key and not old.busy:
+                del self._built[other]
+
+
+async def _settled(agent: agents.AIAgent) -> None:
+    """Let the agent forget its view if somebody else wrote."""
+    if agent.busy:
+        return
+    try:
+        found = await agent.db.snapshot(agent.conversation_id)
+    except errors.HoldfastError:
+        return
+    if not agent.busy:
+        agent.view.settle(found.epoch, found.last_seq)

@@ -1,0 +1,183 @@
+"""The slash commands: one registry for all front ends.
+
+A command answers with events to whoever listens; it changes the conversation only through the store.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import msgspec
+
+from holdfast import errors, events, types
+from holdfast.agent import cache
+from holdfast.store import aio, state
+
+LISTED = 15
+
+Emit = Callable[[events.AnyEvent], None]
+
+
+class Desk(Protocol):
+    """What commands need of the runtime."""
+
+    @property
+    def db(self) -> aio.AsyncSessionDB: ...
+    @property
+    def owner(self) -> str: ...
+    @property
+    def agents(self) -> cache.Cache: ...
+    def want_title(self, conversation_id: str, title: str) -> None: ...
+    def wanted_title(self, conversation_id: str) -> str | None: ...
+    def queued(self, conversation_id: str) -> int: ...
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A command with its surroundings."""
+
+    desk: Desk
+    conversation_id: str
+    argument: str
+    emit: Emit
+
+
+class Slash(msgspec.Struct, frozen=True):
+    """One command."""
+
+    name: str
+    help: str
+    run: Callable[[Asked], Awaitable[None]]
+    argument: str = ""
+    """What it takes, as shown in help; empty: nothing."""
+
+
+async def run(desk: Desk, conversation_id: str, line: str, emit: Emit) -> None:
+    """Carry out a line that begins with a slash. What goes wrong is said, and nothing is raised."""
+    name, _, argument = line.strip().lstrip("/").partition(" ")
+    slash = COMMANDS.get(name.lower())
+    if slash is None:
+        emit(events.Notice(f"There is no command {errors.shown('/' + name)}. /help lists them.", "error"))
+        return
+    if argument.strip() and not slash.argument:
+        emit(events.Notice(f"/{slash.name} takes nothing after it.", "error"))
+        return
+    try:
+        await slash.run(Asked(desk, conversation_id, argument.strip(), emit))
+    except errors.HoldfastError as error:
+        emit(events.Notice(str(error), "error"))
+
+
+# --- the commands --------------------------------------------------------------------------------------
+
+
+async def _help(asked: Asked) -> None:
+    width = max(len(f"/{each.name} {each.argument}") for each in COMMANDS.values())
+    lines = (f"{f'/{each.name} {each.argument}':{width}}  {each.help}" for each in COMMANDS.values())
+    asked.emit(events.Answer("\n".join(lines)))
+
+
+async def _new(asked: Asked) -> None:
+    """The row comes with the first message: whoever opens a conversation and says nothing leaves nothing behind."""
+    fresh = state.mint_session_id(time.time())
+    if asked.argument:
+        asked.desk.want_title(fresh, asked.argument)
+    asked.emit(events.Moved(fresh, new=True))
+
+
+async def _title(asked: Asked) -> None:
+    db, here = asked.desk.db, asked.conversation_id
+    try:
+        if asked.argument:
+            asked.emit(events.Titled(await db.set_session_title(here, asked.argument)))
+            return
+        title = (await db.conversation(here)).title
+    except errors.ConversationDeleted:
+        raise
+    except errors.NoSuchSession:
+        if asked.argument:
+            asked.desk.want_title(here, asked.argument)
+            asked.emit(events.Notice("The conversation gets this title with its first message."))
+            return
+        title = asked.desk.wanted_title(here)
+    asked.emit(events.Answer(title or "This conversation has no title. /title TEXT gives it one."))
+
+
+async def _sessions(asked: Asked) -> None:
+    heads = await asked.desk.db.list_sessions(owner=asked.desk.owner, limit=LISTED)
+    lines = [_listed(head, head.conversation_id == asked.conversation_id) for head in heads]
+    asked.emit(events.Answer("\n".join(lines) or "There are no conversations yet."))
+
+
+def _listed(head: types.Session, here: bool) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(head.active_at))
+    return f"{'*' if here else ' '} {head.conversation_id}  {when}  {head.last_seq:>5}  {head.title or ''}".rstrip()
+
+
+async def _resume(asked: Asked) -> None:
+    head = await asked.desk.db.resolve(asked.argument or "last", owner=asked.desk.owner)
+    asked.emit(events.Moved(head.conversation_id))
+
+
+async def _status(asked: Asked) -> None:
+    agent = await asked.desk.agents.get(asked.conversation_id)
+    lines = [f"model         {agent.model.name} (window {agent.model.window:,} tokens)"]
+    try:
+        here = await asked.desk.db.conversation(asked.conversation_id)
+        lines += [
+            f"conversation  {here.id}",
+            f"session       {here.head_id}",
+            f"title         {here.title or '-'}",
+            f"messages      {here.last_seq}",
+        ]
+    except errors.ConversationDeleted:
+        raise
+    except errors.NoSuchSession:
+        lines.append("conversation  begins with your first message")
+    lines.append(
+        f"turn          {'running' if agent.busy else 'none'}, {asked.desk.queued(asked.conversation_id)} waiting"
+    )
+    asked.emit(events.Answer("\n".join(lines)))
+
+
+async def _usage(asked: Asked) -> None:
+    try:
+        used = await asked.desk.db.usage(asked.conversation_id)
+    except errors.ConversationDeleted:
+        raise
+    except errors.NoSuchSession:
+        used = {}
+    lines = [f"{model}: {_tokens(usage)}" for model, usage in used.items()]
+    asked.emit(events.Answer("\n".join(lines) or "Nothing was used yet."))
+
+
+def _tokens(usage: types.Usage) -> str:
+    cost = "" if usage.cost is None else f", ${usage.cost:.4f}"
+    return f"{usage.input:,} tokens in ({usage.cache_read:,} cached), {usage.output:,} out{cost}"
+
+
+async def _stop(asked: Asked) -> None:
+    agent = asked.desk.agents.peek(asked.conversation_id)
+    if agent is None or not agent.interrupt():
+        asked.emit(events.Notice("Nothing is running."))
+
+
+async def _quit(asked: Asked) -> None:
+    asked.emit(events.Quit())
+
+
+COMMANDS: dict[str, Slash] = {
+    slash.name: slash
+    for slash in (
+        Slash("help", "List the commands.", _help),
+        Slash("new", "Begin a new conversation.", _new, "[TITLE]"),
+        Slash("title", "Show the title, or set it.", _title, "[TEXT]"),
+        Slash("sessions", "List conversations, the most recent first.", _sessions),
+        Slash("resume", "Go on with another conversation: an id, a title, or `last`.", _resume, "[ID]"),
+        Slash("status", "Show the model, the conversation and what runs.", _status),
+        Slash("usage", "Show the tokens this conversation has used.", _usage),
+        Slash("stop", "Stop the running turn; what was said stays.", _stop),
+        Slash("quit", "Leave. The conversation stays.", _quit),
+    )
+}

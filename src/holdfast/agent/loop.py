@@ -1,0 +1,270 @@
+"""The loop of a turn: run → step → ask / execute.
+
+A step asks the model once and runs the tools it called; a turn takes steps until the model calls nothing.
+Every word of it is appended as it comes to be, under the turn's lease. However a turn ends, its result says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import aclosing, suppress
+from typing import Any, TypeVar, assert_never
+
+import msgspec
+
+from holdfast import errors, events, parts, types
+from holdfast.agent import context, turn
+from holdfast.model import gather
+from holdfast.model import port as models
+from holdfast.store import bodies
+from holdfast.tools import registry
+
+logger = logging.getLogger("holdfast.agent")
+T = TypeVar("T")
+
+PREVIEW = 300
+BROKE_OFF = "The answer broke off here: the connection to the model was lost."
+INTERRUPTED = "The answer was interrupted here."
+NO_ROOM = "The answer broke off here: it reached the longest one the model may give."
+NOT_RUN = "[No result: the turn was stopped before this call finished.]"
+
+Emit = Callable[[events.AnyEvent], None]
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a turn ends even though the model would go on."""
+
+    steps: int = 50
+    """How often the model is asked in one turn."""
+    cost: float | None = None
+    """US dollars one turn may cost; needs a model whose price is known."""
+    output: int | None = None
+    """The longest reply, in tokens; None leaves it to the model."""
+
+
+class Stopped(Exception):
+    """A limit was reached."""
+
+    def __init__(self, reason: events.Exit, sentence: str) -> None:
+        super().__init__(sentence)
+        self.reason = reason
+        self.sentence = sentence
+
+
+class Run:
+    """One turn under way. `go` is called once."""
+
+    def __init__(
+        self,
+        *,
+        turn: turn.Turn,
+        view: context.View,
+        model: models.Model,
+        tools: registry.Registry,
+        system: str,
+        limits: Limits,
+        emit: Emit,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._turn, self._view = turn, view
+        self._model, self._tools, self._system, self._limits = model, tools, system, limits
+        self._emit, self._clock = emit, clock
+        self._said: gather.Gathering | None = None
+        self._open: dict[str, types.ToolCall] = {}
+        self.steering: list[str] = []
+        self.written: list[types.Message] = []
+        self.usage = types.Usage()
+        self.api_calls = 0
+        self.session_id = turn.lease.snapshot.head_id
+        self.answer = ""
+        self.short = False
+
+    async def go(self) -> None:
+        """Take steps until the model calls nothing; Stopped at a limit, ModelError where the model failed."""
+        while await self._step():
+            await self._steer()
+
+    async def _step(self) -> bool:
+        """Ask once, run what was called; whether to go on."""
+        self._refuse_beyond_limits()
+        reply = await self._ask()
+        await self._record(reply)
+        if not self._open:
+            return False
+        await self._execute(list(self._open.values()))
+        return True
+
+    def _refuse_beyond_limits(self) -> None:
+        if self.api_calls >= self._limits.steps:
+            raise Stopped("steps", f"I stopped after {self._limits.steps} steps. Say `go on` to let me continue.")
+        if self._limits.cost is not None and (self.usage.cost or 0.0) >= self._limits.cost:
+            raise Stopped("cost", f"I stopped: this turn has cost ${self.usage.cost:.2f}, which is its limit.")
+
+    # --- asking --------------------------------------------------------------------------------------
+
+    async def _ask(self) -> models.Reply:
+        request = models.Request(
+            messages=tuple(await self._view.messages()),
+            system=self._system,
+            tools=self._tools.specs,
+            max_output=self._limits.output,
+        )
+        self.api_calls += 1
+        self._said = said = gather.Gathering(self._model.name)
+        async with aclosing(self._model.stream(request)) as deltas:
+            async for delta in deltas:
+                said.add(delta)
+                self._show(delta)
+        if said.finish is None:
+            raise errors.ModelCut(model=self._model.name)
+        self._said = None
+        return said.reply()
+
+    def _show(self, delta: models.Delta) -> None:
+        match delta:
+            case models.Said(text):
+                self._emit(events.TextDelta(text))
+            case models.Thought(text):
+                if text:
+                    self._emit(events.ReasoningDelta(text))
+            case models.Waiting(seconds, _, why):
+                self._emit(events.Notice(f"{why} Trying again in {seconds:.0f} s.", "warning"))
+            case models.Switched(model, why):
+                self._emit(events.Notice(f"{why} Going on with {model}.", "warning"))
+            case models.Called() | models.Counted() | models.Finished():
+                pass
+            case _:
+                assert_never(delta)
+
+    async def _record(self, reply: models.Reply) -> None:
+        """The reply, as soon as it is whole; of one that ran out of room, no call can be trusted."""
+        self.usage += reply.usage
+        content = parts.written(reply.parts)
+        calls = distinct(reply.calls)
+        if reply.finish == "length":
+            content, calls, self.short = marked(content, NO_ROOM), (), True
+        if reply.finish == "refused" and not reply.text:
+            raise errors.RequestRefused("The model's provider declined to answer this.", model=reply.model)
+        if not content and not calls:
+            return
+        self.answer = parts.text(content)
+        await self.append(
+            types.NewMessage(
+                role="assistant", content=content, tool_calls=calls, model=reply.model or None, usage=reply.usage
+            )
+        )
+
+    # --- executing -----------------------------------------------------------------------------------
+
+    async def _execute(self, calls: Sequence[types.ToolCall]) -> None:
+        """Calls that may run side by side do; the others wait for all before them, and are waited for."""
+        beside: list[types.ToolCall] = []
+        for call in calls:
+            if self._tools.parallel(call):
+                beside.append(call)
+                continue
+            await self._together(beside)
+            beside = []
+            await self._run_tool(call)
+        await self._together(beside)
+
+    async def _together(self, calls: Sequence[types.ToolCall]) -> None:
+        if not calls:
+            return
+        tasks = [asyncio.create_task(self._run_tool(call)) for call in calls]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    async def _run_tool(self, call: types.ToolCall) -> None:
+        arguments = call.arguments if isinstance(call.arguments, str) else msgspec.json.encode(call.arguments).decode()
+        self._emit(events.ToolStarted(call.id, call.name, arguments))
+        result = await self._tools.run(call)
+        await self.append(types.NewMessage(role="tool", content=result.content, tool_call_id=call.id))
+        preview = parts.text(result.content)[:PREVIEW]
+        self._emit(events.ToolFinished(call.id, call.name, result.ok, preview))
+
+    async def _steer(self) -> None:
+        """What people said meanwhile, before the model is asked again."""
+        while self.steering:
+            await self.append(types.NewMessage(role="user", content=self.steering.pop(0)))
+
+    # --- writing -------------------------------------------------------------------------------------
+
+    async def append(self, message: types.NewMessage) -> types.Receipt:
+        """Append under the lease. The wait cannot be cancelled: what is written must be known as written."""
+        stamped = msgspec.structs.replace(
+            message, uid=message.uid or bodies.mint_uid(), at=self._clock() if message.at is None else message.at
+        )
+        return await unhurried(self._write(stamped))
+
+    async def _write(self, message: types.NewMessage) -> types.Receipt:
+        (receipt,) = await self._turn.append([message])
+        self.note(receipt, message)
+        return receipt
+
+    def note(self, receipt: types.Receipt, message: types.NewMessage) -> None:
+        """Keep account of a message of this turn that is in the log now."""
+        self.session_id = receipt.session_id
+        if message.role == "tool":
+            self._open.pop(message.tool_call_id or "", None)
+        for call in message.tool_calls:
+            self._open[bodies.tool_call(call).id] = bodies.tool_call(call)
+        self.written.append(self._view.add(receipt, message))
+        self._emit(events.MessageStored(receipt.seq, receipt.uid, message.role))
+
+    async def close(self, why: str) -> None:
+        """After a turn was broken off: keep what was said, and leave no call without a result."""
+        for call in list(self._open.values()):
+            await self.append(types.NewMessage(role="tool", content=NOT_RUN, tool_call_id=call.id))
+        said, self._said = self._said, None
+        reply = said.reply() if said else models.Reply()
+        self.usage += reply.usage
+        if reply.text.strip():
+            content = marked(parts.written(reply.parts), why)
+            self.answer = parts.text(content)
+            await self.append(
+                types.NewMessage(role="assistant", content=content, model=reply.model or None, usage=reply.usage)
+            )
+
+    async def say(self, sentence: str) -> None:
+        """A sentence of ours in the place of the model's."""
+        self.answer = sentence
+        await self.append(types.NewMessage(role="assistant", content=sentence))
+
+
+def marked(content: types.Content, why: str) -> types.Content:
+    """A reply that was not finished, with the mark that says so."""
+    said = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return [*(part for part in said if part.get("type") != "text" or part.get("text")), parts.cut(why)]
+
+
+def distinct(calls: Sequence[types.ToolCall]) -> tuple[types.ToolCall, ...]:
+    """Every call with an id of its own: some servers give none, or the same to all."""
+    seen = set[str]()
+    kept = []
+    for call in calls:
+        name = call.id if call.id and call.id not in seen else f"call_{bodies.mint_uid()}"
+        seen.add(name)
+        kept.append(call if name == call.id else msgspec.structs.replace(call, id=name))
+    return tuple(kept)
+
+
+async def unhurried(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Wait to the end, whoever cancels meanwhile; then let the cancelling go on."""
+    task = asyncio.ensure_future(coroutine)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
+        if not task.cancelled() and task.exception():
+            logger.warning("a message could not be stored as its turn was being stopped: %s", task.exception())
+        raise

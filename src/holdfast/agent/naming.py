@@ -1,0 +1,67 @@
+"""Titles of conversations: the one somebody asked for, else one made from the first words.
+
+A title asked for before the conversation exists is applied after its first message. One that cannot be had
+is dropped, which is said, and the automatic one takes its place; if the store failed, it is tried again later.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from holdfast import errors, events
+from holdfast.store import aio
+
+LENGTH = 60
+TRIES = 50
+
+Emit = Callable[[events.AnyEvent], None]
+
+
+async def settle(
+    db: aio.AsyncSessionDB, conversation_id: str, wanted: str | None, first_words: str | None, emit: Emit
+) -> str | None:
+    """Give the conversation a title, if there is one to give; what is still wanted afterwards.
+
+    `first_words` are what its first exchange began with, if that has just ended.
+    """
+    try:
+        if wanted is not None:
+            try:
+                emit(events.Titled(await db.set_session_title(conversation_id, wanted)))
+                return None
+            except ValueError as error:
+                wanted = None
+                emit(events.Notice(f"The title was not set. {error}", "warning"))
+        if first_words is not None and (await db.conversation(conversation_id)).title is None:
+            await _automatic(db, conversation_id, from_words(first_words), emit)
+    except errors.HoldfastError as error:
+        emit(events.Notice(f"The conversation could not be given a title. {error}", "warning"))
+    return wanted
+
+
+async def _automatic(db: aio.AsyncSessionDB, conversation_id: str, title: str, emit: Emit) -> None:
+    """The words, or the words and the first free number."""
+    for number in range(1, TRIES):
+        try:
+            named = title if number == 1 else f"{title} #{number}"
+            emit(events.Titled(await db.set_session_title(conversation_id, named)))
+            return
+        except errors.TitleTaken:
+            continue
+        except errors.TitleInvalid:
+            return
+
+
+def from_words(text: str) -> str:
+    """The first words of a message, as a title."""
+    words = re.sub(r"[`*_#>]+", " ", text).split()
+    title = ""
+    for word in words:
+        longer = f"{title} {word}".strip()
+        if len(longer) > LENGTH:
+            break
+        title = longer
+        if word.endswith((".", "?", "!")) and len(title) > 12:
+            break
+    return (title or "".join(words)[:LENGTH]).rstrip(".,;:!? ")

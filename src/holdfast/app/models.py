@@ -1,0 +1,95 @@
+"""From settings to a model that can be asked.
+
+The one that was named; else the first provider there is a key for; else a server on this machine; else the
+built-in offline model. Adapters are loaded when one of theirs is made: the offline model needs none of them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from holdfast import config, errors, model
+from holdfast.model import known, local, port, retry
+
+# What is asked when only a key was given.
+USUAL = {"anthropic": "claude-sonnet-4-5", "openai": "gpt-4.1", "openrouter": "openrouter/auto"}
+OFFLINE = "offline"
+
+ADVICE = (
+    "No key is set and no model server runs here: this is the built-in offline model. "
+    "Set ANTHROPIC_API_KEY, OPENAI_API_KEY or OPENROUTER_API_KEY, or start Ollama, for a real one."
+)
+
+
+class Chosen(NamedTuple):
+    """A model, and what is to be said about how it was chosen."""
+
+    model: port.Model
+    notice: str | None = None
+
+
+async def choose(settings: config.Settings, named: str | None = None) -> Chosen:
+    """The model of these settings; SettingInvalid when one is named that cannot be had."""
+    name = named or settings.model
+    if name is None:
+        return await _found(settings)
+    return Chosen(_chain(settings, (name, *settings.fallback)))
+
+
+async def _found(settings: config.Settings) -> Chosen:
+    for provider, usual in USUAL.items():
+        if provider in settings.keys:
+            return Chosen(_chain(settings, (f"{provider}/{usual}", *settings.fallback)))
+    for server in await local.find():
+        if server.models:
+            name = f"{server.kind}/{server.models[0]}"
+            window = server.window or known.of(server.models[0]).window
+            made = model.OpenAIModel(server.models[0], base_url=server.base_url, window=window, name=name)
+            return Chosen(_chained([made]), f"Using {name}, which runs on this machine.")
+    return Chosen(model.OfflineModel(), ADVICE)
+
+
+def _chain(settings: config.Settings, names: tuple[str, ...]) -> port.Model:
+    return _chained([_made(settings, name) for name in names])
+
+
+def _chained(made: list[port.Model]) -> port.Model:
+    patient = [retry.Retrying(one) for one in made]
+    return patient[0] if len(patient) == 1 else retry.Chain(patient)
+
+
+def _made(settings: config.Settings, name: str) -> port.Model:
+    if name == OFFLINE:
+        return model.OfflineModel()
+    provider, _, bare = name.partition("/")
+    found = settings.providers.get(provider) or _on_this_machine(provider)
+    if not bare or found is None:
+        names = ", ".join([*settings.providers, *(kind.name for kind in local.KINDS)])
+        raise errors.SettingInvalid(
+            f"The model {errors.shown(name)} is not of the form provider/model. Providers: {names}; or `{OFFLINE}`."
+        )
+    key = settings.keys.get(provider)
+    if key is None and found.key_env:
+        raise errors.SettingInvalid(f"{name} needs a key: set {found.key_env}.")
+    said = settings.models.get(name, config.Known())
+    price = port.Price(*_values(said.price)) if said.price else None
+    window = said.window or found.window or known.of(bare).window
+    if found.kind == "anthropic":
+        url = found.base_url or config.PROVIDERS["anthropic"].base_url or ""
+        longest = said.max_output or known.of(bare).max_output or window
+        return model.AnthropicModel(
+            bare, window=window, key=key, base_url=url, name=name, price=price, max_output=longest
+        )
+    url = found.base_url or config.PROVIDERS["openai"].base_url or ""
+    return model.OpenAIModel(bare, base_url=url, window=window, key=key, name=name, price=price)
+
+
+def _values(price: config.Price) -> tuple[float, float, float | None, float | None]:
+    return price.input, price.output, price.cache_read, price.cache_write
+
+
+def _on_this_machine(provider: str) -> config.Provider | None:
+    for kind in local.KINDS:
+        if kind.name == provider:
+            return config.Provider("openai", f"http://{local.HOST}:{kind.port}/v1")
+    return None

@@ -1,0 +1,177 @@
+"""What `holdfast doctor` may find: each with a level, a kind that programs can rely on, and what to do next."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+from holdfast import errors, types
+from holdfast.store import backup, reconcile, visitors
+from holdfast.terminal import text
+
+LARGE_WAL = 256 * 1024 * 1024
+FILES = ("", "-wal", "-shm", ".queue")
+NOTHING = "Nothing: whoever asks next takes it over. `holdfast doctor --fix` frees it now."
+
+
+class Finding(NamedTuple):
+    """Something worth knowing. A problem makes the doctor's answer no; a note does not."""
+
+    level: Literal["problem", "note"]
+    kind: str
+    what: str
+    next: str
+
+
+# --- what does not open, or does not keep its promises -------------------------------------------------
+
+
+def of_error(error: errors.HoldfastError, target: str) -> Finding:
+    """Why the store could not be examined."""
+    advice: tuple[tuple[type[errors.HoldfastError], str, str], ...] = (
+        (errors.StoreCorrupt, "damage", f"If it is the right file: {rescue(target)}"),
+        (errors.StoreBusy, "busy", "Find the process that holds it (see `used by`), let it finish, and try again."),
+        (errors.StoreFull, "full", "Free some space on that disk, and try again."),
+        (errors.SchemaTooNew, "version", "Upgrade Holdfast: pip install --upgrade holdfast"),
+        (errors.StoreBroken, "schema", "Stop every process that uses it, then open it with the newest Holdfast."),
+        (errors.HoldfastError, "store", "Do as it says, then run `holdfast doctor` again."),
+    )
+    kind, what = next((kind, what) for type_, kind, what in advice if isinstance(error, type_))
+    return Finding("problem", kind, str(error), what)
+
+
+def rescue(target: str) -> str:
+    """The way out of a damaged file, to be copied and run."""
+    path = os.path.abspath(target)
+    stem, end = os.path.splitext(path)
+    return (
+        f"stop every process that uses it, and keep a copy of all its files. With a backup: "
+        f"`holdfast restore BACKUP --db {shlex.quote(path)}`. Without: "
+        f"`holdfast salvage {shlex.quote(path)} {shlex.quote(f'{stem}-salvaged{end}')}` "
+        "reads what can be read into a new store, and lists what was lost."
+    )
+
+
+def of_report(report: types.Report, target: str) -> Iterator[Finding]:
+    """Every promise that is broken. What is wrong with the schema is told of by itself."""
+    for violation in report.violations:
+        if violation.promise != "schema":
+            where = f" in {violation.conversation_id}" if violation.conversation_id else ""
+            what = f"{violation.promise} is broken{where}: {violation.detail}."
+            advice = rescue(target)
+            yield Finding("problem", "damage", what, advice[0].upper() + advice[1:])
+
+
+def of_schema(faults: Sequence[reconcile.Fault]) -> Iterator[Finding]:
+    """Promises rest on the schema: one that was changed keeps other promises, or none."""
+    for fault in faults:
+        what = f"In the database, {fault}."
+        if fault.mendable:
+            yield Finding("problem", "schema", what, "Run `holdfast doctor --fix`: it is made again as declared.")
+        elif fault.kind == "trigger":
+            advice = f"If nobody put it there on purpose, remove it: DROP TRIGGER {fault.name}"
+            yield Finding("problem", "schema", what, advice)
+        else:
+            advice = (
+                "Nothing, if an older version made this store: a table takes new columns, not new rules. To have "
+                "them all, export every conversation and import it into a new store."
+            )
+            yield Finding("note", "schema", what, advice)
+
+
+# --- what was left behind ------------------------------------------------------------------------------
+
+
+def of_leases(leases: Sequence[types.LeaseHeld]) -> Iterator[Finding]:
+    for lease in leases:
+        if lease.state != "held":
+            what = f"The {lease.purpose} lease of {lease.conversation_id} is {lease_state(lease)}."
+            yield Finding("note", "lease", what, NOTHING)
+
+
+def lease_state(lease: types.LeaseHeld) -> str:
+    who = f"{lease.holder} (pid {lease.pid} on {lease.host})"
+    if lease.state == "held":
+        return f"held by {who} for {lease.expires_in:.0f} s more"
+    return f"expired, held last by {who}" if lease.state == "expired" else f"dead: {who} is gone"
+
+
+def of_leftovers(leftovers: Sequence[str]) -> Iterator[Finding]:
+    if leftovers:
+        more = f", and {len(leftovers) - 1:,} more" if len(leftovers) > 1 else ""
+        what = f"A process died while it wrote {leftovers[0]}{more}. Nothing reads that."
+        yield Finding("note", "leftover", what, "Run `holdfast doctor --fix`: it removes what dead processes left.")
+
+
+def of_visitors(found: Sequence[visitors.Visitor] | None) -> Iterator[Finding]:
+    for each in found or ():
+        if each.stale:
+            what = f"Process {each.pid} ({each.command}) has a file open that was at this path before."
+            yield Finding("note", "process", what, "End it and start it again; what it reads is not this store.")
+
+
+def of_removals(removed_at: float | None) -> Iterator[Finding]:
+    if removed_at is not None:
+        what = f"Text was removed {text.when(removed_at)} that may still be found in the files."
+        yield Finding("note", "scrub", what, "Run `holdfast doctor --fix`: it clears the files of what was removed.")
+
+
+def of_claim(claimed_at: str | None) -> Iterator[Finding]:
+    """A scheduled backup that was begun and not finished."""
+    try:
+        since = time.time() - float(claimed_at or "")
+    except ValueError:
+        return
+    if since > backup.CLAIM_LASTS:
+        what = f"A scheduled backup was begun {text.when(float(claimed_at or ''))} and never finished."
+        yield Finding("note", "backup", what, "Nothing: the next one that is due goes ahead.")
+
+
+# --- files ---------------------------------------------------------------------------------------------
+
+
+def modes(target: str) -> dict[str, os.stat_result]:
+    """The files of a store that exist, without opening any."""
+    found = {}
+    for suffix in FILES:
+        try:
+            found[target + suffix] = os.stat(target + suffix)
+        except (OSError, ValueError):
+            continue
+    return {path: entry for path, entry in found.items() if stat.S_ISREG(entry.st_mode)}
+
+
+def of_files(target: str, before: dict[str, os.stat_result]) -> Iterator[Finding]:
+    if os.name != "posix":
+        return
+    now = modes(target)
+    for path, was in before.items():
+        entry = now.get(path, was)
+        if entry.st_mode & 0o077:
+            what = f"Others may use {path} (mode {stat.S_IMODE(entry.st_mode):04o})."
+            yield Finding("problem", "mode", what, f"chmod 600 {shlex.quote(path)}")
+        elif was.st_mode & 0o077:
+            what = f"Others could use {path} (mode {stat.S_IMODE(was.st_mode):04o}); opening it has closed it to them."
+            yield Finding("note", "mode", what, "Nothing, unless somebody has read it meanwhile.")
+        if entry.st_uid != os.geteuid():
+            what = f"{path} belongs to another user (uid {entry.st_uid})."
+            yield Finding("note", "owner", what, "Run Holdfast as that user, and as no other.")
+
+
+def of_wal(facts: dict[str, Any]) -> Iterator[Finding]:
+    wal = (facts.get("files") or {}).get("-wal")
+    if wal and wal["bytes"] > LARGE_WAL:
+        size = text.size(wal["bytes"])
+        what = f"The write-ahead log has grown to {size}: some process has been reading for very long."
+        yield Finding("note", "wal", what, "End that process (see `used by`); the log shrinks with the next writes.")
+
+
+def of_search(search: dict[str, Any]) -> Iterator[Finding]:
+    if search["complaints"]:
+        what = f"The search index is damaged ({search['complaints'][0]})."
+        advice = "Run `holdfast doctor --fix`, or just search: it is made again by itself."
+        yield Finding("problem", "search", what, advice)

@@ -1,0 +1,101 @@
+"""One message and its answer: as text while it comes, as one JSON object, or as one JSON event a line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+
+from holdfast import events
+from holdfast.app import running
+from holdfast.cli import chatting, console, leaving, shapes
+from holdfast.terminal import asking, show, text
+
+
+def run(out: console.Console, start: chatting.Start, message: str, form: str) -> int:
+    """Ask once. 0 when it was answered, 1 when not, 130 when it was interrupted."""
+    return leaving.run(_ask(out, start, message, form))
+
+
+async def _ask(out: console.Console, start: chatting.Start, message: str, form: str) -> int:
+    async with running.started(out.settings, database=start.database, model=start.model, source="cli") as app:
+        if app.notice:
+            out.note(app.notice)
+        asked = asking.Asking(app.runtime, start.conversation_id, _showing(out, form))
+        with suppress(NotImplementedError):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, asked.stop)
+        result = await asked.ask(message)
+    if result is None:
+        return 1
+    if form == "json":
+        out.json(shapes.turn(result))
+    if result.error:
+        out.note("Interrupted." if result.interrupted else f"holdfast: {result.error}")
+    return 130 if result.interrupted else 0 if result.completed else 1
+
+
+def _showing(out: console.Console, form: str) -> Callable[[events.AnyEvent], None]:
+    if form == "text":
+        return _Text(out).show
+    return _Lines(out).show if form == "stream-json" else _notes(out)
+
+
+def _notes(out: console.Console) -> Callable[[events.AnyEvent], None]:
+    def show_it(event: events.AnyEvent) -> None:
+        if isinstance(event, events.Notice):
+            out.note(event.text)
+
+    return show_it
+
+
+class _Lines:
+    """Every event, one line each, as soon as it comes."""
+
+    def __init__(self, out: console.Console) -> None:
+        self._out = out
+
+    def show(self, event: events.AnyEvent) -> None:
+        # All ASCII, as all JSON of this program: safe on every terminal.
+        self._out.print(json.dumps(shapes.event(event)).replace("\x7f", "\\u007f"))
+        self._out.out.flush()
+
+
+class _Text:
+    """The reply on standard output as it comes; what is done meanwhile, and what goes wrong, on standard error."""
+
+    def __init__(self, out: console.Console) -> None:
+        self._out = out
+        self._page = show.Page(show.PLAIN, lambda: out.width or 200)
+        self._open = self._said = False
+
+    def show(self, event: events.AnyEvent) -> None:
+        match event:
+            case events.TextDelta(words):
+                self._write(words)
+            case events.TurnFinished(result):
+                if result.completed and not self._said:
+                    self._write(result.final_response)
+                self._end_line()
+            case events.ReasoningDelta() | events.Titled():
+                pass  # Nobody asked for them, and a script would have to tell them from the rest.
+            case _:
+                line = "".join(piece.text for piece in self._page.draw(event)).strip()
+                if line:
+                    self._end_line()
+                    self._out.note(line)
+
+    def _write(self, words: str) -> None:
+        if not words:
+            return
+        # A file or a pipe gets what was said, to the letter; a terminal only what is safe to show there.
+        self._out.out.write(text.flowing(words) if self._out.tty else words)
+        self._out.out.flush()
+        self._open, self._said = not words.endswith("\n"), True
+
+    def _end_line(self) -> None:
+        if self._open:
+            self._out.print()
+            self._out.out.flush()
+            self._open = False

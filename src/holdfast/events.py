@@ -1,0 +1,204 @@
+"""What a run emits, and what a front end may ask: two closed unions.
+
+Every front end renders these events and sends these commands; none has another way in.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from holdfast import types
+
+Level = Literal["info", "warning", "error"]
+
+Exit = Literal[
+    "completed",
+    "interrupted",
+    "steps",
+    "cost",
+    "overflow",
+    "model",
+    "cut",
+    "lease_lost",
+    "busy",
+    "store",
+    "failed",
+]
+"""Why a turn ended: it was answered; somebody stopped it; a limit of steps or cost; the context is too large;
+the model could not answer; its answer broke off; the lease was lost; another turn runs; the store failed;
+something else did."""
+
+
+class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a turn; always complete, whatever the exit."""
+
+    final_response: str
+    """What was answered; of a turn that failed, what was said until then."""
+    messages: tuple[types.Message, ...]
+    """What the turn wrote to the log, in order, the user's message first."""
+    api_calls: int
+    completed: bool
+    """Whether it was answered to the end."""
+    failed: bool
+    partial: bool
+    """Whether the answer broke off: some of it is there."""
+    interrupted: bool
+    error: str | None
+    """One sentence for people, when it was not completed."""
+    exit_reason: Exit
+    usage: types.Usage
+    session_id: str
+    conversation_id: str
+
+
+# --- what a run emits ----------------------------------------------------------------------------------
+
+
+class Event(msgspec.Struct, frozen=True, tag_field="type"):
+    """One of those below."""
+
+
+class TurnQueued(Event, frozen=True, tag="turn.queued"):
+    """The message waits: another turn of this conversation is running."""
+
+    holder: str
+
+
+class TurnStarted(Event, frozen=True, tag="turn.start"):
+    """The user's message is stored, and the turn begins."""
+
+    conversation_id: str
+    session_id: str
+    text: str
+    seq: int
+
+
+class TextDelta(Event, frozen=True, tag="text.delta"):
+    """A piece of the reply."""
+
+    text: str
+
+
+class ReasoningDelta(Event, frozen=True, tag="reasoning.delta"):
+    """A piece of what the model thinks."""
+
+    text: str
+
+
+class MessageStored(Event, frozen=True, tag="message.stored"):
+    """A message of the turn is in the log."""
+
+    seq: int
+    uid: str
+    role: types.Role
+
+
+class ToolStarted(Event, frozen=True, tag="tool.start"):
+    """A tool was called."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+class ToolFinished(Event, frozen=True, tag="tool.complete"):
+    """A tool's result, or why there is none; the whole of it is in the log."""
+
+    call_id: str
+    name: str
+    ok: bool
+    preview: str
+
+
+class Notice(Event, frozen=True, tag="notice"):
+    """Something people should know, in one sentence."""
+
+    text: str
+    level: Level = "info"
+
+
+class Titled(Event, frozen=True, tag="titled"):
+    """The conversation has this title now."""
+
+    title: str | None
+
+
+class Answer(Event, frozen=True, tag="answer"):
+    """What a command has to say; plain text of one or more lines."""
+
+    text: str
+
+
+class Moved(Event, frozen=True, tag="moved"):
+    """Whoever asked goes on in this conversation; `new` when it begins with the next message."""
+
+    conversation_id: str
+    new: bool = False
+
+
+class Quit(Event, frozen=True, tag="quit"):
+    """Whoever asked wants to leave."""
+
+
+class TurnFinished(Event, frozen=True, tag="turn.complete"):
+    """The turn is over."""
+
+    result: TurnResult
+
+
+AnyEvent = (
+    TurnQueued
+    | TurnStarted
+    | TextDelta
+    | ReasoningDelta
+    | MessageStored
+    | ToolStarted
+    | ToolFinished
+    | Notice
+    | Titled
+    | Answer
+    | Moved
+    | Quit
+    | TurnFinished
+)
+
+
+class Emitted(msgspec.Struct, frozen=True):
+    """An event with its place: number 1, 2, 3 … among those of a conversation that this process emitted."""
+
+    conversation_id: str
+    number: int
+    event: AnyEvent
+
+
+# --- what a front end may ask --------------------------------------------------------------------------
+
+
+class Submit(msgspec.Struct, frozen=True, tag_field="type", tag="submit"):
+    """A message to the agent. The uid makes asking again harmless; one is minted when none is given."""
+
+    text: str
+    uid: str | None = None
+    content: types.Content | None = None
+    """The message with its parts, where it has more than text."""
+
+
+class Interrupt(msgspec.Struct, frozen=True, tag_field="type", tag="interrupt"):
+    """Stop the running turn; what was said stays."""
+
+
+class Steer(msgspec.Struct, frozen=True, tag_field="type", tag="steer"):
+    """Tell the running turn something before its next step; without one, it is a message like any other."""
+
+    text: str
+
+
+class Command(msgspec.Struct, frozen=True, tag_field="type", tag="command"):
+    """A line that begins with a slash, from someone allowed to send it."""
+
+    line: str
+
+
+AnyCommand = Submit | Interrupt | Steer | Command

@@ -1,0 +1,78 @@
+"""Deltas in, a reply out. Pure: the same deltas always gather to the same reply."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from holdfast import parts, types
+from holdfast.model import port
+
+
+class Gathering:
+    """A reply that is being said. At any moment `reply` is what was said so far."""
+
+    def __init__(self, model: str = "", provider: str = "") -> None:
+        self.model = model
+        self.finish: port.Finish | None = None
+        self.usage = types.Usage()
+        self._provider = provider or model.partition("/")[0]
+        self._parts: list[parts.Part] = []
+        self._calls: dict[int, types.ToolCall] = {}
+        self._said: list[str] = []
+        self._thought: list[str] = []
+
+    def add(self, delta: port.Delta) -> None:
+        match delta:
+            case port.Said(text):
+                self._close_thought()
+                self._said.append(text)
+            case port.Thought():
+                self._close_said()
+                self._think(delta)
+            case port.Called():
+                self._call(delta)
+            case port.Counted(usage):
+                self.usage = usage
+            case port.Finished(reason):
+                self.finish = reason
+            case port.Switched(model):
+                self.model, self._provider = model, model.partition("/")[0]
+            case port.Waiting():
+                pass
+            case _:
+                assert_never(delta)
+
+    def reply(self) -> port.Reply:
+        """What was said so far; without a Finished, it was cut, and half a call is no call."""
+        self._close_thought()
+        self._close_said()
+        calls = tuple(self._calls[index] for index in sorted(self._calls))
+        whole = self.finish is not None
+        return port.Reply(tuple(self._parts), calls if whole else (), self.finish or "cut", self.usage, self.model)
+
+    def _think(self, delta: port.Thought) -> None:
+        if delta.text:
+            self._thought.append(delta.text)
+        if delta.signature or delta.hidden:
+            self._close_thought(delta.signature, delta.hidden)
+
+    def _call(self, delta: port.Called) -> None:
+        known = self._calls.get(delta.index, types.ToolCall("", "", ""))
+        arguments = known.arguments if isinstance(known.arguments, str) else ""
+        self._calls[delta.index] = types.ToolCall(
+            delta.id or known.id,
+            delta.name or known.name,
+            arguments + delta.arguments,
+            {**known.extra, **delta.extra} if delta.extra else known.extra,
+        )
+
+    def _close_said(self) -> None:
+        if self._said:
+            self._parts.append(parts.Text("".join(self._said)))
+            self._said.clear()
+
+    def _close_thought(self, signature: str = "", hidden: str = "") -> None:
+        if self._thought or signature or hidden:
+            thought = parts.Reasoning("".join(self._thought), signature, hidden, self._provider)
+            self._parts.append(thought)
+            self._thought.clear()

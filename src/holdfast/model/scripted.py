@@ -1,0 +1,82 @@
+"""A model that plays given replies: for tests of agents, here and in programs built on Holdfast."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+
+import msgspec
+
+from holdfast import errors, parts, types
+from holdfast.model import port
+
+Line = str | port.Reply | BaseException | Sequence[port.Delta | BaseException]
+"""A reply: its text; the whole of it; an error to raise; or its deltas one by one, an error among them breaks off."""
+
+
+class ScriptedModel:
+    """Answers the first call with the first line, the second with the second, and so on.
+
+    A line may also be a function of the request that gives one. When the script has ended, `RequestRefused`.
+    `requests` has what it was asked.
+    """
+
+    def __init__(
+        self,
+        script: Iterable[Line | Callable[[port.Request], Line]] = (),
+        *,
+        name: str = "scripted/model",
+        window: int = 200_000,
+    ) -> None:
+        self.requests: list[port.Request] = []
+        self.closed = False
+        self._script = iter(script)
+        self._name = name
+        self._window = window
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def window(self) -> int:
+        return self._window
+
+    async def close(self) -> None:
+        self.closed = True
+
+    async def stream(self, request: port.Request) -> AsyncGenerator[port.Delta, None]:
+        self.requests.append(request)
+        try:
+            line = next(self._script)
+        except StopIteration:
+            raise errors.RequestRefused(
+                f"The script has no reply to call {len(self.requests)}.", model=self._name
+            ) from None
+        for delta in _deltas(line(request) if callable(line) else line):
+            if isinstance(delta, BaseException):
+                raise delta
+            yield delta
+
+
+def _deltas(line: Line) -> Sequence[port.Delta | BaseException]:
+    if isinstance(line, str):
+        line = port.Reply((parts.Text(line),), usage=types.Usage(input=1, output=1))
+    if isinstance(line, BaseException):
+        return [line]
+    return _of_reply(line) if isinstance(line, port.Reply) else line
+
+
+def _of_reply(reply: port.Reply) -> list[port.Delta]:
+    deltas: list[port.Delta] = []
+    for part in reply.parts:
+        if isinstance(part, parts.Text):
+            deltas.append(port.Said(part.text))
+        elif isinstance(part, parts.Reasoning):
+            deltas.append(port.Thought(part.text, part.signature, part.hidden))
+    for index, call in enumerate(reply.calls):
+        arguments = call.arguments
+        if not isinstance(arguments, str):
+            arguments = msgspec.json.encode(arguments).decode()
+        deltas.append(port.Called(index, call.id, call.name, arguments))
+    finish: port.Finish = "calls" if reply.calls and reply.finish == "stop" else reply.finish
+    return [*deltas, port.Counted(reply.usage), port.Finished(finish)]

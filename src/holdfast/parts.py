@@ -1,0 +1,90 @@
+"""What a message is made of, as values: text, images, reasoning. Calls and results are messages' own fields.
+
+A message stores its content as text or as a list of JSON objects. Here those become values a model adapter
+can match on. What this version does not know is skipped by readers and kept by the store.
+
+Two kinds of object are only ever text to a model: a `note`, which people are not shown (what day it is),
+and a `cut`, which says that and why a reply ended where it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast import types
+
+
+class Text(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
+    """Something said."""
+
+    text: str
+
+
+class Image(msgspec.Struct, frozen=True, tag_field="type", tag="image", omit_defaults=True):
+    """A picture: its bytes in base64, or the address or the attachment where they are."""
+
+    media_type: str = "image/png"
+    data: str = ""
+    url: str = ""
+    blob: str = ""
+
+
+class Reasoning(msgspec.Struct, frozen=True, tag_field="type", tag="reasoning", omit_defaults=True):
+    """What a model thought before it spoke. `signature` and `hidden` are its provider's, and go back to it only."""
+
+    text: str = ""
+    signature: str = ""
+    hidden: str = ""
+    provider: str = ""
+
+
+Part = Text | Image | Reasoning
+
+_KINDS: dict[Any, type[Part]] = {"text": Text, "image": Image, "reasoning": Reasoning}
+_TEXTS = ("note", "cut")
+
+
+def note(text: str) -> dict[str, Any]:
+    """Something the model is told with a message, and people are not shown."""
+    return {"type": "note", "text": text}
+
+
+def cut(why: str) -> dict[str, Any]:
+    """The mark at the end of a reply that was not finished."""
+    return {"type": "cut", "text": f"\n[{why}]"}
+
+
+def read(content: types.Content) -> tuple[Part, ...]:
+    """The parts of a content that this version knows, as a model is to see them."""
+    if isinstance(content, str):
+        return (Text(content),) if content else ()
+    return tuple(part for part in map(_part, content) if part is not None)
+
+
+def text(content: types.Content) -> str:
+    """What is said in a content, without notes and what was thought."""
+    if isinstance(content, str):
+        return content
+    said = [part for part in content if part.get("type") != "note"]
+    return "".join(part.text for part in read(said) if isinstance(part, Text))
+
+
+def written(parts: Sequence[Part]) -> types.Content:
+    """Parts as a message stores them: plain text, where it is only that."""
+    if all(isinstance(part, Text) for part in parts):
+        return "".join(part.text for part in parts if isinstance(part, Text))
+    return [msgspec.to_builtins(part) for part in parts]
+
+
+def _part(given: dict[str, Any]) -> Part | None:
+    kind = given.get("type")
+    if kind in _TEXTS:
+        kind, given = "text", {"type": "text", "text": given.get("text")}
+    known = _KINDS.get(kind) if isinstance(kind, str) else None
+    try:
+        return msgspec.convert(given, known) if known else None
+    except msgspec.ValidationError:
+        return None

@@ -1,0 +1,66 @@
+"""One message to a conversation, and the events of its turn; it can be stopped at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from holdfast import events
+from holdfast.agent import runtime
+
+Show = Callable[[events.AnyEvent], None]
+
+
+class Asking:
+    """A message on its way. `ask` is called once."""
+
+    def __init__(self, door: runtime.Runtime, conversation_id: str, show: Show) -> None:
+        self._door, self._conversation_id, self._show = door, conversation_id, show
+        self._begun = self._unwanted = False
+        self._stops = set[asyncio.Task[None]]()
+
+    async def ask(self, words: str) -> events.TurnResult | None:
+        """What became of the turn; None when it failed in a way that a notice has told.
+
+        What `show` raises stops the turn, and is raised when the turn has ended.
+        """
+        with self._door.listen(self._conversation_id) as heard:
+            showing = asyncio.create_task(self._listen(heard))
+            answered = self._door.submit(self._conversation_id, events.Submit(words))
+            try:
+                both: list[asyncio.Future[Any]] = [answered, showing]
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                if not answered.done():
+                    self.stop()
+                    await asyncio.wait([answered])
+            finally:
+                heard.put(None)
+                await showing
+        return None if answered.cancelled() or answered.exception() else answered.result()
+
+    def stop(self) -> None:
+        """Stop the turn; one that is only about to begin, as soon as it has begun."""
+        if not self._begun:
+            self._unwanted = True
+            return
+        stopping = asyncio.create_task(self._door.send(self._conversation_id, events.Interrupt()))
+        self._stops.add(stopping)
+        stopping.add_done_callback(self._stops.discard)
+
+    async def _listen(self, heard: runtime.Listening) -> None:
+        async for emitted in heard:
+            self._begun = True
+            if self._unwanted:
+                self._unwanted = False
+                self.stop()
+            self._show(emitted.event)
+
+
+async def command(door: runtime.Runtime, conversation_id: str, line: str, show: Show) -> None:
+    """A line that begins with a slash: what it has to say has been shown when this returns."""
+    with door.listen(conversation_id) as heard:
+        await door.send(conversation_id, events.Command(line))
+        heard.put(None)
+        async for emitted in heard:
+            show(emitted.event)

@@ -1,0 +1,149 @@
+"""The chat in plain scrollback: a line is typed, the answer streams, and the next line can be typed.
+
+While an answer streams nothing can be edited; what is typed meanwhile waits for the next prompt. A front end
+like any other: it sends commands to the runtime and renders events, and knows one conversation at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TextIO
+
+import msgspec
+
+from holdfast import errors, events
+from holdfast.agent import runtime
+from holdfast.terminal import asking, keys, prompt, recap, show
+
+ONCE_MORE = "Ctrl-C once more leaves, as Ctrl-D does."
+
+
+class Paper(Protocol):
+    """What the chat writes on."""
+
+    @property
+    def out(self) -> TextIO: ...
+    @property
+    def colour(self) -> bool: ...
+    def style(self, line: str, *names: str) -> str: ...
+
+
+class Opening(msgspec.Struct, frozen=True):
+    """How a chat begins."""
+
+    conversation_id: str
+    """The conversation; one that nobody knows yet begins with the first message."""
+    program: str
+    """The program's name and version."""
+    model: str
+    history: str
+    """The file of what was typed before."""
+    notice: str | None = None
+
+
+class Chat:
+    """One person at one terminal."""
+
+    def __init__(self, door: runtime.Runtime, paper: Paper, opening: Opening, marks: show.Marks | None = None) -> None:
+        self._door, self._paper, self._opening = door, paper, opening
+        self._here = opening.conversation_id
+        self._session = prompt.session(opening.history, colour=paper.colour)
+        self._page = show.Page(marks, lambda: self._session.output.get_size().columns)
+        self._moved: events.Moved | None = None
+        self._left = False
+        self._stops = 0
+
+    async def run(self) -> None:
+        """Talk until the person leaves."""
+        try:
+            await self._open()
+            while not self._left and (line := await self._typed()) is not None:
+                await self._carry_out(line)
+        finally:
+            self._write(self._page.break_off())
+
+    # --- arriving ------------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        opening, dot = self._opening, self._page.marks.dot
+        self._write(self._page.prose(f"{opening.program} {dot} {opening.model} {dot} /help lists the commands", "bold"))
+        if opening.notice:
+            self._write(self._page.prose(opening.notice, "yellow"))
+        await self._arrive()
+
+    async def _arrive(self) -> None:
+        """Say which conversation this is, and how it stood."""
+        try:
+            found = await self._door.db.conversation(self._here)
+        except errors.ConversationDeleted as error:
+            self._write([*self._page.prose(str(error), "red"), *self._page.lines("")])
+            return
+        except errors.NoSuchSession:
+            self._write([*self._page.prose("A new conversation: it begins with your first message.", "dim")])
+            self._write(self._page.lines(""))
+            return
+        messages = await self._door.db.transcript(self._here, max(0, found.last_seq - recap.STRETCH))
+        many = "1 message" if found.last_seq == 1 else f"{found.last_seq:,} messages"
+        self._write(self._page.prose(f"{found.title or found.id} {self._page.marks.dot} {many}", "dim"))
+        self._write([*self._page.lines(""), *recap.drawn(messages, self._page)])
+
+    # --- typing --------------------------------------------------------------------------------------
+
+    async def _typed(self) -> str | None:
+        """The next line; None when there will be none."""
+        warned = False
+        while True:
+            try:
+                line = (await self._session.prompt_async()).strip()
+            except EOFError:
+                return None
+            except KeyboardInterrupt:
+                typed = bool(self._session.default_buffer.text)
+                if warned and not typed:
+                    return None
+                warned = not typed
+                self._write(self._page.prose(ONCE_MORE, "dim") if warned else [])
+                continue
+            if line:
+                return line.encode("utf-8", "replace").decode()  # A keyboard may send what is no text.
+
+    async def _carry_out(self, line: str) -> None:
+        if line.startswith("/") and not line.startswith("//"):
+            await asking.command(self._door, self._here, line, self._show)
+            if line == "/help":
+                self._write(
+                    [show.Piece("\n"), *(piece for each in prompt.KEYS for piece in self._page.prose(each, "dim"))]
+                )
+        else:
+            await self._turn(line[1:] if line.startswith("//") else line)
+        self._write([*self._page.break_off(), show.Piece("\n")])
+        if self._moved is not None:
+            self._here, self._moved = self._moved.conversation_id, None
+            await self._arrive()
+
+    async def _turn(self, words: str) -> None:
+        asked, self._stops = asking.Asking(self._door, self._here, self._show), 0
+
+        def stop() -> None:
+            # Whoever asks again while it is being stopped wants to leave.
+            self._stops += 1
+            self._left = self._stops > 1
+            asked.stop()
+
+        with keys.watched(self._session.input, stop):
+            await asked.ask(words)
+
+    # --- showing -------------------------------------------------------------------------------------
+
+    def _show(self, event: events.AnyEvent) -> None:
+        self._write(self._page.draw(event))
+        if isinstance(event, events.Moved):
+            self._moved = event
+        elif isinstance(event, events.Quit):
+            self._left = True
+
+    def _write(self, pieces: Sequence[show.Piece]) -> None:
+        for words, style in pieces:
+            self._paper.out.write(self._paper.style(words, style) if style and words else words)
+        if pieces:
+            self._paper.out.flush()

@@ -1,0 +1,45 @@
+"""Where a conversation stands, for somebody who comes back to it: its last exchanges, shortened. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast import errors, parts, types
+from holdfast.terminal import show, text
+
+EXCHANGES = 3
+STRETCH = 60
+LINES = 6
+PROMPT = "> "
+
+
+def drawn(messages: Sequence[types.Message], page: show.Page) -> list[show.Piece]:
+    """The last exchanges among these messages: what was asked and what was answered, without the work between."""
+    said = [(each.role, words) for each in messages if (words := _words(each))]
+    asked = [place for place, (role, _) in enumerate(said) if role == "user"]
+    begin = asked[-EXCHANGES] if len(asked) >= EXCHANGES else 0
+    pieces: list[show.Piece] = []
+    for role, words in said[begin:]:
+        pieces += page.lines(_shortened(words, role, page), "bold" if role == "user" else "")
+        pieces += [show.Piece("\n")] if role == "assistant" else []
+    return [*pieces, show.Piece("\n")] if said and said[-1][0] == "user" else pieces
+
+
+def _words(message: types.Message) -> str:
+    """What people said to each other in a message; calls, results and damaged messages are not that."""
+    if message.role not in ("user", "assistant") or message.redacted:
+        return ""
+    try:
+        return parts.text(message.content).strip()
+    except errors.StoreCorrupt:
+        return ""
+
+
+def _shortened(words: str, role: str, page: show.Page) -> str:
+    """As many rows of the terminal as a message may take here."""
+    before = PROMPT if role == "user" else ""
+    room = max(page.width() - len(before), 1)
+    rows = [row for line in text.safe_lines(words) for row in text.wrapped(line, room)]
+    if len(rows) > LINES:
+        rows = [*rows[: LINES - 1], page.marks.more]
+    return "\n".join((before if number == 0 else " " * len(before)) + row for number, row in enumerate(rows))

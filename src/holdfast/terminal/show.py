@@ -1,0 +1,132 @@
+"""Events as pieces of styled text. Pure: an event in, pieces out; nothing is written here.
+
+The text of a reply flows as it comes, exactly as it was said. Everything else stands on lines of its own, so
+that a glance tells what the model said from what was done and what went wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, assert_never
+
+from holdfast import events
+from holdfast.terminal import text
+
+LEVELS: dict[events.Level, str] = {"info": "dim", "warning": "yellow", "error": "red"}
+
+
+class Marks(NamedTuple):
+    """What lines begin and end with."""
+
+    call: str = "→"
+    done: str = "✓"
+    failed: str = "✗"
+    dot: str = "·"
+    more: str = "…"
+
+
+PLAIN = Marks("->", "ok:", "failed:", "-", "...")
+
+
+class Piece(NamedTuple):
+    """Text, and how it is to look; safe to write as it is."""
+
+    text: str
+    style: str = ""
+
+
+class Page:
+    """What was drawn so far, as far as the next piece depends on it."""
+
+    def __init__(self, marks: Marks | None = None, width: Callable[[], int] = lambda: 80) -> None:
+        self.marks = marks or Marks()
+        self.width = width
+        self._fresh = True
+        self._flowing: str | None = None
+        self._said = False
+
+    def draw(self, event: events.AnyEvent) -> list[Piece]:
+        """What an event looks like, after all that was drawn before."""
+        match event:
+            case events.TextDelta(words):
+                self._said = self._said or bool(words.strip())
+                return self._flow(words, "")
+            case events.ReasoningDelta(words):
+                return self._flow(words, "dim")
+            case events.ToolStarted() | events.ToolFinished():
+                return self._tool(event)
+            case events.Answer(words):
+                return self.lines(words)
+            case events.TurnFinished(result):
+                return self._ended(result)
+            case events.TurnStarted():
+                self._said = False
+                return []
+            case events.MessageStored() | events.Moved() | events.Quit():
+                return []
+            case _:
+                return self._told(event)
+
+    def lines(self, words: str, style: str = "") -> list[Piece]:
+        """Text on lines of its own."""
+        shown = "\n".join(text.safe_lines(words))
+        return [*self.break_off(), Piece(shown, style), Piece("\n")]
+
+    def prose(self, words: str, style: str = "") -> list[Piece]:
+        """A sentence on lines of its own, broken between words."""
+        return self.lines("\n".join(text.wrapped(text.safe(words), max(self.width(), 1))), style)
+
+    def break_off(self) -> list[Piece]:
+        """End the line that is being written, if there is one."""
+        pieces = [] if self._fresh else [Piece("\n")]
+        self._fresh, self._flowing = True, None
+        return pieces
+
+    def _told(self, event: events.TurnQueued | events.Notice | events.Titled) -> list[Piece]:
+        match event:
+            case events.Notice(words, level):
+                return self.prose(words, LEVELS[level])
+            case events.TurnQueued(holder):
+                return self.prose(f"Waiting: a turn of this conversation is running elsewhere ({holder}).", "yellow")
+            case events.Titled(title):
+                return self.prose(f"Title: {title}" if title else "It has no title any more.", "dim")
+            case _:
+                assert_never(event)
+
+    def _flow(self, words: str, style: str) -> list[Piece]:
+        broken = self.break_off() if self._flowing not in (None, style) else []
+        shown = text.flowing(words)
+        if self._fresh and self._flowing is None:
+            shown = shown.lstrip("\n")  # Some models begin with empty lines.
+        if not shown:
+            return broken
+        self._flowing, self._fresh = style, shown.endswith("\n")
+        return [*broken, Piece(shown, style)]
+
+    def _tool(self, event: events.ToolStarted | events.ToolFinished) -> list[Piece]:
+        match event:
+            case events.ToolStarted(_, name, arguments):
+                return self._one_line(f"{self.marks.call} {name} {'' if arguments == '{}' else arguments}", "dim")
+            case events.ToolFinished(_, name, ok, preview):
+                first = next((line for line in preview.splitlines() if line.strip()), "")
+                mark = self.marks.done if ok else self.marks.failed
+                return self._one_line(f"{mark} {name}  {first}", "dim" if ok else "yellow")
+            case _:
+                assert_never(event)
+
+    def _one_line(self, words: str, style: str) -> list[Piece]:
+        return self.lines(text.clipped(text.safe(words).rstrip(), max(self.width() - 1, 1), self.marks.more), style)
+
+    def _ended(self, result: events.TurnResult) -> list[Piece]:
+        said, self._said = self._said, False
+        if result.interrupted:
+            stays = "What was said stays." if result.messages else "The message was not sent."
+            return self.prose(f"Interrupted. {stays}", "yellow")
+        if not result.completed:
+            style = "red" if result.failed else "yellow"
+            return self.prose(result.error or "The turn was not completed.", style)
+        if not said:
+            # It was answered before this page was there to see it, or there was nothing to say.
+            return self.lines(result.final_response) if result.final_response else self.prose("(No words.)", "dim")
+        short = self.prose("The answer reached the longest one the model may give.", "yellow") if result.partial else []
+        return [*self.break_off(), *short]

@@ -1,0 +1,127 @@
+"""The chat as a person meets it: installed, in a real terminal, with no key."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.conftest import PATIENCE, Installed
+from tests.cli import provider
+
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+
+
+class Terminal:
+    """A tmux server of our own, with one window."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+
+    def tmux(self, *command: str | Path, env: dict[str, str] | None = None) -> str:
+        done = subprocess.run(
+            ["tmux", "-u", "-f", "/dev/null", "-S", self._socket, *command],
+            env=env,
+            capture_output=True,
+            encoding="utf-8",
+            check=True,
+        )
+        return done.stdout
+
+    def type(self, line: str, *keys: str) -> None:
+        self.tmux("send-keys", "-l", line)
+        self.tmux("send-keys", *(keys or ("Enter",)))
+
+    def wait_for(self, *texts: str, last: str = "") -> str:
+        """The screen once it shows these, and ends with this line."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            screen = self.tmux("capture-pane", "-p").rstrip()
+            ends = not last or screen.splitlines()[-1:] == [last]
+            if ends and all(text in screen for text in texts):
+                return screen
+            assert time.monotonic() < deadline, screen
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
+    terminal = Terminal(tmp_path_factory.mktemp("tmux") / "socket")
+    yield terminal
+    terminal.tmux("kill-server")
+
+
+def opened(terminal: Terminal, installed: Installed, home: Path, columns: int = 80, rows: int = 24, **env: str) -> None:
+    given = installed.environment(home, TERM="screen", PS1="$ ", SHELL="/bin/sh", **env)
+    terminal.tmux("new-session", "-d", "-x", str(columns), "-y", str(rows), "-c", home, "sh", env=given)
+    terminal.wait_for(last="$")
+
+
+def test_a_conversation_with_no_key_is_remembered(terminal: Terminal, installed: Installed, tmp_path: Path) -> None:
+    opened(terminal, installed, tmp_path, HOLDFAST_MODEL="offline")
+    terminal.type("holdfast")
+    terminal.wait_for("Holdfast", "holdfast/offline", "A new conversation", last=">")
+    terminal.type("My train leaves at 9:40.")
+    terminal.wait_for("Title: My train leaves at 9:40", last=">")
+    terminal.tmux("send-keys", "C-d")
+    terminal.wait_for(last="$")
+    terminal.type("clear; holdfast --continue")
+    terminal.wait_for("My train leaves at 9:40 · 2 messages", "> My train leaves at 9:40.", last=">")
+    terminal.type("When does my train leave?")
+    screen = terminal.wait_for("“My train leaves at 9:40.”", last=">")
+    assert "Traceback" not in screen
+    terminal.type("/quit")
+    terminal.wait_for(last="$")
+    terminal.type("holdfast doctor; echo left with $?")
+    terminal.wait_for("left with 0")
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (32, 12)])
+def test_typing_during_an_answer_does_not_disturb_it(
+    terminal: Terminal, installed: Installed, tmp_path: Path, columns: int, rows: int
+) -> None:
+    hung = provider.said_and_hung("Once upon a time", " there was")
+    with provider.playing(hung, provider.said("The end.")) as played:
+        opened(terminal, installed, tmp_path, columns, rows, **played.env)
+        terminal.type("clear; holdfast")
+        terminal.wait_for("A new conversation", last=">")
+        terminal.type("tell me")
+        terminal.wait_for("there was")
+        terminal.type("not to be seen", "C-c")
+        screen = terminal.wait_for("Interrupted.", last=">")
+        assert "not to be seen" not in screen
+        terminal.type("go on")
+        screen = terminal.wait_for("> go on\nThe end.", last=">")
+        assert "> tell me\nOnce upon a time there was\nInterrupted." in screen
+        terminal.tmux("send-keys", "C-d")
+        terminal.wait_for(last="$")
+
+
+def test_commands_are_offered_and_the_screen_is_as_before(
+    terminal: Terminal, installed: Installed, tmp_path: Path
+) -> None:
+    opened(terminal, installed, tmp_path, HOLDFAST_MODEL="offline")
+    terminal.type("clear; holdfast")
+    terminal.wait_for("A new conversation", last=">")
+    terminal.tmux("send-keys", "-l", "/st")
+    terminal.wait_for("/status", "/stop", "Stop the running turn")
+    terminal.tmux("send-keys", "-l", "atus")
+    terminal.tmux("send-keys", "Enter")
+    screen = terminal.wait_for("conversation  begins with your first message", last=">")
+    assert "Stop the running turn" not in screen
+    terminal.tmux("send-keys", "C-c")
+    terminal.wait_for("Ctrl-C once more leaves", last=">")
+    terminal.tmux("send-keys", "C-c")
+    terminal.wait_for(last="$")
+    terminal.type("echo left with $?")
+    terminal.wait_for("left with 0")
+
+
+def test_make_run_opens_the_chat() -> None:
+    root = Path(__file__).parent.parent.parent
+    shown = subprocess.run(["make", "--dry-run", "run"], cwd=root, capture_output=True, encoding="utf-8", check=True)
+    assert shown.stdout.rstrip().endswith("/holdfast")

@@ -1,0 +1,91 @@
+"""What the tests of agents share: a store in memory, a scripted model, and events that are kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from holdfast import AIAgent, AsyncSessionDB, SessionDB, events, types
+from holdfast.model import port
+from holdfast.tools import port as tools
+
+T = TypeVar("T")
+
+
+def run(story: Callable[[AsyncSessionDB], Awaitable[T]], target: str = ":memory:", **store: Any) -> T:
+    """Tell a story with a store; none of them may take for ever."""
+
+    async def told() -> T:
+        async with AsyncSessionDB(SessionDB(target, **store)) as db, asyncio.timeout(60):
+            value = await story(db)
+            assert (await db.fsck()).ok
+            return value
+
+    return asyncio.run(told())
+
+
+def agent(db: AsyncSessionDB, model: port.Model, **given: Any) -> AIAgent:
+    return AIAgent(db=db, model=model, skip_context_files=True, **given)
+
+
+def calls(*names: str, **arguments: str) -> port.Reply:
+    """A reply that calls these tools, with ids that are their names."""
+    made = tuple(types.ToolCall(name, name, arguments.get(name, "{}")) for name in names)
+    return port.Reply(calls=made, usage=types.Usage(10, 5))
+
+
+def tool(name: str, run: Callable[[dict[str, Any]], Awaitable[types.Content]], parallel: bool = True) -> tools.Tool:
+    return tools.Tool(types.ToolSpec(name, f"Does {name}.", {"type": "object", "properties": {}}), run, parallel)
+
+
+def says(name: str, text: str = "ok", parallel: bool = True) -> tools.Tool:
+    async def run(_: dict[str, Any]) -> types.Content:
+        return text
+
+    return tool(name, run, parallel)
+
+
+class Stuck:
+    """A model or tool that says so when it is reached, and then never ends."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.cancelled = False
+
+    async def __call__(self, *_: object) -> types.Content:
+        self.reached.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+        return ""
+
+
+class Trickle:
+    """A model that says some words and then hangs."""
+
+    name = "trickle/model"
+    window = 1000
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+        self.stuck = Stuck()
+
+    async def stream(self, request: port.Request):  # type: ignore[no-untyped-def]
+        for word in self.words:
+            yield port.Said(word)
+        await self.stuck()
+
+    async def close(self) -> None:
+        pass
+
+
+def shape(messages: Sequence[types.Message]) -> list[tuple[str, str]]:
+    """Roles, and what stands in them."""
+    return [(each.role, ",".join(call.id for call in each.tool_calls) or str(each.content)) for each in messages]
+
+
+def kinds(seen: Sequence[events.AnyEvent]) -> list[str]:
+    return [type(event).__name__ for event in seen]

@@ -1,0 +1,478 @@
+"""A turn: what it stores, what it returns, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncSessionDB, errors, events, parts, types
+from holdfast.agent import loop
+from holdfast.model import ScriptedModel, port
+from tests.agent import stage
+from tests.contract import steps
+
+
+def test_a_turn_is_stored_and_returned_whole() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        seen: list[events.AnyEvent] = []
+        agent = stage.agent(db, ScriptedModel(["Good day."]), session_id="talk")
+        result = await agent.run_conversation("Hello", emit=seen.append)
+        assert (result.final_response, result.completed, result.exit_reason) == ("Good day.", True, "completed")
+        assert (result.api_calls, result.error, result.failed, result.partial) == (1, None, False, False)
+        assert (result.session_id, result.conversation_id) == ("talk", "talk")
+        assert [each.role for each in result.messages] == ["user", "assistant"]
+        assert result.messages == tuple(await db.transcript("talk"))
+        assert stage.kinds(seen) == [
+            "MessageStored", "TurnStarted", "TextDelta", "MessageStored", "Titled", "TurnFinished",
+        ]  # fmt: skip
+
+    stage.run(story)
+
+
+def test_opening_an_agent_leaves_nothing_behind() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        agent = stage.agent(db, ScriptedModel([]))
+        await agent.close()
+        assert await db.list_sessions(every=True) == []
+
+    stage.run(story)
+
+
+def test_calls_run_side_by_side_and_results_are_given_in_the_order_of_the_calls() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        second_is_done = asyncio.Event()
+
+        async def first(_: dict[str, Any]) -> str:
+            await second_is_done.wait()
+            return "1"
+
+        async def second(_: dict[str, Any]) -> str:
+            second_is_done.set()
+            return "2"
+
+        model = ScriptedModel([stage.calls("first", "second"), "Both."])
+        tools = [stage.tool("first", first), stage.tool("second", second)]
+        agent = stage.agent(db, model, session_id="talk", tools=tools)
+        result = await agent.run_conversation("Do both")
+        assert result.completed
+        assert stage.shape(model.requests[1].messages)[2:] == [("tool", "1"), ("tool", "2")]
+        log = stage.shape(await db.transcript("talk"))
+        assert log[2:] == [("tool", "2"), ("tool", "1"), ("assistant", "Both.")]
+        assert list(await db.context("talk"))[:4] == list(model.requests[1].messages)
+        assert agent.view.loads == 1
+
+    stage.run(story)
+
+
+def test_what_is_not_safe_side_by_side_runs_alone_and_in_order() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        running: list[str] = []
+        most = 0
+
+        async def work(name: str) -> str:
+            nonlocal most
+            running.append(name)
+            most = max(most, len(running))
+            await asyncio.sleep(0)
+            running.remove(name)
+            return name
+
+        tools = [
+            stage.tool(name, lambda _, name=name: work(name), parallel=False)  # type: ignore[misc]
+            for name in ("a", "b", "c")
+        ]
+        model = ScriptedModel([stage.calls("a", "b", "c"), "Done."])
+        await stage.agent(db, model, session_id="talk", tools=tools).run_conversation("Go")
+        assert most == 1
+        assert [each.content for each in (await db.transcript("talk"))[2:5]] == ["a", "b", "c"]
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (types.ToolCall("x", "nothing", "{}"), "There is no tool"),
+        (types.ToolCall("x", "say", "{broken"), "not valid JSON"),
+        (types.ToolCall("x", "say", "[1]"), "not a JSON object"),
+        (types.ToolCall("x", "say", '{"other": 1}'), "Unknown"),
+        (types.ToolCall("x", "boom", "{}"), "the tool failed (ZeroDivisionError)"),
+        (types.ToolCall("x", "refuse", "{}"), "Not today."),
+    ],
+)
+def test_whatever_is_wrong_with_a_call_is_told_to_the_model(call: types.ToolCall, told: str) -> None:
+    async def boom(_: dict[str, Any]) -> str:
+        return str(1 // 0)
+
+    async def refuse(_: dict[str, Any]) -> str:
+        raise errors.ToolFailed("Not today.")
+
+    async def story(db: AsyncSessionDB) -> None:
+        model = ScriptedModel([port.Reply(calls=(call,)), "I see."])
+        tools = [stage.says("say"), stage.tool("boom", boom), stage.tool("refuse", refuse)]
+        result = await stage.agent(db, model, tools=tools).run_conversation("Go")
+        assert result.completed
+        assert told in str(model.requests[1].messages[-1].content)
+
+    stage.run(story)
+
+
+def test_calls_without_ids_or_with_the_same_id_get_ids_of_their_own() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        same = tuple(types.ToolCall(name, "say", "{}") for name in ("", "x", "x"))
+        model = ScriptedModel([port.Reply(calls=same), "Done."])
+        await stage.agent(db, model, session_id="talk", tools=[stage.says("say")]).run_conversation("Go")
+        log = await db.transcript("talk")
+        ids = [call.id for call in log[1].tool_calls]
+        assert len(set(ids)) == 3
+        assert "" not in ids
+        assert {each.tool_call_id for each in log[2:5]} == set(ids)
+
+    stage.run(story)
+
+
+def test_a_limit_of_steps_ends_with_a_plain_sentence() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        model = ScriptedModel([stage.calls("say")] * 9)
+        agent = stage.agent(db, model, session_id="t", tools=[stage.says("say")], limits=loop.Limits(steps=3))
+        result = await agent.run_conversation("Go")
+        assert (result.exit_reason, result.api_calls, result.completed, result.failed) == ("steps", 3, False, False)
+        assert "after 3 steps" in result.final_response
+        last = (await db.transcript("t"))[-1]
+        assert last.role == "assistant"
+        assert "after 3 steps" in parts.text(last.content)
+
+    stage.run(story)
+
+
+def test_a_limit_of_cost_ends_with_a_plain_sentence() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        dear = port.Reply(calls=(types.ToolCall("x", "say", "{}"),), usage=types.Usage(1, 1, cost=0.6))
+        agent = stage.agent(db, ScriptedModel([dear] * 9), tools=[stage.says("say")], limits=loop.Limits(cost=1.0))
+        result = await agent.run_conversation("Go")
+        assert (result.exit_reason, result.api_calls) == ("cost", 2)
+        assert "$1.20" in result.final_response
+
+    stage.run(story)
+
+
+def test_a_cut_stream_keeps_what_was_said_and_marks_it() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        model = ScriptedModel([[port.Said("The answer is "), errors.ModelCut()], "Forty-two."])
+        agent = stage.agent(db, model, session_id="talk")
+        result = await agent.run_conversation("What is it?")
+        assert (result.exit_reason, result.partial, result.failed, result.completed) == ("cut", True, True, False)
+        assert result.final_response.startswith("The answer is ")
+        assert result.error
+        assert "broke off" in parts.text((await db.transcript("talk"))[-1].content)
+        assert (await agent.run_conversation("Go on")).final_response == "Forty-two."
+
+    stage.run(story)
+
+
+def test_a_stream_that_just_ends_is_cut_and_its_half_calls_are_not_run() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        model = ScriptedModel([[port.Said("Let me see"), port.Called(0, "x", "say", '{"a": ')]])
+        result = await stage.agent(db, model, session_id="talk", tools=[stage.says("say")]).run_conversation("Go")
+        assert result.exit_reason == "cut"
+        assert [each.role for each in await db.transcript("talk")] == ["user", "assistant"]
+
+    stage.run(story)
+
+
+def test_a_reply_that_ran_out_of_room_is_marked_and_none_of_its_calls_are_run() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        deltas = [port.Said("First"), port.Called(0, "x", "say", '{"a'), port.Finished("length")]
+        result = await stage.agent(db, ScriptedModel([deltas]), tools=[stage.says("say")]).run_conversation("Go")
+        assert (result.completed, result.partial) == (True, True)
+        assert "longest" in result.final_response
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (errors.ContextOverflow(), "overflow"),
+        (errors.KeyRefused(), "model"),
+        (errors.ModelBusy(), "model"),
+        (errors.ReplyMalformed(), "model"),
+    ],
+)
+def test_what_the_model_could_not_do_is_said_and_the_message_stays(error: errors.ModelError, reason: str) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        agent = stage.agent(db, ScriptedModel([error, "Now."]), session_id="talk")
+        result = await agent.run_conversation("Hello")
+        assert (result.exit_reason, result.failed, result.error) == (reason, True, str(error))
+        assert [each.role for each in await db.transcript("talk")] == ["user"]
+        assert (await agent.run_conversation("Again")).completed
+
+    stage.run(story)
+
+
+def test_an_interrupt_stops_the_model_and_keeps_what_was_said() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        model = stage.Trickle("Once upon", " a time")
+        agent = stage.agent(db, model, session_id="talk")
+        turn = asyncio.create_task(agent.run_conversation("A story"))
+        await model.stuck.reached.wait()
+        assert agent.interrupt()
+        result = await turn
+        assert (result.exit_reason, result.interrupted, result.failed) == ("interrupted", True, False)
+        assert result.final_response.startswith("Once upon a time")
+        assert model.stuck.cancelled
+        assert await db.leases() == []
+        assert not agent.interrupt()
+
+    stage.run(story)
+
+
+def test_an_interrupt_stops_tools_and_leaves_no_call_without_a_result() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        stuck = stage.Stuck()
+        model = ScriptedModel([stage.calls("quick", "stuck"), "Fine."])
+        agent = stage.agent(db, model, session_id="t", tools=[stage.says("quick"), stage.tool("stuck", stuck)])
+        turn = asyncio.create_task(agent.run_conversation("Go"))
+        await stuck.reached.wait()
+        agent.interrupt()
+        result = await turn
+        assert result.interrupted
+        assert stuck.cancelled
+        results = {each.tool_call_id: each.content for each in await db.transcript("t") if each.role == "tool"}
+        assert results == {"quick": "ok", "stuck": loop.NOT_RUN}
+        assert (await agent.run_conversation("And now?")).completed
+
+    stage.run(story)
+
+
+def test_a_cancelled_turn_is_closed_like_an_interrupted_one() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        model = stage.Trickle("Half")
+        turn = asyncio.create_task(stage.agent(db, model, session_id="t").run_conversation("Go"))
+        await model.stuck.reached.wait()
+        turn.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await turn
+        assert await db.leases() == []
+        assert "interrupted" in parts.text((await db.transcript("t"))[-1].content)
+
+    stage.run(story)
+
+
+def test_steering_reaches_the_model_at_its_next_step() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async def look(_: dict[str, Any]) -> str:
+            assert agent.steer("Only the first page.")
+            return "page 1 of 90"
+
+        model = ScriptedModel([stage.calls("look"), "Here it is."])
+        agent = stage.agent(db, model, session_id="t", tools=[stage.tool("look", look)])
+        assert not agent.steer("Nobody is there.")
+        await agent.run_conversation("Read the book")
+        assert stage.shape(model.requests[1].messages)[-1] == ("user", "Only the first page.")
+
+    stage.run(story)
+
+
+def test_the_same_uid_again_is_stored_once_and_answered_once() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        clock = steps.Clock()
+        model = ScriptedModel(["One."])
+        agent = stage.agent(db, model, session_id="t", clock=clock)
+        first = await agent.run_conversation("Hello", uid="u1")
+        clock.advance(3 * steps.DAY)  # the note of the day differs
+        again = await stage.agent(db, model, session_id="t", clock=clock).run_conversation("Hello", uid="u1")
+        assert (again.final_response, again.completed, again.api_calls) == (first.final_response, True, 0)
+        assert len(await db.transcript("t")) == 2
+        other = await agent.run_conversation("Something else", uid="u1")
+        assert (other.exit_reason, other.failed) == ("failed", True)
+
+    stage.run(story)
+
+
+def test_a_message_stored_by_a_turn_that_died_is_answered_when_it_comes_again() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        model = ScriptedModel([errors.ModelUnreachable(), "Back again."])
+        agent = stage.agent(db, model, session_id="t")
+        assert not (await agent.run_conversation("Hello", uid="u1")).completed
+        assert (await agent.run_conversation("Hello", uid="u1")).final_response == "Back again."
+        assert [each.role for each in await db.transcript("t")] == ["user", "assistant"]
+
+    stage.run(story)
+
+
+def test_another_turn_is_waited_for_and_said_so() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        seen: list[events.AnyEvent] = []
+        slow, quick = stage.Trickle("Hm"), ScriptedModel(["Yes."])
+        first = stage.agent(db, slow, session_id="t")
+        turn = asyncio.create_task(first.run_conversation("One"))
+        await slow.stuck.reached.wait()
+        second = asyncio.create_task(stage.agent(db, quick, session_id="t").run_conversation("Two", emit=seen.append))
+        while not seen:
+            await asyncio.sleep(0)
+        assert stage.kinds(seen) == ["TurnQueued"]
+        assert quick.requests == []
+        first.interrupt()
+        assert (await second).completed
+        assert (await turn).interrupted
+        assert [each.role for each in await db.transcript("t")] == ["user", "assistant", "user", "assistant"]
+
+    stage.run(story)
+
+
+def test_who_has_no_patience_is_refused_and_nothing_is_stored() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await db.append_message("t", role="user", content="x", create=types.NewConversation(source="test"))
+        await db.acquire_lease("t", "turn", "somebody")
+        result = await stage.agent(db, ScriptedModel([]), session_id="t", patience=0.0).run_conversation("Hi")
+        assert (result.exit_reason, result.failed, result.messages) == ("busy", True, ())
+        assert "somebody" in str(result.error)
+        assert len(await db.transcript("t")) == 1
+
+    stage.run(story)
+
+
+def test_a_turn_that_lost_its_lease_is_stopped_and_cannot_write() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        model = stage.Trickle("I am")
+        agent = stage.agent(db, model, session_id="t", lease_ttl=0.3)
+        turn = asyncio.create_task(agent.run_conversation("Go"))
+        await model.stuck.reached.wait()
+        (held,) = await db.leases()
+        # The same holder asking again gets a new token: the old one is dead from now on.
+        await db.acquire_lease("t", "turn", held.holder)
+        result = await turn
+        assert (result.exit_reason, result.failed) == ("lease_lost", True)
+        assert model.stuck.cancelled
+        assert [each.role for each in await db.transcript("t")] == ["user"]
+
+    stage.run(story)
+
+
+def test_a_lease_taken_over_between_two_words_refuses_the_next_append() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async def overtaken(_: dict[str, Any]) -> str:
+            (held,) = await db.leases()
+            await db.acquire_lease("t", "turn", held.holder)
+            return "too late"
+
+        agent = stage.agent(
+            db, ScriptedModel([stage.calls("it"), "never"]), session_id="t", tools=[stage.tool("it", overtaken)]
+        )
+        result = await agent.run_conversation("Go")
+        assert result.exit_reason == "lease_lost"
+        assert [each.role for each in await db.transcript("t")] == ["user", "assistant"]
+
+    stage.run(story)
+
+
+def test_a_turn_goes_on_over_a_compaction_and_ends_at_the_new_head() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async def compacted(_: dict[str, Any]) -> str:
+            work = await db.acquire_lease("t", "compact")
+            await db.commit_compaction(work, summary="It was about tea.", cut_seq=2, child_id="t2")
+            return "ok"
+
+        model = ScriptedModel(["Tea.", stage.calls("it"), "Yes, tea."])
+        agent = stage.agent(db, model, session_id="t", tools=[stage.tool("it", compacted)])
+        await agent.run_conversation("What do we drink?")
+        result = await agent.run_conversation("Sure?")
+        assert (result.completed, result.session_id, agent.session_id) == (True, "t2", "t2")
+        assert result.conversation_id == "t"
+        seen = stage.shape(model.requests[-1].messages)
+        assert seen[0] == ("user", "It was about tea.")
+        assert seen[1:] == [("user", "Sure?"), ("assistant", "it"), ("tool", "ok")]
+
+    stage.run(story)
+
+
+def test_what_another_wrote_between_two_steps_is_seen_by_the_next() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async def meddled(_: dict[str, Any]) -> str:
+            await db.append_message("t", role="user", content="From elsewhere.")
+            return "ok"
+
+        model = ScriptedModel([stage.calls("it"), "I see."])
+        await stage.agent(db, model, session_id="t", tools=[stage.tool("it", meddled)]).run_conversation("Go")
+        assert ("user", "From elsewhere.") in stage.shape(model.requests[1].messages)
+
+    stage.run(story)
+
+
+def test_a_message_to_an_ended_conversation_resumes_it() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        agent = stage.agent(db, ScriptedModel(["One.", "Two."]), session_id="t")
+        await agent.run_conversation("Hello")
+        await db.end_conversation("t", "done")
+        result = await agent.run_conversation("Still there?")
+        assert result.completed
+        assert result.session_id != "t"
+        assert (await db.head("t")).live
+
+    stage.run(story)
+
+
+def test_a_deleted_conversation_is_not_begun_again() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        agent = stage.agent(db, ScriptedModel(["One."]), session_id="t")
+        await agent.run_conversation("Hello")
+        await db.delete_conversation("t")
+        result = await agent.run_conversation("Hello?")
+        assert (result.failed, result.exit_reason) == (True, "failed")
+        assert "deleted" in str(result.error)
+
+    stage.run(story)
+
+
+def test_a_store_that_fails_is_said_and_nothing_hangs() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        def full(_: port.Request) -> str:
+            def broken(*_: object, **__: object) -> object:
+                raise errors.StoreFull()
+
+            db.append_messages = broken  # type: ignore[method-assign,assignment]
+            return "Fine."
+
+        before = db.append_messages
+        result = await stage.agent(db, ScriptedModel([full]), session_id="t").run_conversation("Hello")
+        db.append_messages = before  # type: ignore[method-assign]
+        assert (result.exit_reason, result.failed) == ("store", True)
+        assert "full" in str(result.error)
+        assert await db.leases() == []
+
+    stage.run(story)
+
+
+def test_usage_is_kept_with_the_replies_and_added_up_by_model() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        reply = port.Reply((parts.Text("x"),), usage=types.Usage(100, 20, 50, cost=0.25))
+        agent = stage.agent(db, ScriptedModel([reply, reply], name="some/model"), session_id="t")
+        await agent.run_conversation("One")
+        result = await agent.run_conversation("Two")
+        assert result.usage == types.Usage(100, 20, 50, cost=0.25)
+        assert await db.usage("t") == {"some/model": types.Usage(200, 40, 100, cost=0.5)}
+        assert (await db.transcript("t"))[-1].model == "some/model"
+
+    stage.run(story)
+
+
+def test_the_day_is_told_once_a_day_and_never_in_the_system_prompt() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        clock = steps.Clock()
+        model = ScriptedModel(["a", "b", "c"])
+        agent = stage.agent(db, model, session_id="t", clock=clock)
+        for text in ("One", "Two", "Three"):
+            await agent.run_conversation(text)
+            clock.advance(steps.DAY if text == "Two" else 1)
+        said = [each for each in await db.transcript("t") if each.role == "user"]
+        assert [isinstance(each.content, list) for each in said] == [True, False, True]
+        assert [parts.text(each.content) for each in said] == ["One", "Two", "Three"]
+        day = time.strftime("%d %B %Y", time.localtime(steps.NOON))
+        assert day in parts.read(said[0].content)[0].text  # type: ignore[union-attr]
+        assert len({request.system for request in model.requests}) == 1
+
+    stage.run(story)

@@ -1,0 +1,53 @@
+"""Which session the code at hand works for: always the head of its conversation."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from holdfast import AsyncSessionDB, SessionDB, current_session_id
+from holdfast.agent import ambient
+from holdfast.model import ScriptedModel
+from tests.agent import stage
+from tests.contract import steps
+
+
+def test_the_current_session_is_the_head_also_after_a_rotation() -> None:
+    with SessionDB(":memory:") as db:
+        steps.begin(db, "talk", "one")
+        with ambient.working_for("talk", db):
+            assert current_session_id() == "talk"
+            child = steps.compact(db, "talk", 1)
+            assert current_session_id() == child.id
+            assert ambient.current_conversation_id() == "talk"
+        assert ambient.current_conversation_id() is None
+
+
+def test_the_environment_is_asked_only_where_no_conversation_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_SESSION_ID", "from-outside")
+    assert current_session_id() == "from-outside"
+    with SessionDB(":memory:") as db, ambient.working_for("not-yet", db):
+        assert current_session_id() == "not-yet"
+    monkeypatch.setenv("HOLDFAST_SESSION_ID", "")
+    assert current_session_id() is None
+
+
+def test_two_tasks_do_not_see_each_others_conversation() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        seen: dict[str, str | None] = {}
+
+        async def look(_: object) -> str:
+            await asyncio.sleep(0)
+            here = ambient.current_conversation_id()
+            seen[str(here)] = await asyncio.to_thread(current_session_id)
+            return "ok"
+
+        async def turn(name: str) -> None:
+            model = ScriptedModel([stage.calls("look"), "Done."])
+            await stage.agent(db, model, session_id=name, tools=[stage.tool("look", look)]).run_conversation("Go")
+
+        await asyncio.gather(turn("one"), turn("two"))
+        assert seen == {"one": "one", "two": "two"}
+
+    stage.run(story)

@@ -1,0 +1,169 @@
+"""Built agents: kept by conversation, reloaded when somebody else wrote, built once."""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast import AIAgent, AsyncSessionDB, errors, types
+from holdfast.agent import cache
+from holdfast.model import ScriptedModel
+from tests.agent import stage
+from tests.contract import steps
+
+
+class Builder:
+    """Builds agents, and counts."""
+
+    def __init__(self, db: AsyncSessionDB) -> None:
+        self.db = db
+        self.built: list[str] = []
+
+    async def __call__(self, conversation_id: str) -> AIAgent:
+        self.built.append(conversation_id)
+        await asyncio.sleep(0)
+        return stage.agent(self.db, ScriptedModel(["ok"] * 99), session_id=conversation_id)
+
+
+def test_switching_between_two_conversations_rebuilds_and_reloads_nothing() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        builder = Builder(db)
+        agents = cache.Cache(builder)
+        for _ in range(5):
+            for name in ("one", "two"):
+                await (await agents.get(name)).run_conversation("Hello")
+        assert builder.built == ["one", "two"]
+        assert [(await agents.get(name)).view.loads for name in ("one", "two")] == [1, 1]
+
+    stage.run(story)
+
+
+def test_a_foreign_write_reloads_and_own_turns_do_not() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        agents = cache.Cache(Builder(db))
+        agent = await agents.get("talk")
+        await agent.run_conversation("Hello")
+        await agent.run_conversation("Hello")
+        assert agent.view.loads == 1
+        await db.append_message("talk", role="user", content="From elsewhere.")
+        again = await agents.get("talk")
+        assert again is agent
+        assert agent.view.mark is None
+        await again.run_conversation("And?")
+        model = agent.model
+        assert isinstance(model, ScriptedModel)
+        assert ("user", "From elsewhere.") in stage.shape(model.requests[-1].messages)
+        assert agent.view.loads == 2
+
+    stage.run(story)
+
+
+def test_a_write_to_another_conversation_reloads_nothing() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        agents = cache.Cache(Builder(db))
+        await (await agents.get("one")).run_conversation("Hello")
+        await (await agents.get("two")).run_conversation("Hello")
+        await db.append_message("two", role="user", content="More.")
+        agent = await agents.get("one")
+        await agent.run_conversation("Again")
+        assert agent.view.loads == 1
+
+    stage.run(story)
+
+
+def test_concurrent_first_turns_build_once() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        builder = Builder(db)
+        agents = cache.Cache(builder)
+        got = await asyncio.gather(*(agents.get("talk") for _ in range(8)))
+        assert len({id(agent) for agent in got}) == 1
+        assert builder.built == ["talk"]
+
+    stage.run(story)
+
+
+def test_a_build_that_failed_is_tried_again_by_the_next() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        builder, fails = Builder(db), [True]
+
+        async def build(name: str) -> AIAgent:
+            if fails.pop() if fails else False:
+                raise errors.StoreBusy()
+            return await builder(name)
+
+        agents = cache.Cache(build)
+        outcomes = await asyncio.gather(*(agents.get("talk") for _ in range(3)), return_exceptions=True)
+        assert all(isinstance(outcome, errors.StoreBusy) for outcome in outcomes)
+        assert (await agents.get("talk")).conversation_id == "talk"
+
+    stage.run(story)
+
+
+def test_whoever_stops_waiting_for_a_build_leaves_it_to_the_others() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        builder = Builder(db)
+        agents = cache.Cache(builder)
+        hasty = asyncio.create_task(agents.get("talk"))
+        patient = asyncio.create_task(agents.get("talk"))
+        await asyncio.sleep(0)
+        hasty.cancel()
+        assert (await patient).conversation_id == "talk"
+        assert builder.built == ["talk"]
+
+    stage.run(story)
+
+
+def test_an_unreadable_state_uses_the_agent_as_it_is() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        agents = cache.Cache(Builder(db))
+        agent = await agents.get("talk")
+        await agent.run_conversation("Hello")
+        mark, works = agent.view.mark, db.snapshot
+
+        async def fails(_: str) -> types.Snapshot:
+            raise errors.StoreBusy()
+
+        db.snapshot = fails  # type: ignore[method-assign,assignment]
+        assert await agents.get("talk") is agent
+        assert agent.view.mark == mark
+        db.snapshot = works  # type: ignore[method-assign]
+
+    stage.run(story)
+
+
+def test_the_longest_unused_goes_when_there_are_too_many_and_none_in_a_turn() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        builder = Builder(db)
+        agents = cache.Cache(builder, size=2)
+        busy = await agents.get("busy")
+        await busy._one_at_a_time.acquire()
+        for name in ("a", "b", "c"):
+            await agents.get(name)
+        assert len(agents) == 2
+        assert agents.peek("busy") is busy
+        assert agents.peek("c") is not None
+        busy._one_at_a_time.release()
+
+    stage.run(story)
+
+
+def test_what_is_unused_for_an_hour_goes() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        clock = steps.Clock()
+        agents = cache.Cache(Builder(db), clock=clock)
+        await agents.get("old")
+        clock.advance(3601)
+        await agents.get("new")
+        assert (agents.peek("old"), len(agents)) == (None, 1)
+
+    stage.run(story)
+
+
+def test_configurations_do_not_share_agents() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        builder = Builder(db)
+        agents = cache.Cache(builder)
+        assert await agents.get("talk", "a") is not await agents.get("talk", "b")
+        agents.forget("talk")
+        assert len(agents) == 0
+
+    stage.run(story)

@@ -1,0 +1,85 @@
+"""Titles: asked for early, taken, invalid, automatic."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import AsyncSessionDB, errors, events
+from holdfast.agent import naming
+from holdfast.model import ScriptedModel
+from tests.agent import stage
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("Plan the trip to Lisbon", "Plan the trip to Lisbon"),
+        ("# Plan\nthe **trip**", "Plan the trip"),
+        ("What is the capital of Peru? And of Chile?", "What is the capital of Peru"),
+        ("word " * 40, " ".join(["word"] * 12)),
+        ("x" * 200, "x" * 60),
+        ("", ""),
+    ],
+)
+def test_a_title_is_made_from_the_first_words(text: str, title: str) -> None:
+    assert naming.from_words(text) == title
+
+
+def test_the_first_exchange_names_the_conversation_and_later_ones_do_not() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        agent = stage.agent(db, ScriptedModel(["a", "b"]), session_id="t")
+        await agent.run_conversation("Plan the trip")
+        await agent.run_conversation("Something else")
+        assert (await db.conversation("t")).title == "Plan the trip"
+
+    stage.run(story)
+
+
+def test_a_title_that_is_taken_gets_a_number() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        for name in ("one", "two", "three"):
+            await stage.agent(db, ScriptedModel(["a"]), session_id=name).run_conversation("Plan the trip")
+        titles = [(await db.conversation(name)).title for name in ("one", "two", "three")]
+        assert titles == ["Plan the trip", "Plan the trip #2", "Plan the trip #3"]
+
+    stage.run(story)
+
+
+def test_a_title_asked_for_before_the_first_message_is_applied_after_it() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await stage.agent(db, ScriptedModel(["a"]), session_id="t", title="My plan").run_conversation("Hello")
+        assert (await db.conversation("t")).title == "My plan"
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize("wanted", ["Taken", "\u200b"])
+def test_a_title_that_cannot_be_had_is_dropped_and_said_and_the_automatic_one_is_given(wanted: str) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await db.create_session("other", source="test", title="Taken")
+        seen: list[events.AnyEvent] = []
+        agent = stage.agent(db, ScriptedModel(["a"]), session_id="t", title=wanted)
+        await agent.run_conversation("Hello there friend", emit=seen.append)
+        assert (await db.conversation("t")).title == "Hello there friend"
+        assert agent.wanted_title is None
+        assert any(isinstance(event, events.Notice) and "title was not set" in event.text for event in seen)
+
+    stage.run(story)
+
+
+def test_a_title_the_store_could_not_take_is_tried_again_after_the_next_turn() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        agent = stage.agent(db, ScriptedModel(["a", "b"]), session_id="t", title="Mine")
+        works = db.set_session_title
+
+        async def fails(*_: object) -> None:
+            raise errors.StoreBusy()
+
+        db.set_session_title = fails  # type: ignore[method-assign,assignment]
+        await agent.run_conversation("Hello")
+        assert agent.wanted_title == "Mine"
+        db.set_session_title = works  # type: ignore[method-assign]
+        await agent.run_conversation("Again")
+        assert (await db.conversation("t")).title == "Mine"
+
+    stage.run(story)

@@ -1,0 +1,237 @@
+"""The one door: commands in, the same events in the same order to everybody who listens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from holdfast import AIAgent, AsyncSessionDB, errors, events
+from holdfast.agent import runtime
+from holdfast.model import ScriptedModel, port
+from tests.agent import stage
+
+
+def door(db: AsyncSessionDB, model: port.Model) -> runtime.Runtime:
+    async def build(conversation_id: str) -> AIAgent:
+        return stage.agent(db, model, session_id=conversation_id)
+
+    return runtime.Runtime(db, build)
+
+
+async def until(listening: runtime.Listening, kind: type[events.Event], count: int = 1) -> list[events.Emitted]:
+    """What comes up to the count-th event of this kind."""
+    seen: list[events.Emitted] = []
+    async for emitted in listening:
+        seen.append(emitted)
+        count -= isinstance(emitted.event, kind)
+        if not count:
+            break
+    return seen
+
+
+async def told(run: runtime.Runtime, line: str, conversation: str = "talk") -> Sequence[events.AnyEvent]:
+    """What a command has to say."""
+    with run.listen(conversation) as listening:
+        await run.send(conversation, events.Command(line))
+        await run.send(conversation, events.Command("/quit"))
+        return [emitted.event for emitted in await until(listening, events.Quit)][:-1]
+
+
+def test_many_listeners_see_the_same_events_in_order() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with door(db, ScriptedModel(["One.", "Two."])) as run:
+            with run.listen("talk") as first, run.listen("talk") as second:
+                await run.send("talk", events.Submit("a"))
+                await run.send("talk", events.Submit("b"))
+                one = await until(first, events.TurnFinished, 2)
+                two = await until(second, events.TurnFinished, 2)
+        assert one == two
+        assert [each.number for each in one] == list(range(1, len(one) + 1))
+
+    stage.run(story)
+
+
+def test_messages_are_answered_one_after_the_other_in_the_order_they_came() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with door(db, ScriptedModel(["1", "2", "3"])) as run:
+            waiting = [run.submit("talk", events.Submit(text)) for text in ("a", "b", "c")]
+            assert run.queued("talk") == 3
+            results = await asyncio.gather(*waiting)
+        assert [result.final_response for result in results] == ["1", "2", "3"]
+        assert [each.role for each in await db.transcript("talk")] == ["user", "assistant"] * 3
+
+    stage.run(story)
+
+
+def test_conversations_do_not_wait_for_each_other() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        slow = stage.Trickle("Hm")
+
+        async def build(conversation_id: str) -> AIAgent:
+            model = slow if conversation_id == "slow" else ScriptedModel(["Quick."])
+            return stage.agent(db, model, session_id=conversation_id)
+
+        async with runtime.Runtime(db, build) as run:
+            waiting = run.submit("slow", events.Submit("Go"))
+            await slow.stuck.reached.wait()
+            assert (await run.submit("quick", events.Submit("Go"))).completed
+            assert not waiting.done()
+
+    stage.run(story)
+
+
+def test_an_interrupt_stops_the_turn_and_the_next_message_is_answered() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        slow = stage.Trickle("Hm")
+        async with door(db, slow) as run:
+            waiting = run.submit("talk", events.Submit("Go"))
+            await slow.stuck.reached.wait()
+            await run.send("talk", events.Interrupt())
+            assert (await waiting).interrupted
+
+    stage.run(story)
+
+
+def test_closing_stops_what_runs_keeps_what_was_said_and_ends_the_listening() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        slow = stage.Trickle("Half a ")
+        run = door(db, slow)
+        with run.listen("talk") as listening:
+            waiting, refused = (run.submit("talk", events.Submit(text)) for text in ("Go", "Later"))
+            await slow.stuck.reached.wait()
+            await run.close()
+            assert (await waiting).interrupted
+            assert refused.cancelled()
+            assert [emitted.event async for emitted in listening][-1] == events.TurnFinished(waiting.result())
+        assert await db.leases() == []
+
+    stage.run(story)
+
+
+def test_a_turn_that_fails_in_an_unknown_way_is_said_and_the_next_one_runs(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with door(db, ScriptedModel([ZeroDivisionError("a bug"), "Fine."])) as run:
+            with run.listen("talk") as listening:
+                broken = run.submit("talk", events.Submit("a"))
+                fine = run.submit("talk", events.Submit("b"))
+                seen = await until(listening, events.TurnFinished)
+            assert (await fine).completed
+            with pytest.raises(ZeroDivisionError):
+                await broken
+            assert any(isinstance(each.event, events.Notice) and each.event.level == "error" for each in seen)
+        assert await db.leases() == []
+
+    stage.run(story)
+    assert "a turn of talk failed" in caplog.text
+
+
+def test_steering_without_a_turn_is_a_message_like_any_other() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with door(db, ScriptedModel(["Yes?"])) as run:
+            with run.listen("talk") as listening:
+                await run.send("talk", events.Steer("Hello"))
+                await until(listening, events.TurnFinished)
+        assert [each.role for each in await db.transcript("talk")] == ["user", "assistant"]
+
+    stage.run(story)
+
+
+def test_any_session_id_resolves_to_its_conversation_and_an_unknown_one_to_itself() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with door(db, ScriptedModel(["a"])) as run:
+            await run.submit("talk", events.Submit("Hello"))
+            await db.commit_compaction(
+                await db.acquire_lease("talk", "compact"), summary="s", cut_seq=1, child_id="talk2"
+            )
+            assert await run.resolve("talk2") == "talk"
+            assert await run.resolve("nobody") == "nobody"
+            await db.delete_conversation("talk")
+            with pytest.raises(errors.ConversationDeleted):
+                await run.resolve("talk2")
+
+    stage.run(story)
+
+
+def test_nothing_is_kept_of_a_conversation_nobody_listens_to() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with door(db, ScriptedModel(["a"])) as run:
+            await run.submit("talk", events.Submit("Hello"))
+            await run.send("other", events.Command("/help"))
+            await asyncio.sleep(0)
+            assert run._lanes == {}
+
+    stage.run(story)
+
+
+# --- commands ------------------------------------------------------------------------------------------
+
+
+def test_help_names_every_command_and_an_unknown_one_says_where_to_look() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with door(db, ScriptedModel([])) as run:
+            (answer,) = await told(run, "/help")
+            assert isinstance(answer, events.Answer)
+            assert all(f"/{name}" in answer.text for name in ("new", "title", "sessions", "resume", "status", "quit"))
+            (wrong,) = await told(run, "/nonsense \x1b[2J")
+            assert isinstance(wrong, events.Notice)
+            assert "/help" in wrong.text
+            assert "\x1b" not in wrong.text
+            (extra,) = await told(run, "/quit now")
+            assert isinstance(extra, events.Notice)
+
+    stage.run(story)
+
+
+def test_new_moves_to_a_conversation_that_begins_with_its_first_message() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with door(db, ScriptedModel(["a"])) as run:
+            (moved,) = await told(run, "/new Garden plans")
+            assert isinstance(moved, events.Moved)
+            assert moved.new
+            assert await db.list_sessions() == []
+            await run.submit(moved.conversation_id, events.Submit("Hello"))
+            assert (await db.conversation(moved.conversation_id)).title == "Garden plans"
+
+    stage.run(story)
+
+
+def test_title_shows_sets_and_refuses() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with door(db, ScriptedModel(["a"])) as run:
+            await db.create_session("other", source="test", title="Taken")
+            await told(run, "/title Early")
+            await run.submit("talk", events.Submit("Hello"))
+            assert await told(run, "/title") == [events.Answer("Early")]
+            assert await told(run, "/title  Late   one ") == [events.Titled("Late one")]
+            (refused,) = await told(run, "/title Taken")
+            assert isinstance(refused, events.Notice)
+            assert (await db.conversation("talk")).title == "Late one"
+
+    stage.run(story)
+
+
+def test_sessions_resume_status_and_usage_tell_what_is_there() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with door(db, ScriptedModel(["a"])) as run:
+            assert await told(run, "/sessions") == [events.Answer("There are no conversations yet.")]
+            (empty,) = await told(run, "/status")
+            assert isinstance(empty, events.Answer)
+            assert "begins with your first message" in empty.text
+            await run.submit("talk", events.Submit("Hello world"))
+            (listed,) = await told(run, "/sessions")
+            assert isinstance(listed, events.Answer)
+            assert "Hello world" in listed.text
+            assert await told(run, "/resume Hello world", "elsewhere") == [events.Moved("talk")]
+            assert await told(run, "/resume", "elsewhere") == [events.Moved("talk")]
+            (missing,) = await told(run, "/resume nobody")
+            assert isinstance(missing, events.Notice)
+            (status,) = await told(run, "/status")
+            assert isinstance(status, events.Answer)
+            assert "messages      2" in status.text
+            (usage,) = await told(run, "/usage")
+            assert isinstance(usage, events.Answer)
+            assert "scripted/model: 1 tokens in" in usage.text
+
+    stage.run(story)

@@ -1,0 +1,357 @@
+"""One message from the command line: the answer on standard output, all else on standard error, in three forms."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from holdfast import SessionDB, events
+from holdfast.cli import chatting
+from tests.cli import program, provider
+
+OFFLINE = {"HOLDFAST_MODEL": "offline"}
+RESULT = {
+    "final_response",
+    "messages",
+    "api_calls",
+    "completed",
+    "failed",
+    "partial",
+    "interrupted",
+    "error",
+    "exit_reason",
+    "usage",
+    "session_id",
+    "conversation_id",
+}
+
+Ask = Callable[..., program.Run]
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Ask:
+    """Run the program; `piped` is its standard input."""
+
+    def run(*arguments: str | Path, piped: str | bytes | None = None, env: dict[str, str] | None = None) -> program.Run:
+        done = subprocess.run(
+            [*program.PROGRAM, *map(str, arguments)],
+            env=program.environment(tmp_path, OFFLINE if env is None else env),
+            cwd=tmp_path,
+            capture_output=True,
+            timeout=program.PATIENCE,
+            check=False,
+            **({"stdin": subprocess.DEVNULL} if piped is None else {"input": _bytes(piped)}),  # type: ignore[call-overload]
+        )
+        return program.Run(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    return run
+
+
+def _bytes(piped: str | bytes) -> bytes:
+    return piped.encode() if isinstance(piped, str) else piped
+
+
+def log(home: Path) -> list[tuple[str, str]]:
+    """The roles and texts of the one conversation there is."""
+    with SessionDB(home / "data" / "holdfast.db") as db:
+        (head,) = db.list_sessions()
+        assert db.fsck().ok
+        return [(message.role, _text(message.content)) for message in db.transcript(head.id)]
+
+
+def _text(content: str | list[dict[str, Any]]) -> str:
+    return content if isinstance(content, str) else "".join(p["text"] for p in content if p["type"] == "text")
+
+
+# --- the message ---------------------------------------------------------------------------------------
+
+
+def test_the_offline_model_remembers_over_processes(ask: Ask) -> None:
+    first = ask("-p", "My train leaves at 9:40.")
+    assert (first.code, first.err) == (0, "")
+    second = ask("-c", "-p", "When does my train leave?")
+    assert second.code == 0
+    assert "9:40" in second.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "piped", "message"),
+    [
+        (["-p", "hello"], None, "hello"),
+        (["-p", "explain"], "some text\n", "explain\n\nsome text"),
+        ([], "only this\n", "only this"),
+        (["chat", "-p", "hello"], None, "hello"),
+        (["-p", "-p is an option"], None, "-p is an option"),
+        (["--prompt", "-"], None, "-"),
+        (["-p", "x"], b"\xff", "x\n\n\ufffd"),
+    ],
+)
+def test_what_is_given_and_what_is_piped_is_one_message(
+    ask: Ask, tmp_path: Path, arguments: list[str], piped: str | None, message: str
+) -> None:
+    assert ask(*arguments, piped=piped).code == 0
+    assert log(tmp_path)[0] == ("user", message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "piped"),
+    [
+        (["-p", ""], None),
+        (["-p", "  "], None),
+        (["-p"], None),
+        ([], ""),
+        ([], " \n"),
+        (["-p", "x", "-c", "-r", "y"], None),
+        (["-p", "x", "-r"], None),
+        (["-p", "x", "--output-format", "xml"], None),
+        (["--output-format", "json"], None),
+        (["-c"], None),
+        (["-r"], None),
+        (["--model", "offline"], None),
+        (["-p", "x", "extra"], None),
+        (["-p", "x", "--db", ""], None),
+    ],
+)
+def test_wrong_use_is_one_sentence_and_leaves_nothing(
+    ask: Ask, tmp_path: Path, arguments: list[str], piped: str | None
+) -> None:
+    done = ask(*arguments, piped=piped)
+    assert done.code == 2
+    assert "--help" in done.sentence
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- the conversation ----------------------------------------------------------------------------------
+
+
+def test_each_message_begins_a_conversation_unless_one_is_named(ask: Ask, tmp_path: Path) -> None:
+    for words in ("first thing", "second thing"):
+        ask("-p", words)
+    assert ask("-r", "first thing", "-p", "more of the first").code == 0
+    assert ask("-c", "-p", "and more").code == 0
+    with SessionDB(tmp_path / "data" / "holdfast.db") as db:
+        heads = {head.title: head.last_seq for head in db.list_sessions()}
+    assert heads == {"first thing": 6, "second thing": 2}
+
+
+def test_a_conversation_is_found_by_the_beginning_of_its_id(ask: Ask) -> None:
+    begun = ask("-p", "hello", "--output-format", "json").data
+    again = ask("-r", begun["conversation_id"][:-2], "-p", "hello", "--output-format", "json").data
+    assert again["conversation_id"] == begun["conversation_id"]
+
+
+@pytest.mark.parametrize("arguments", [["-c"], ["-r", "nobody"], ["-r", "last"]])
+def test_nothing_to_go_on_with_is_said_and_no_store_is_made(ask: Ask, tmp_path: Path, arguments: list[str]) -> None:
+    done = ask(*arguments, "-p", "x")
+    assert done.code == 1
+    assert "There is no database" in done.sentence
+    assert list(tmp_path.iterdir()) == []
+    SessionDB(tmp_path / "empty.db").close()
+    done = ask(*arguments, "-p", "x", "--db", tmp_path / "empty.db")
+    assert done.code == 1
+    assert "holdfast sessions list" in done.sentence
+
+
+def test_the_store_that_was_named_is_used(ask: Ask, tmp_path: Path) -> None:
+    assert ask("-p", "hello", "--db", tmp_path / "own.db").code == 0
+    with SessionDB(tmp_path / "own.db") as db:
+        assert [head.last_seq for head in db.list_sessions()] == [2]
+    assert not (tmp_path / "data" / "holdfast.db").exists()
+
+
+# --- the answer ----------------------------------------------------------------------------------------
+
+
+def test_text_is_what_was_said_to_the_letter(ask: Ask) -> None:
+    with provider.playing(provider.said("a\tb\r\n", "\x1b[31m", "漢字\n\n")) as played:
+        done = ask("-p", "x", env=played.env)
+    assert done == (0, "a\tb\r\n\x1b[31m漢字\n\n", "")
+
+
+def test_text_ends_with_a_line_and_work_is_told_beside_it(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("the note")
+    call = provider.called("read_file", '{"path": "notes.txt"}', "Let me look.")
+    with provider.playing(call, provider.said("Found", " it.")) as played:
+        done = ask("-p", "x", env=played.env)
+    assert (done.code, done.out) == (0, "Let me look.\nFound it.\n")
+    assert done.err == '-> read_file {"path": "notes.txt"}\nok: read_file  1 the note\n'
+
+
+def test_json_is_the_whole_result(ask: Ask) -> None:
+    with provider.playing(provider.said("Hello", " you.")) as played:
+        done = ask("-p", "hi", "--output-format", "json", env=played.env)
+    assert (done.code, done.err) == (0, "")
+    assert set(done.data) == RESULT
+    assert done.data["final_response"] == "Hello you."
+    assert (done.data["completed"], done.data["failed"], done.data["exit_reason"]) == (True, False, "completed")
+    assert [(each["seq"], each["role"]) for each in done.data["messages"]] == [(1, "user"), (2, "assistant")]
+    assert done.data["messages"][1]["content"] == "Hello you."
+
+
+def test_stream_json_is_an_event_a_line_and_the_result_last(ask: Ask) -> None:
+    with provider.playing(provider.said("Hello", " \x9b you.")) as played:
+        done = ask("-p", "hi", "--output-format", "stream-json", env=played.env)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.isascii()
+    lines = [json.loads(line) for line in done.out.splitlines()]
+    assert [line["text"] for line in lines if line["type"] == "text.delta"] == ["Hello", " \x9b you."]
+    assert lines[-1]["type"] == "turn.complete"
+    assert set(lines[-1]["result"]) == RESULT
+    kinds = list(dict.fromkeys(line["type"] for line in lines))
+    assert kinds == ["message.stored", "turn.start", "text.delta", "titled", "turn.complete"]
+
+
+@pytest.mark.parametrize("form", ["text", "json", "stream-json"])
+def test_a_model_that_fails_is_exit_1_and_one_sentence(ask: Ask, tmp_path: Path, form: str) -> None:
+    with provider.playing(provider.refused(401, "Incorrect API key")) as played:
+        done = ask("-p", "hi", "--output-format", form, env=played.env)
+    assert done.code == 1
+    assert "Traceback" not in done.err
+    assert done.err.startswith("holdfast: ")
+    assert done.err.count("\n") == 1
+    if form == "text":
+        assert done.out == ""
+    else:
+        result = done.data if form == "json" else json.loads(done.out.splitlines()[-1])["result"]
+        assert (result["failed"], result["exit_reason"]) == (True, "model")
+    assert log(tmp_path) == [("user", "hi")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "sentence"),
+    [
+        (["--model", "bogus"], {}, "provider/model"),
+        (["--model", "openai/x"], {}, "OPENAI_API_KEY"),
+        (["--db", "notes.txt"], OFFLINE, "not a database"),
+        (["--db", "notes.txt/x.db"], OFFLINE, "notes.txt"),
+        ([], {**OFFLINE, "HOLDFAST_LOG": "none/log"}, "log"),
+        ([], {**OFFLINE, "HOLDFAST_HOME": "/proc/none"}, "/proc/none"),
+    ],
+    ids=["no such model", "no key", "broken store", "no place", "no log", "no home"],
+)
+def test_what_cannot_begin_is_one_sentence(
+    ask: Ask, tmp_path: Path, arguments: Sequence[str], env: dict[str, str], sentence: str
+) -> None:
+    (tmp_path / "notes.txt").write_text("some notes\n" * 1000)
+    done = ask("-p", "hi", *arguments, env=env)
+    assert done.code == 1
+    assert sentence in done.sentence
+
+
+def test_a_log_is_kept_only_where_that_was_asked_for(ask: Ask, tmp_path: Path) -> None:
+    before = set(os.listdir(tmp_path))
+    assert ask("-p", "hi").err == ""
+    assert set(os.listdir(tmp_path)) - before == {"data"}
+    assert ask("-p", "hi", env={**OFFLINE, "HOLDFAST_LOG": str(tmp_path / "log")}).err == ""
+    assert set(os.listdir(tmp_path)) - before == {"data", "log"}
+
+
+# --- ended before its time -----------------------------------------------------------------------------
+
+
+def begun(home: Path, env: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
+    """The program, once the first words of the answer are there."""
+    process = subprocess.Popen(
+        [*program.PROGRAM, "-p", "hi", *arguments],
+        cwd=home,
+        env=program.environment(home, env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+    assert process.stdout is not None
+    assert process.stdout.read(4) == "Once"
+    return process
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "err"),
+    [(signal.SIGINT, 130, "Interrupted.\n"), (signal.SIGTERM, 143, ""), (signal.SIGHUP, 129, "")],
+)
+def test_a_signal_ends_it_and_what_was_said_stays(tmp_path: Path, number: int, code: int, err: str) -> None:
+    with provider.playing(provider.said_and_hung("Once", " upon")) as played:
+        process = begun(tmp_path, played.env)
+        process.send_signal(number)
+        out, said = process.communicate(timeout=program.PATIENCE)
+    assert (process.returncode, said) == (code, err)
+    assert out.strip() in ("", "upon")
+    (user, reply) = log(tmp_path)
+    assert user == ("user", "hi")
+    assert reply[1].startswith("Once")
+
+
+def test_after_a_kill_the_conversation_goes_on(ask: Ask, tmp_path: Path) -> None:
+    with provider.playing(provider.said_and_hung("Once", " upon")) as played:
+        process = begun(tmp_path, played.env)
+        process.kill()
+        process.communicate(timeout=program.PATIENCE)
+    assert process.returncode == -signal.SIGKILL
+    assert ask("-c", "-p", "still there?").code == 0
+    roles = [role for role, _ in log(tmp_path)]
+    assert (roles[:2], roles[-1]) == (["user", "user"], "assistant")
+
+
+def test_a_reader_that_leaves_stops_the_turn(tmp_path: Path) -> None:
+    with provider.playing(provider.said_and_hung("Once", *[" upon a time" * 100] * 200)) as played:
+        process = begun(tmp_path, played.env)
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(program.PATIENCE) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+        process.stderr.close()
+    assert [role for role, _ in log(tmp_path)] == ["user", "assistant"]
+
+
+# --- what is loaded ------------------------------------------------------------------------------------
+
+
+def test_one_message_loads_no_part_of_the_chat(tmp_path: Path) -> None:
+    code = "import sys; sys.argv[1:] = ['-p', 'hi']\nimport holdfast.cli\n"
+    code += "try: holdfast.cli.main()\nexcept SystemExit: print(*sys.modules, file=sys.stderr)"
+    env = program.environment(tmp_path, OFFLINE)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=env,
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    loaded = set(done.stderr.split())
+    assert "holdfast.cli.once" in loaded
+    assert not loaded & {"prompt_toolkit", "rich", "httpx2", "holdfast.terminal.chat"}
+
+
+def test_a_message_may_be_larger_than_a_pipe(ask: Ask, tmp_path: Path) -> None:
+    assert ask("-p", "x", piped="line\n" * 50_000).code == 0
+    assert len(log(tmp_path)[0][1]) == len("x\n\n") + 250_000 - 1
+
+
+def test_nobody_there_gets_the_help(ask: Ask, tmp_path: Path) -> None:
+    done = ask(env={})
+    assert (done.code, done.err) == (0, "")
+    assert "holdfast -p TEXT" in done.out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_page_names_every_option_field_exit_and_event() -> None:
+    page = (Path(__file__).parent.parent.parent / "docs" / "chat.md").read_text("utf-8")
+    named = set(re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", page, flags=re.DOTALL)))
+    options = {option for parameter in chatting.command.params for option in parameter.opts}
+    assert {option.split()[0] for option in named} >= options
+    assert named >= RESULT | set(get_args(events.Exit)) | set(chatting.FORMATS)
+    asked_for = (events.Answer, events.Moved, events.Quit)
+    kinds = {kind.__struct_config__.tag for kind in get_args(events.AnyEvent) if kind not in asked_for}
+    assert named >= kinds

@@ -1,0 +1,313 @@
+"""The offline model finds, quotes and calls tools when plainly asked; it is honest, the same every time, and ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast import errors, types
+from holdfast.model import OfflineModel, gather, offline, port, retrieval
+
+TOOLS = [types.ToolSpec(name, "", {"type": "object"}) for name in ("search_conversation", "read_file", "shell")]
+
+
+def message(seq: int, role: types.Role, content: types.Content = "", **body: Any) -> types.Message:
+    written = msgspec.json.encode(types.Body(content=content, **body)).decode()
+    return types.Message(seq, f"uid{seq}", "s", role, 1_700_000_000.0 + 60 * seq, written)
+
+
+async def deltas(request: port.Request, model: OfflineModel | None = None) -> list[port.Delta]:
+    return [delta async for delta in (model or OfflineModel()).stream(request)]
+
+
+def reply(messages: Sequence[types.Message], **request: Any) -> port.Reply:
+    gathering = gather.Gathering("holdfast/offline")
+    for delta in asyncio.run(deltas(port.Request(messages=messages, **request))):
+        gathering.add(delta)
+    return gathering.reply()
+
+
+class Talk:
+    """A conversation in which every reply is appended, and every call answered as given."""
+
+    def __init__(self, tools: Sequence[types.ToolSpec] = (), system: str = "", results: Sequence[str] = ()) -> None:
+        self.messages: list[types.Message] = []
+        self.tools = tools
+        self.system = system
+        self.results = list(results)
+        self.calls: list[types.ToolCall] = []
+
+    def say(self, content: types.Content) -> str:
+        self._append("user", content)
+        while True:
+            answer = reply(self.messages, tools=self.tools, system=self.system)
+            self._append("assistant", answer.text, tool_calls=answer.calls)
+            if not answer.calls:
+                return answer.text
+            self.calls += answer.calls
+            for call in answer.calls:
+                self._append("tool", self.results.pop(0), tool_call_id=call.id)
+
+    def _append(self, role: types.Role, content: types.Content, **body: Any) -> None:
+        self.messages.append(message(len(self.messages) + 1, role, content, **body))
+
+
+# --- honesty -----------------------------------------------------------------------------------------
+
+
+def test_it_says_once_what_it_is_and_what_to_do_about_it() -> None:
+    talk = Talk()
+    first, second = talk.say("hello"), talk.say("my dog is called Bella")
+    assert first.startswith(offline.INTRODUCTION)
+    assert "no language model" in first
+    assert all(remedy in first for remedy in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "Ollama"))
+    assert offline.MARK not in second
+
+
+def test_it_says_again_what_it_is_when_asked() -> None:
+    talk = Talk()
+    talk.say("hello")
+    assert talk.say("who are you?") == offline.INTRODUCTION
+
+
+def test_what_nobody_said_is_not_answered() -> None:
+    talk = Talk()
+    talk.say("my friend lives in France")
+    answer = talk.say("what is the boiling point of water?")
+    assert answer == "I find nothing about that in our conversation."
+    # Nor does the question itself become an answer to the same question.
+    assert talk.say("what is the boiling point of water?") == answer
+
+
+def test_one_word_in_common_is_no_match() -> None:
+    talk = Talk()
+    talk.say("I drank a glass of water")
+    answer = talk.say("at which pressure does heavy water freeze on distant planets?")
+    assert answer == "I find nothing about that in our conversation."
+
+
+def test_a_poor_match_is_called_one() -> None:
+    talk = Talk()
+    talk.say("Anna likes the old harbour")
+    assert talk.say("who painted the harbour?").startswith("I am not sure")
+
+
+@pytest.mark.parametrize("text", ["", "  ", "\x00", "🎉"])
+def test_a_message_without_words_is_answered(text: str) -> None:
+    assert "no words" in Talk().say(text)
+
+
+def test_a_picture_is_not_described() -> None:
+    assert "cannot look at pictures" in Talk().say([{"type": "image", "data": "AAAA"}])
+
+
+# --- memory ------------------------------------------------------------------------------------------
+
+
+def test_a_statement_is_acknowledged_and_found_again_with_its_place_and_time() -> None:
+    talk = Talk()
+    talk.say("hi")
+    assert "message 3" in talk.say("my dog is called Bella")
+    for n in range(20):
+        talk.say(f"Today I saw {n} birds.")
+    answer = talk.say("what is my dog called?")
+    assert answer == "You said in message 3 (2023-11-14 22:16 UTC): “my dog is called Bella”"
+
+
+def test_a_changed_fact_is_told_with_what_it_was() -> None:
+    talk = Talk()
+    for text in ("hi", "my dog is called Bella", "my dog is called Max now"):
+        talk.say(text)
+    newest, older = talk.say("what is my dog called?").splitlines()
+    assert "Max" in newest
+    assert "Bella" in older
+
+
+@pytest.mark.parametrize(
+    ("told", "asked", "wanted"),
+    [
+        ("Mein Hund heißt Rex.", "Wie heißt mein Hund?", "Rex"),
+        ("我的猫叫小白。", "我的猫叫什么?", "小白"),
+        ("私の犬の名前はポチです。", "私の犬の名前は何ですか?", "ポチ"),
+        ("Ключ лежит под ковриком.", "Где лежит ключ?", "ковриком"),
+        ("مفتاح البيت تحت السجادة.", "أين مفتاح البيت؟", "السجادة"),
+    ],
+)
+def test_other_languages_are_found_too(told: str, asked: str, wanted: str) -> None:
+    talk = Talk()
+    talk.say(told)
+    assert wanted in talk.say(asked)
+
+
+def test_notes_in_the_prompt_are_found_and_its_orders_are_not_quoted() -> None:
+    system = "You must never speak of the garden gate.\n\nNotes:\n- The gate code is 4417.\n- Tom is allergic to nuts."
+    talk = Talk(system=system)
+    assert "4417" in talk.say("what is the gate code?")
+    assert "never speak" not in talk.say("what about the garden?")
+
+
+# --- tools -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "name", "arguments"),
+    [
+        ("read notes/today.md", "read_file", {"path": "notes/today.md"}),
+        ("what does notes.txt say about Bella?", "read_file", {"path": "notes.txt"}),
+        ('run `ls -l "a b"`', "shell", {"command": 'ls -l "a b"'}),
+        ("what did we decide about the roof?", "search_conversation", {"query": "what did we decide about the roof?"}),
+    ],
+)
+def test_a_plain_request_calls_the_tool(asked: str, name: str, arguments: dict[str, str]) -> None:
+    answer = reply([message(7, "user", asked)], tools=TOOLS)
+    (call,) = answer.calls
+    assert isinstance(call.arguments, str)
+    assert (call.name, msgspec.json.decode(call.arguments)) == (name, arguments)
+    assert call.id
+    assert answer.finish == "calls"
+    assert answer.text == ""
+
+
+@pytest.mark.parametrize("asked", ["run ls", "read notes.txt", "run the tests"])
+def test_without_the_tool_it_says_so(asked: str) -> None:
+    assert "I have no tool" in Talk().say(asked)
+
+
+def test_prose_is_not_run() -> None:
+    talk = Talk(TOOLS)
+    assert "written out" in talk.say("run the tests")
+    assert talk.calls == []
+
+
+def test_what_is_in_context_is_not_searched_for() -> None:
+    talk = Talk(TOOLS)
+    talk.say("my dog is called Bella")
+    assert "Bella" in talk.say("what is my dog called?")
+    assert talk.calls == []
+
+
+def test_a_search_that_finds_is_quoted_and_one_that_does_not_is_admitted() -> None:
+    talk = Talk(TOOLS, results=["[3] user: the roof is to be tiled in May", 'No message fits "cellar door".', ""])
+    assert "tiled in May" in talk.say("when is the roof done?")
+    assert "found nothing" in talk.say("what about the cellar door?")
+    assert "found nothing" in talk.say("what about the attic?")
+
+
+def test_a_search_that_only_brings_the_question_found_nothing() -> None:
+    talk = Talk(TOOLS, results=["[9] user: when is the roof done?"])
+    assert "found nothing" in talk.say("when is the roof done?")
+
+
+def test_a_file_is_answered_by_what_it_says_about_the_subject() -> None:
+    notes = "Milk and bread.\nBella needs her shots in May.\nCall Tom."
+    talk = Talk(TOOLS, results=[notes, notes])
+    assert "shots in May" in talk.say("what does notes.txt say about Bella?")
+    assert "says nothing about that" in talk.say("what does notes.txt say about elephants?")
+
+
+def test_a_long_result_is_shown_in_part_and_says_so() -> None:
+    talk = Talk(TOOLS, results=["\n".join(f"line {n}" for n in range(1_000))])
+    answer = talk.say("run `seq 1000`")
+    assert "line 0\nline 1\n" in answer
+    assert "line 999" not in answer
+    assert "more are not shown" in answer
+
+
+@pytest.mark.parametrize("asked", ["read notes.txt", "what does notes.txt say about Bella?", "when is the roof done?"])
+def test_a_tool_that_failed_is_not_taken_for_an_answer(asked: str) -> None:
+    answer = Talk(TOOLS, results=["Error: Bella, the roof and notes.txt cannot be read"]).say(asked)
+    assert "The tool failed" in answer
+
+
+def test_a_result_cannot_end_its_quotation() -> None:
+    answer = Talk(TOOLS, results=["```\nI am free\n````\n"]).say("read notes.md")
+    assert answer.count("`````") == 2
+
+
+@pytest.mark.parametrize("asked", ["read a.txt", "run ls", "what about the roof?"])
+@pytest.mark.parametrize("results", [[], [""], ["read b.txt"], ["run `ls`\nwhat about the roof?"]])
+def test_after_a_call_it_speaks_whatever_came_of_it(asked: str, results: list[str]) -> None:
+    called = message(2, "assistant", tool_calls=(types.ToolCall("c", "read_file", "{}"),))
+    since = [message(3 + n, "tool", text, tool_call_id="c") for n, text in enumerate(results)]
+    answer = reply([message(1, "user", asked), called, *since], tools=TOOLS)
+    assert answer.calls == ()
+    assert answer.text
+
+
+# --- a model like any other ---------------------------------------------------------------------------
+
+
+def test_it_streams_words_then_usage_then_the_end() -> None:
+    came = asyncio.run(deltas(port.Request(messages=[message(1, "user", "hello")])))
+    *said, counted, finished = came
+    assert len(said) > 20
+    assert all(isinstance(delta, port.Said) for delta in said)
+    assert isinstance(counted, port.Counted)
+    assert counted.usage.input > 0
+    assert counted.usage.output > 20
+    assert finished == port.Finished("stop")
+
+
+def test_the_same_request_gets_the_same_answer() -> None:
+    context = [message(n, "user", f"fact {n % 7} about thing {n % 5}") for n in range(1, 60)]
+    request = port.Request(messages=[*context, message(60, "user", "which fact was about thing 3?")])
+    assert asyncio.run(deltas(request)) == asyncio.run(deltas(request)) == asyncio.run(deltas(request, OfflineModel()))
+
+
+def test_what_does_not_fit_the_window_is_refused_as_by_any_model() -> None:
+    request = port.Request(messages=[message(1, "user", "word " * 2_000)])
+    with pytest.raises(errors.ContextOverflow) as raised:
+        asyncio.run(deltas(request, OfflineModel(window=1_000)))
+    assert raised.value.model == "holdfast/offline"
+
+
+@pytest.mark.parametrize("most", [0, 1, 5, 20])
+def test_a_reply_keeps_to_its_limit_and_says_it_was_cut(most: int) -> None:
+    answer = reply([message(1, "user", "hello")], max_output=most)
+    assert answer.finish == "length"
+    assert answer.usage.output <= most
+
+
+def test_a_reader_may_stop_in_the_middle() -> None:
+    async def first() -> port.Delta:
+        stream = OfflineModel().stream(port.Request(messages=[message(1, "user", "hello")]))
+        delta = await anext(stream)
+        await stream.aclose()
+        return delta
+
+    assert asyncio.run(first()) == port.Said("I")
+
+
+def test_without_any_message_it_introduces_itself() -> None:
+    assert reply([]).text == offline.INTRODUCTION
+
+
+def test_a_long_conversation_is_taken_apart_once() -> None:
+    context = [message(n, "user", f"colour {n} of thing {n % 13}") for n in range(1, 10_001)]
+    assert "colour 77 " in reply([*context, message(10_001, "user", "what was colour 77?")]).text
+    (kept,) = retrieval.of(context[77])
+    context[77].__dict__["sentences"] = (msgspec.structs.replace(kept, text="what was kept of it"),)
+    assert "what was kept of it" in reply([*context, message(10_002, "user", "what was colour 78?")]).text
+
+
+def test_nothing_it_quotes_can_act_on_a_screen() -> None:
+    talk = Talk()
+    talk.say("the code word is \x1b[31mred\x1b[0m\u202eder\x07 now")
+    answer = talk.say("what is the code word?")
+    assert "red" in answer
+    assert answer.replace("\n", "").isprintable()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["user", "assistant", "tool", "system"]), st.text(max_size=60)), max_size=8))
+def test_for_any_conversation_it_answers_and_ends(said: list[tuple[types.Role, str]]) -> None:
+    context = [message(seq, role, text) for seq, (role, text) in enumerate(said, 1)]
+    answer = reply(context, tools=TOOLS)
+    assert answer.finish == ("calls" if answer.calls else "stop")
+    assert answer.text or answer.calls
