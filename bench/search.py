@@ -49,6 +49,31 @@ def figures(scale: Scale, folder: Path) -> Iterator[Figure]:
                 f"search-p50-{bound}", name, "ms", timing.median(waits) * 1e3, None, at_most(bound, of="value")
             )
 
+    yield _appending(scale, folder)
+
+
+def _appending(scale: Scale, folder: Path) -> Figure:
+    """Appends to a store that was searched, and is searched now and then, beside one that never was."""
+    with (
+        holdfast.SessionDB(folder / "with.db") as searched,
+        holdfast.SessionDB(folder / "without.db") as never,
+    ):
+        stores = {"with": searched, "without": never}
+        for db in stores.values():
+            db.create_session("talk", source="bench")
+
+        def append(name: str) -> timing.Operation:
+            return lambda number: stores[name].append_message("talk", role="user", content=f"message {number} " * 30)
+
+        operations = {name: append(name) for name in stores}
+        timing.interleaved(operations, scale.warm_up // 4)
+        searched.search("message")
+        taken = timing.medians(timing.interleaved(operations, scale.appends // 2))
+    beside = ("no index", taken["without"] * 1e6)
+    return Figure(
+        "search-append", "append with an index behind it, p50", "us", taken["with"] * 1e6, beside, at_most(1.1)
+    )
+
 
 def _asked(db: holdfast.SessionDB, text: str) -> float:
     return timing.timed(lambda: db.search(text))

@@ -23,7 +23,7 @@ LINES = {
     "writers.rate", "writers.fair", "writers.worst", "open.p99", "open.worst",
     "shared.lost", "shared.refused", "shared.worst",
     "group", "fire", "version",
-    "agent.turn", "agent.wire", "agent.flat", "agent.first", "agent.memory",
+    "search-append", "agent.turn", "agent.wire", "agent.flat", "agent.first", "agent.memory",
 }  # fmt: skip
 
 COUNTED = {"shared.lost": 0, "shared.refused": 0, "fire": 15}
