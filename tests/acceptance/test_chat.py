@@ -123,5 +123,6 @@ def test_commands_are_offered_and_the_screen_is_as_before(
 
 def test_make_run_opens_the_chat() -> None:
     root = Path(__file__).parent.parent.parent
-    shown = subprocess.run(["make", "--dry-run", "run"], cwd=root, capture_output=True, encoding="utf-8", check=True)
+    command = ["make", "--no-print-directory", "--dry-run", "run"]
+    shown = subprocess.run(command, cwd=root, capture_output=True, encoding="utf-8", check=True)
     assert shown.stdout.rstrip().endswith("/holdfast")
