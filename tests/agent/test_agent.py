@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import AsyncSessionDB, errors, events, parts, types
 from holdfast.agent import loop
-from holdfast.model import ScriptedModel, port
+from holdfast.model import ScriptedModel, port, tokens
 from tests.agent import stage
 from tests.contract import steps
 
@@ -474,5 +474,21 @@ def test_the_day_is_told_once_a_day_and_never_in_the_system_prompt() -> None:
         day = time.strftime("%d %B %Y", time.localtime(steps.NOON))
         assert day in parts.read(said[0].content)[0].text  # type: ignore[union-attr]
         assert len({request.system for request in model.requests}) == 1
+
+    stage.run(story)
+
+
+def test_the_meter_learns_from_what_the_provider_reports() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        def doubled(request: port.Request) -> port.Reply:
+            counted = tokens.Meter().count(request.system, request.tools, request.messages)
+            return port.Reply((parts.Text("x"),), usage=types.Usage(2 * counted, 1))
+
+        agent = stage.agent(db, ScriptedModel([doubled] * 12), session_id="t")
+        before = await agent.context_tokens()
+        for _ in range(12):
+            await agent.run_conversation("A message of some words that are counted.")
+        assert agent.meter.factor == pytest.approx(2.0, abs=0.1)
+        assert await agent.context_tokens() > 2 * before
 
     stage.run(story)

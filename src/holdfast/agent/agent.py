@@ -19,6 +19,7 @@ import msgspec
 from holdfast import errors, events, parts, types
 from holdfast.agent import ambient, context, loop, naming, prompt, turn
 from holdfast.model import port as models
+from holdfast.model import tokens
 from holdfast.store import aio, bodies, db, state
 from holdfast.tools import port as tools_port
 from holdfast.tools import registry
@@ -51,6 +52,7 @@ class AIAgent:
         session_id: str | None = None,
         tools: Sequence[tools_port.Tool] = (),
         limits: loop.Limits | None = None,
+        meter: tokens.Meter | None = None,
         folder: str | None = None,
         memory: str = "",
         source: str = "library",
@@ -69,6 +71,7 @@ class AIAgent:
         self.conversation_id = self.session_id
         self.tools = registry.Registry(tools)
         self.limits = limits or loop.Limits()
+        self.meter = meter or tokens.Meter()
         self.system = prompt.system(
             None if skip_context_files else folder or os.getcwd(), "" if skip_memory else memory
         )
@@ -106,6 +109,14 @@ class AIAgent:
             return False
         self._run.steering.append(text)
         return True
+
+    async def context_tokens(self) -> int:
+        """How much of the model's window the next request takes, by the meter; without a conversation, its prompt."""
+        try:
+            messages = await self.view.messages()
+        except errors.NoSuchSession:
+            messages = ()
+        return self.meter.count(self.system, self.tools.specs, messages)
 
     # --- a turn --------------------------------------------------------------------------------------
 
@@ -147,6 +158,7 @@ class AIAgent:
             model=self.model,
             tools=self.tools,
             system=self.system,
+            meter=self.meter,
             limits=self.limits,
             emit=emit,
             clock=self.clock,

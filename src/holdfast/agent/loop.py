@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast import errors, events, parts, types
 from holdfast.agent import context, turn
-from holdfast.model import gather
+from holdfast.model import gather, tokens
 from holdfast.model import port as models
 from holdfast.store import bodies
 from holdfast.tools import registry
@@ -65,13 +65,14 @@ class Run:
         model: models.Model,
         tools: registry.Registry,
         system: str,
+        meter: tokens.Meter,
         limits: Limits,
         emit: Emit,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._turn, self._view = turn, view
         self._model, self._tools, self._system, self._limits = model, tools, system, limits
-        self._emit, self._clock = emit, clock
+        self._meter, self._emit, self._clock = meter, emit, clock
         self._said: gather.Gathering | None = None
         self._open: dict[str, types.ToolCall] = {}
         self.steering: list[str] = []
@@ -112,6 +113,7 @@ class Run:
             tools=self._tools.specs,
             max_output=self._limits.output,
         )
+        estimated = self._meter.count(self._system, request.tools, request.messages)
         self.api_calls += 1
         self._said = said = gather.Gathering(self._model.name)
         async with aclosing(self._model.stream(request)) as deltas:
@@ -121,6 +123,7 @@ class Run:
         if said.finish is None:
             raise errors.ModelCut(model=self._model.name)
         self._said = None
+        self._meter.correct(estimated, said.usage.input)
         return said.reply()
 
     def _show(self, delta: models.Delta) -> None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from holdfast import config, errors, types
 from holdfast.agent import agent, ambient, loop, runtime
 from holdfast.app import models
+from holdfast.model import tokens
 from holdfast.store import aio, db
 from holdfast.tools import files, port, recall
 
@@ -44,7 +45,7 @@ async def started(
         stack.push_async_callback(chosen.model.close)
         store = await stack.enter_async_context(aio.AsyncSessionDB(db.SessionDB(database or settings.database)))
         stack.push_async_callback(_stopped, asyncio.create_task(_looking_after(store, settings)))
-        here = folder or os.getcwd()
+        here, meter = folder or os.getcwd(), tokens.Meter()
 
         async def build(conversation_id: str) -> agent.AIAgent:
             return agent.AIAgent(
@@ -52,6 +53,7 @@ async def started(
                 model=chosen.model,
                 session_id=conversation_id,
                 tools=tools(store, here),
+                meter=meter,
                 limits=loop.Limits(steps=settings.limits.steps, cost=settings.limits.cost),
                 folder=here,
                 source=source,
