@@ -16,7 +16,7 @@ from typing import Any
 
 import apsw
 
-from bench import agent, append, fire, group, history, program, report, search, writers
+from bench import agent, append, fire, group, history, program, report, retention, search, writers
 from bench.figures import Figure
 from bench.scale import FULL, QUICK, Scale
 from holdfast.store import place
@@ -29,6 +29,7 @@ SECTIONS: dict[str, tuple[str, Section]] = {
     "writers": ("Several processes on one file, FULL", writers.figures),
     "group": ("Group commit, FULL", group.figures),
     "fire": ("Compaction under fire", fire.figures),
+    "retention": ("What ten compactions without a model keep of 2,000 messages", retention.figures),
     "search": ("Search, beside plain bm25 with stemming on the same chats", search.figures),
     "agent": ("The agent, beside a model that answers at once", agent.figures),
     "program": ("The program", program.figures),

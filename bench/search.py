@@ -10,6 +10,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +42,29 @@ def figures(scale: Scale, folder: Path) -> Iterator[Figure]:
         for most in (1, 5, 10):
             name = f"search: recall@{most} of {len(questions)} questions, %"
             yield Figure(f"search-recall-{most}", name, "", ours[most], ("bm25", plain[most]), at_least(1))
+        asked = [text for text, _ in questions[: scale.search_questions]]
         for messages, bound in ((scale.search_some, 3), (scale.search_many, 20)):
             _fill(db, chats, messages)
-            waits = [_asked(db, text) for text, _ in questions[: scale.search_questions]]
-            name = f"search: p50 at {messages:,} messages"
-            yield Figure(
-                f"search-p50-{bound}", name, "ms", timing.median(waits) * 1e3, None, at_most(bound, of="value")
-            )
-
+            yield _waiting(f"search-p50-{bound}", f"search: p50 at {messages:,} messages", bound, db, asked)
+    yield from _in_one(scale, folder, chats, asked)
     yield _appending(scale, folder)
+
+
+def _in_one(scale: Scale, folder: Path, chats: Sequence[dict[str, Any]], asked: Sequence[str]) -> Iterator[Figure]:
+    """All messages in one conversation: nothing can be left out for being said elsewhere."""
+    with holdfast.SessionDB(folder / "one.db", durability="process-crash") as db:
+        one = db.create_session("one", source="bench").id
+        _fill(db, chats, scale.search_many, one)
+        name = f"search: p50 at {scale.search_many:,} messages in one conversation"
+        yield _waiting("search-p50-one", name, 20, db, asked)
+        yield _waiting("search-p50-within", f"{name}, by its id", 20, db, asked, session_id=one)
+
+
+def _waiting(
+    key: str, name: str, bound: float, db: holdfast.SessionDB, asked: Sequence[str], session_id: str | None = None
+) -> Figure:
+    waits = [timing.timed(partial(db.search, text, session_id=session_id)) for text in asked]
+    return Figure(key, name, "ms", timing.median(waits) * 1e3, None, at_most(bound, of="value"))
 
 
 def _appending(scale: Scale, folder: Path) -> Figure:
@@ -75,10 +90,6 @@ def _appending(scale: Scale, folder: Path) -> Figure:
     )
 
 
-def _asked(db: holdfast.SessionDB, text: str) -> float:
-    return timing.timed(lambda: db.search(text))
-
-
 def _recall(find: Finder, questions: Sequence[tuple[str, set[Place]]]) -> dict[int, float]:
     ranks = [next((n for n, place in enumerate(find(text)[:10]) if place in right), 99) for text, right in questions]
     return {most: 100 * sum(rank < most for rank in ranks) / len(ranks) for most in (1, 5, 10)}
@@ -101,8 +112,8 @@ def _plain(chats: Sequence[dict[str, Any]]) -> Finder:
     return find
 
 
-def _fill(db: holdfast.SessionDB, chats: Sequence[dict[str, Any]], messages: int) -> None:
-    """More chats of the same kind: sentences of the corpus, put together anew."""
+def _fill(db: holdfast.SessionDB, chats: Sequence[dict[str, Any]], messages: int, into: str | None = None) -> None:
+    """More chats of the same kind, or all in one: sentences of the corpus, put together anew."""
     chance = random.Random(messages)
     sentences = [
         piece for chat in chats for each in chat["messages"] for piece in re.split(r"(?<=[.?!])\s", each["content"])
@@ -113,5 +124,5 @@ def _fill(db: holdfast.SessionDB, chats: Sequence[dict[str, Any]], messages: int
             {"role": "user", "content": " ".join(chance.choices(sentences, k=3))}
             for _ in range(min(500, missing - begun))
         ]
-        db.append_messages(None, made, create=holdfast.NewConversation(source="bench"))
+        db.append_messages(into, made, create=None if into else holdfast.NewConversation(source="bench"))
     db.index_search()

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench import figures, report, timing
+from bench import figures, report, retention, timing
+from bench.retention_data import make
 
 ROOT = Path(__file__).parent.parent
 
@@ -23,10 +24,11 @@ LINES = {
     "writers.rate", "writers.fair", "writers.worst", "open.p99", "open.worst",
     "shared.lost", "shared.refused", "shared.worst",
     "group", "fire", "version",
-    "search-append", "agent.turn", "agent.wire", "agent.flat", "agent.first", "agent.memory",
+    "search-append", "agent.turn", "agent.beside", "agent.wire", "agent.flat", "agent.first", "agent.memory",
+    "retention.context.2000", "retention.context.8000", "retention.asked", "retention.recall",
 }  # fmt: skip
 
-COUNTED = {"shared.lost": 0, "shared.refused": 0, "fire": 15}
+COUNTED = {"shared.lost": 0, "shared.refused": 0, "fire": 15, "retention.recall": 200}
 
 
 def bench(*arguments: str) -> str:
@@ -52,6 +54,17 @@ def test_only_the_section_that_was_asked_for_is_measured_and_printed() -> None:
     printed = bench("--quick", "--only", "fire")
     assert "compaction under fire: kept of 15" in printed
     assert "append p50" not in printed
+
+
+def test_the_history_with_facts_is_what_its_maker_makes() -> None:
+    history, facts = make.made()
+    assert (retention.read("history.jsonl"), retention.read("facts.jsonl")) == (history, facts)
+    assert (len(history), len(facts)) == (2_000, 200)
+    assert len({fact["seq"] for fact in facts}) == 200
+    for fact in facts:
+        assert fact["key"] in history[fact["seq"] - 1]["content"]
+        assert fact["key"] not in fact["q"]
+        assert sum(fact["key"] in message["content"] for message in history) == 1, fact
 
 
 def figure(key: str, ours: float, target: figures.Target | None) -> figures.Figure:

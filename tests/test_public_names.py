@@ -46,6 +46,8 @@ SIGNATURES = {
     "commit_compaction": "(self, work, *, summary, cut_seq)",
     "undo_compaction": "(self, session_id)",
     "redo_compaction": "(self, session_id)",
+    "budget": "(self, session_id)",
+    "spend": "(self, session_id, version, body)",
     "set_session_title": "(self, session_id, title)",
     "finalize_orphaned_compression_sessions": "(self, older_than_days=7)",
     "prune_empty_ghost_sessions": "(self)",
@@ -141,6 +143,7 @@ ERRORS = sorted(set(every_error()), key=lambda kind: kind.__name__)
 def made(kind: type[errors.HoldfastError]) -> errors.HoldfastError:
     """An error made with whatever it needs."""
     samples: dict[str, Any] = {"epoch": 3, "seq": 3, "line": 3, "version": 3, "found": 3, "known": 2, "expires_in": 1.5}
+    samples |= {"tokens": 3, "window": 3}
     lists = {"candidates", "branches", "problems"}
     needed = [
         each for each in inspect.signature(kind).parameters.values() if each.default is each.empty and each.kind < 2
@@ -230,6 +233,9 @@ PROVOKED: dict[str, Callable[[SessionDB], object]] = {
     "summary not Unicode": lambda db: summarize(db, summary=MARK + "\ud800"),
     "ledger not JSON": lambda db: summarize(db, ledger={"x": MARK, "y": object()}),
     "summary beyond the log": lambda db: summarize(db, cut_seq=99),
+    "budget not JSON": lambda db: db.spend("talk", 0, {"x": MARK, "y": object()}),
+    "budget not Unicode": lambda db: db.spend("talk", 0, {MARK: MARK + "\ud800"}),
+    "budget too long": lambda db: db.spend("talk", 0, {"x": MARK * 10_000}),
     "show refused": lambda db: db.show("talk"),
 }  # fmt: skip
 

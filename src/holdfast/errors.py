@@ -170,8 +170,8 @@ class ShowRefused(HoldfastError):
 class HasBranches(HoldfastError):
     """Other conversations read from this one; delete them first."""
 
-    def __init__(self, branches: Sequence[str]) -> None:
-        super().__init__(f"Other conversations read from this one: {', '.join(branches)}. Delete them first.")
+    def __init__(self, branches: Sequence[str], conversation: str = "this one") -> None:
+        super().__init__(f"Other conversations read from {conversation}: {', '.join(branches)}. Delete them first.")
         self.branches = tuple(branches)
 
 
@@ -235,6 +235,19 @@ class ContextOverflow(ModelError):
     """The conversation is too large for the model's context window."""
 
     elsewhere = False
+
+
+class NoRoom(HoldfastError):
+    """The parts of a request that never change leave no room in the model's window for the conversation."""
+
+    def __init__(self, part: str, tokens: int, window: int) -> None:
+        super().__init__(
+            f"The model's window of {window:,} tokens leaves no room for the conversation. The biggest part is {part}, "
+            f"with {tokens:,}. Make it smaller, or use a model with a larger window."
+        )
+        self.part = part
+        self.tokens = tokens
+        self.window = window
 
 
 # --- turns ---------------------------------------------------------------------------------------------

@@ -125,6 +125,19 @@ class Titled(Event, frozen=True, tag="titled"):
     title: str | None
 
 
+class Compacted(Event, frozen=True, tag="compacted"):
+    """Everything up to cut_seq is represented by a summary now; tokens of the context before and after.
+
+    `model` wrote the summary; None: it is an extract, made without one.
+    """
+
+    session_id: str
+    cut_seq: int
+    before: int
+    after: int
+    model: str | None = None
+
+
 class Answer(Event, frozen=True, tag="answer"):
     """What a command has to say; plain text of one or more lines."""
 
@@ -158,6 +171,7 @@ AnyEvent = (
     | ToolFinished
     | Notice
     | Titled
+    | Compacted
     | Answer
     | Moved
     | Quit

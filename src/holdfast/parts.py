@@ -57,6 +57,11 @@ def cut(why: str) -> dict[str, Any]:
     return {"type": "cut", "text": f"\n[{why}]"}
 
 
+def is_cut(content: types.Content) -> bool:
+    """Whether a reply ends with such a mark."""
+    return isinstance(content, list) and bool(content) and content[-1].get("type") == "cut"
+
+
 def read(content: types.Content) -> tuple[Part, ...]:
     """The parts of a content that this version knows, as a model is to see them."""
     if isinstance(content, str):

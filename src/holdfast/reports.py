@@ -109,12 +109,17 @@ class PrunePlan(msgspec.Struct, frozen=True):
 
 
 class PruneReport(msgspec.Struct, frozen=True):
-    """What went, after it was written to the archive; `kept` had changed, or had come to be needed, meanwhile."""
+    """What went, after it was written to the archive; `kept` had changed, or had come to be needed, meanwhile.
+
+    `lost_blobs` are attachments the archive lacks, since they are missing here, or damaged. A conversation that
+    names a damaged one is among `kept`: what is left of that file would go with it.
+    """
 
     archive: str | None
     removed: tuple[str, ...]
     kept: tuple[str, ...]
     bytes: int
+    lost_blobs: tuple[str, ...] = ()
 
 
 class Lost(msgspec.Struct, frozen=True):

@@ -492,3 +492,156 @@ def test_the_meter_learns_from_what_the_provider_reports() -> None:
         assert await agent.context_tokens() > 2 * before
 
     stage.run(story)
+
+
+# --- what a reviewer found -----------------------------------------------------------------------------
+
+
+def test_what_is_said_during_the_last_answer_is_answered_too() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        def last(_: port.Request) -> str:
+            assert agent.steer("One more thing.")
+            return "Done."
+
+        model = ScriptedModel([last, "That as well."])
+        agent = stage.agent(db, model, session_id="t")
+        result = await agent.run_conversation("Go")
+        assert (result.final_response, result.api_calls) == ("That as well.", 2)
+        assert not agent.steer("Nobody listens any more.")
+        assert [each.role for each in await db.transcript("t")] == ["user", "assistant", "user", "assistant"]
+
+    stage.run(story)
+
+
+def test_what_is_said_into_a_turn_that_is_interrupted_is_stored() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        model = stage.Trickle("Half")
+        agent = stage.agent(db, model, session_id="t")
+        turn = asyncio.create_task(agent.run_conversation("Go"))
+        await model.stuck.reached.wait()
+        assert agent.steer("Listen.")
+        agent.interrupt()
+        await turn
+        assert [parts.text(each.content) for each in await db.transcript("t")][-1] == "Listen."
+
+    stage.run(story)
+
+
+def test_a_steered_turn_is_answered_once_however_often_its_message_comes() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async def look(_: dict[str, Any]) -> str:
+            agent.steer("Quickly.")
+            return "ok"
+
+        model = ScriptedModel([stage.calls("look"), "Here."])
+        agent = stage.agent(db, model, session_id="t", tools=[stage.tool("look", look)])
+        await agent.run_conversation("Look", uid="u")
+        again = await agent.run_conversation("Look", uid="u")
+        assert (again.final_response, again.api_calls, again.completed) == ("Here.", 0, True)
+
+    stage.run(story)
+
+
+def test_half_an_answer_is_never_given_as_a_whole_one() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        model = ScriptedModel([[port.Said("Half an ans"), errors.ModelCut()]])
+        agent = stage.agent(db, model, session_id="t")
+        await agent.run_conversation("Go", uid="u")
+        again = await agent.run_conversation("Go", uid="u")
+        assert (again.completed, again.partial, again.exit_reason, again.api_calls) == (False, True, "cut", 0)
+
+    stage.run(story)
+
+
+def test_agents_that_begin_one_conversation_at_once_take_turns_from_its_first_message_on() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        def echo(request: port.Request) -> str:
+            assert request.messages[-1].role == "user"
+            return f"re {parts.text(request.messages[-1].content)}"
+
+        for round_ in range(20):
+            agents = [stage.agent(db, ScriptedModel([echo]), session_id=f"t{round_}") for _ in range(3)]
+            results = await asyncio.gather(*(one.run_conversation(f"{n}") for n, one in enumerate(agents)))
+            for number, result in enumerate(results):
+                assert result.final_response == f"re {number}", round_
+                assert [parts.text(each.content) for each in result.messages] == [f"{number}", f"re {number}"]
+            log = await db.transcript(f"t{round_}")
+            assert [each.role for each in log] == ["user", "assistant"] * 3
+
+    stage.run(story)
+
+
+def test_a_turn_cancelled_at_any_moment_keeps_no_lease() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await stage.agent(db, ScriptedModel(["a"]), session_id="t").run_conversation("Hello")
+        for steps_ in range(40):
+            agent = stage.agent(db, ScriptedModel(["a"]), session_id="t" if steps_ % 2 else f"new{steps_}")
+            turn = asyncio.create_task(agent.run_conversation(f"m{steps_}"))
+            for _ in range(steps_):
+                await asyncio.sleep(0)
+            turn.cancel()
+            await asyncio.wait([turn])
+            assert await db.leases() == [], steps_
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [
+        (None, "NoneType"),
+        (3, "int"),
+        ({"a": 1}, "dict"),
+        (b"x", "bytes"),
+        (["x"], "list"),
+        ([{"type": "text", "text": object()}], "cannot be stored"),
+        ("half \ud800", "half ?"),
+        ([{"type": "text", "text": "x" * 200_000}], "characters left out"),
+        (asyncio.CancelledError(), "stopped by itself"),
+    ],
+)
+def test_whatever_a_tool_returns_the_turn_goes_on(output: Any, told: str) -> None:
+    async def odd(_: dict[str, Any]) -> Any:
+        if isinstance(output, BaseException):
+            raise output
+        return output
+
+    async def story(db: AsyncSessionDB) -> None:
+        model = ScriptedModel([stage.calls("odd", "fine"), "I see."])
+        agent = stage.agent(db, model, session_id="t", tools=[stage.tool("odd", odd), stage.says("fine")])
+        result = await agent.run_conversation("Go")
+        assert (result.completed, result.final_response) == (True, "I see.")
+        assert told in str(model.requests[1].messages[-2].content)
+        assert len(str(model.requests[1].messages[-2].content)) < 40_000
+
+    stage.run(story)
+
+
+def test_a_limit_of_nothing_is_reached_at_once() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        result = await stage.agent(db, ScriptedModel(["a"]), limits=loop.Limits(cost=0)).run_conversation("Go")
+        assert (result.exit_reason, result.api_calls) == ("cost", 0)
+
+    stage.run(story)
+
+
+def test_a_blank_reply_counts_what_it_used_and_says_nothing_older() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        looking = port.Reply((parts.Text("Let me look."),), (types.ToolCall("x", "say", "{}"),), "calls")
+        blank = port.Reply(usage=types.Usage(700, 3))
+        agent = stage.agent(db, ScriptedModel([looking, blank]), session_id="t", tools=[stage.says("say")])
+        result = await agent.run_conversation("Go")
+        assert (result.completed, result.final_response) == (True, "")
+        assert (await db.usage("t"))["scripted/model"].input == 700
+
+    stage.run(story)
+
+
+def test_a_broken_off_thought_counts_what_it_used() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        deltas = [port.Thought("Hm"), port.Counted(types.Usage(500, 2)), errors.ModelCut()]
+        result = await stage.agent(db, ScriptedModel([deltas]), session_id="t").run_conversation("Go")
+        assert (result.exit_reason, result.partial, result.usage.input) == ("cut", False, 500)
+        assert (await db.usage("t"))["scripted/model"].input == 500
+
+    stage.run(story)

@@ -11,6 +11,7 @@ from holdfast import AIAgent, AsyncSessionDB, errors, events
 from holdfast.agent import runtime
 from holdfast.model import ScriptedModel, port
 from tests.agent import stage
+from tests.compaction.test_compress import WINDOW, Writer, filled
 
 
 def door(db: AsyncSessionDB, model: port.Model) -> runtime.Runtime:
@@ -233,5 +234,100 @@ def test_sessions_resume_status_and_usage_tell_what_is_there() -> None:
             (usage,) = await told(run, "/usage")
             assert isinstance(usage, events.Answer)
             assert "scripted/model: 1 tokens in" in usage.text
+
+    stage.run(story)
+
+
+def test_compact_previews_compacts_undoes_and_redoes() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+
+        async def build(conversation_id: str) -> AIAgent:
+            model = ScriptedModel([], window=WINDOW)
+            return stage.agent(db, model, session_id=conversation_id, summarizer=Writer())
+
+        async with runtime.Runtime(db, build) as run:
+            (preview,) = await told(run, "/compact --preview")
+            assert isinstance(preview, events.Answer)
+            assert "would give way to a summary" in preview.text
+            assert len(await db.sessions("talk")) == 1
+            (made,) = await told(run, "/compact the harbour")
+            assert isinstance(made, events.Compacted)
+            (undone,) = await told(run, "/compact undo")
+            assert isinstance(undone, events.Answer)
+            assert (await db.context("talk")).summary is None
+            (redone,) = await told(run, "/compress redo")
+            assert isinstance(redone, events.Answer)
+            assert (await db.context("talk")).cut_seq == made.cut_seq
+            (wrong,) = await told(run, "/compact undo undo")
+            assert isinstance(wrong, events.Answer | events.Compacted)
+            (bad,) = await told(run, "/compact here many")
+            assert isinstance(bad, events.Notice)
+
+    stage.run(story)
+
+
+def test_compact_here_keeps_exactly_the_exchanges_it_promises() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        last = [each.content for each in (await db.transcript("talk"))[-6:]]
+
+        async def build(conversation_id: str) -> AIAgent:
+            model = ScriptedModel([], window=WINDOW)
+            return stage.agent(db, model, session_id=conversation_id, summarizer=Writer())
+
+        async with runtime.Runtime(db, build) as run:
+            (made,) = await told(run, "/compact here 3")
+            assert isinstance(made, events.Compacted)
+        assert [each.content for each in await db.context("talk")][-6:] == last
+        assert made.cut_seq == 74
+
+    stage.run(story)
+
+
+def test_recall_brings_originals_back_by_number_and_by_words() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        async with door(db, ScriptedModel([])) as run:
+            (one,) = await told(run, "/recall 7")
+            assert isinstance(one, events.Answer)
+            assert one.text.startswith("[7 user] Question 3")
+            (some,) = await told(run, "/recall 7-9")
+            assert isinstance(some, events.Answer)
+            assert some.text.count("] ") >= 3
+            (words,) = await told(run, "/recall pier 17")
+            assert isinstance(words, events.Answer)
+            assert "pier 17" in words.text
+            (nothing,) = await told(run, "/recall 99999")
+            assert nothing == events.Answer("Nothing was found.")
+
+    stage.run(story)
+
+
+def test_a_turn_is_stopped_also_before_it_has_begun() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        model = ScriptedModel(["never"] * 9)
+        async with door(db, model) as run:
+            for wait in range(6):
+                answered = run.submit("talk", events.Submit("Go"))
+                for _ in range(wait):
+                    await asyncio.sleep(0)
+                await run.send("talk", events.Interrupt())
+                result = await answered
+                assert result.interrupted or result.completed
+                if wait < 2:
+                    assert (result.interrupted, result.messages) == (True, ())
+            assert (await run.submit("talk", events.Submit("Now"))).completed
+
+    stage.run(story)
+
+
+def test_closing_right_after_a_message_came_does_not_wait_for_its_answer() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        run = door(db, stage.Trickle("never ending"))
+        answered = run.submit("talk", events.Submit("Go"))
+        await asyncio.sleep(0)
+        await run.close()
+        assert answered.cancelled() or answered.result().interrupted
 
     stage.run(story)

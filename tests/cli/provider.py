@@ -53,6 +53,11 @@ def said(*words: str) -> server.Answer:
     return server.Answer([*map(_delta, words), _finish("stop"), server.events("[DONE]")])
 
 
+def said_and_cut(*words: str) -> server.Answer:
+    """A reply that reached the longest one the model may give."""
+    return server.Answer([*map(_delta, words), _finish("length"), server.events("[DONE]")])
+
+
 def said_and_hung(*words: str) -> server.Answer:
     """The beginning of a reply, and then silence until the other side hangs up."""
     return server.Answer([*map(_delta, words)], hang=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -15,7 +18,7 @@ from typing import Any, get_args
 import pytest
 
 from holdfast import SessionDB, events
-from holdfast.cli import chatting
+from holdfast.cli import chatting, once
 from tests.cli import program, provider
 
 OFFLINE = {"HOLDFAST_MODEL": "offline"}
@@ -133,6 +136,47 @@ def test_wrong_use_is_one_sentence_and_leaves_nothing(
 # --- the conversation ----------------------------------------------------------------------------------
 
 
+def test_a_pipe_that_stays_silent_does_not_hold_up_a_message(tmp_path: Path) -> None:
+    process = piped(tmp_path, "-p", "hello")
+    try:
+        assert process.wait(program.PATIENCE) == 0  # its standard input is open still
+        assert process.stderr is not None
+        assert process.stderr.read().decode() == f"{chatting.SILENT}\n"
+    finally:
+        process.communicate()
+    assert log(tmp_path)[0] == ("user", "hello")
+
+
+@pytest.mark.parametrize(("arguments", "message"), [(["-p", "hello"], "hello\n\nfirst last"), ([], "first last")])
+def test_what_has_begun_to_come_is_waited_for(tmp_path: Path, arguments: list[str], message: str) -> None:
+    process = piped(tmp_path, *arguments)
+    assert process.stdin is not None
+    process.stdin.write(b"first")
+    process.stdin.flush()
+    program.wait_until(lambda: waiting(process) == 0)
+    process.communicate(b" last", program.PATIENCE)
+    assert process.returncode == 0
+    assert log(tmp_path)[0] == ("user", message)
+
+
+def piped(home: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """The program with a standard input that stays open until somebody closes it."""
+    return subprocess.Popen(
+        [*program.PROGRAM, *arguments],
+        env=program.environment(home, OFFLINE),
+        cwd=home,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def waiting(process: subprocess.Popen[bytes]) -> int:
+    """How many bytes of its standard input the program has not read yet."""
+    assert process.stdin is not None
+    return int(struct.unpack("i", fcntl.ioctl(process.stdin, termios.FIONREAD, bytes(4)))[0])
+
+
 def test_each_message_begins_a_conversation_unless_one_is_named(ask: Ask, tmp_path: Path) -> None:
     for words in ("first thing", "second thing"):
         ask("-p", words)
@@ -224,6 +268,28 @@ def test_a_model_that_fails_is_exit_1_and_one_sentence(ask: Ask, tmp_path: Path,
         result = done.data if form == "json" else json.loads(done.out.splitlines()[-1])["result"]
         assert (result["failed"], result["exit_reason"]) == (True, "model")
     assert log(tmp_path) == [("user", "hi")]
+
+
+@pytest.mark.parametrize("form", ["text", "json", "stream-json"])
+def test_an_answer_that_is_not_whole_is_said_to_be_so(ask: Ask, form: str) -> None:
+    with provider.playing(provider.said_and_cut("Once upon")) as played:
+        done = ask("-p", "hi", "--output-format", form, env=played.env)
+    assert (done.code, done.err) == (0, f"{once.SHORT}\n")
+    assert done.out == "Once upon\n" or form != "text"
+
+
+def test_an_answer_cut_before_its_first_word_is_none(ask: Ask) -> None:
+    with provider.playing(provider.said_and_cut()) as played:
+        assert ask("-p", "hi", env=played.env) == (1, "", f"{once.SHORT}\n")
+
+
+@pytest.mark.parametrize("words", [[], [" \n"]])
+@pytest.mark.parametrize("form", ["text", "json", "stream-json"])
+def test_a_blank_answer_is_said_to_be_one_and_is_exit_1(ask: Ask, form: str, words: list[str]) -> None:
+    with provider.playing(provider.said(*words)) as played:
+        done = ask("-p", "hi", "--output-format", form, env=played.env)
+    assert (done.code, done.err) == (1, f"{once.BLANK}\n")
+    assert done.out.strip() == "" or form != "text"
 
 
 @pytest.mark.parametrize(

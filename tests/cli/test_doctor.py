@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +15,7 @@ import pytest
 
 import holdfast as package
 from holdfast import SessionDB
-from holdfast.store import backup, drafts
+from holdfast.store import drafts, schedule
 from tests.cli import program
 from tests.cli.conftest import TRIP
 
@@ -106,6 +108,107 @@ def test_a_broken_promise_is_named_with_what_to_do(
     told = holdfast("doctor", "--db", trip)
     assert (told.code, told.err) == (1, "")
     assert f"problem: {promise} is broken" in told.out
+
+
+def advised(holdfast: Holdfast, path: Path, backup: Path) -> str:
+    """The command line that doctor gives to who has a backup, as a shell takes it."""
+    (advice, *_) = [each["next"] for each in holdfast("doctor", "--json", "--db", path).data["findings"]]
+    line = advice.split("With a backup: `")[1].split("`")[0]
+    program_here = " ".join(shlex.quote(part) for part in program.PROGRAM)
+    return f"{line} --yes".replace("BACKUP", shlex.quote(str(backup))).replace(
+        "holdfast restore", f"{program_here} restore"
+    )
+
+
+@pytest.mark.parametrize("how", ["does not open", "opens"])
+def test_advice_for_who_has_a_backup_leads_to_a_sound_store(
+    holdfast: Holdfast, trip: Path, tmp_path: Path, how: str
+) -> None:
+    holdfast("backup", tmp_path / "copy.db", "--db", trip)
+    if how == "opens":
+        damaged(trip, "UPDATE messages SET body = 'other' WHERE seq = 1")
+    else:
+        trip.write_bytes(b"\xff" * 4096 + trip.read_bytes()[4096:])
+        trip.with_name("trip.db.damaged").write_text("an earlier one")
+    before = trip.read_bytes()
+    line = advised(holdfast, trip, tmp_path / "copy.db")
+    done = subprocess.run(line, shell=True, env=program.environment(tmp_path), capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    after = holdfast("doctor", "--json", "--db", trip).data
+    assert (after["ok"], after["report"]["messages"]) == (True, 10)
+    if how == "does not open":
+        assert trip.with_name("trip.db.damaged-2").read_bytes() == before
+        assert trip.with_name("trip.db.damaged").read_text() == "an earlier one"
+
+
+def test_fix_takes_nothing_from_a_damaged_store_that_a_salvage_would_save(holdfast: Holdfast, tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with SessionDB(path, durability="process-crash") as db:
+        for name in ("keep", "gone"):
+            db.create_session(name, source="test")
+        for number in range(300):
+            db.append_message("keep", role="user", content=f"kept {number} " * 30)
+            db.append_message("gone", role="user", content="removed " * 40)
+        db.acquire_lease("keep", "turn", "late", ttl=0.001)
+        db.delete_conversation("gone")
+    misled(path)
+    subprocess.run(
+        [sys.executable, "-c", f"from holdfast.store import drafts; drafts.new({str(tmp_path)!r}, 'store.db')"],
+        check=True,
+    )
+    sick = holdfast("doctor", "--json", "--db", path).data
+    assert "damage" in {finding["kind"] for finding in sick["findings"]}
+    mended = holdfast("doctor", "--fix", "--json", "--db", path).data
+    assert {repair["name"] for repair in sick["repairs"]} | {repair["name"] for repair in mended["repairs"]} <= {
+        "search"
+    }
+    saved = holdfast("salvage", path, tmp_path / "new.db", "--json").data
+    assert saved["messages"] == 300
+    with SessionDB(tmp_path / "new.db") as db:
+        assert [message.content for message in db.transcript("keep")] == [f"kept {n} " * 30 for n in range(300)]
+
+
+def misled(path: Path) -> None:
+    """Let the way to one page of messages lead to its neighbour: the page is whole, and nothing leads to it."""
+    db = apsw.Connection(str(path))
+    (root,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'messages'").fetchone() or (0,)
+    size = db.pragma("page_size")
+    db.pragma("wal_checkpoint(truncate)")
+    db.close()
+    data = bytearray(path.read_bytes())
+    page = (root - 1) * size
+    cells = int.from_bytes(data[page + 3 : page + 5], "big")
+    assert (data[page], cells > 3) == (5, True), "an inner page of a table"
+    one, next_ = (
+        page + int.from_bytes(data[page + 12 + 2 * n : page + 14 + 2 * n], "big") for n in (cells // 2, cells // 2 + 1)
+    )
+    data[one : one + 4] = data[next_ : next_ + 4]
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("how", ["an export", "a backup"])
+def test_damaged_attachment_is_brought_back_the_way_doctor_says(
+    holdfast: Holdfast, trip: Path, tmp_path: Path, how: str
+) -> None:
+    with SessionDB(trip) as db:
+        blob = db.put_blob(b"picture", "image/png")
+        db.append_message(TRIP, role="user", content=[{"type": "image", "blob": blob.digest}])
+        db.backup(tmp_path / "copy.db")
+        db.export_to(tmp_path / "all.jsonl")
+    place = Path("trip.db.blobs") / blob.digest[:2] / blob.digest[2:]
+    (tmp_path / place).write_bytes(b"another")
+    sick = holdfast("doctor", "--json", "--db", trip).data
+    (finding,) = sick["findings"]
+    assert finding["kind"] == "damage"
+    assert f"{trip}.blobs" in finding["next"]
+    assert "salvage" not in finding["next"]
+    assert "upkeep" in [repair["name"] for repair in sick["repairs"]], "the database itself is sound"
+    if how == "an export":
+        line = finding["next"].split("`holdfast ")[1].split("`")[0]
+        holdfast(*shlex.split(line.replace("EXPORT", "all.jsonl")))
+    else:
+        shutil.copy(tmp_path / "copy.db.blobs" / place.relative_to("trip.db.blobs"), tmp_path / place)
+    assert holdfast("doctor", "--json", "--db", trip).data["ok"]
 
 
 def test_a_file_that_is_no_database_is_a_problem(holdfast: Holdfast, tmp_path: Path) -> None:
@@ -264,9 +367,32 @@ def test_drafts_of_dead_processes_are_found_and_removed_by_fix_only(holdfast: Ho
 
 def test_scheduled_backup_that_was_never_finished_is_told_of(holdfast: Holdfast, trip: Path) -> None:
     with SessionDB(trip) as db:
-        db.driver.write("meta", lambda tx: tx.run("meta_set", key=backup.CLAIMED, value="1000000.0"))
+        db.driver.write("meta", lambda tx: tx.run("meta_set", key=schedule.CLAIMED, value="1000000.0"))
     (finding,) = holdfast("doctor", "--json", "--db", trip).data["findings"]
     assert (finding["level"], finding["kind"]) == ("note", "backup")
+
+
+def test_scheduled_backups_that_do_not_come_are_told_of(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    def notes() -> list[str]:
+        found = holdfast("doctor", "--json", "--db", trip)
+        assert found.code == 0
+        assert all(each["level"] == "note" and "holdfast backup" in each["next"] for each in found.data["findings"])
+        return [each["what"] for each in found.data["findings"] if each["kind"] == "backup"]
+
+    assert notes() == [], "nobody asked for any"
+    settings = tmp_path / "data" / "config.toml"
+    settings.parent.mkdir(mode=0o700)
+    settings.write_text('[backup]\nfolder = "copies"\n', encoding="utf-8")
+    assert notes() == ["No scheduled backup was made yet."]
+    (settings.parent / "copies").touch()
+    assert holdfast("backup", "--db", trip).code == 1
+    assert notes() == ["The last attempt at a scheduled backup failed."]
+    (settings.parent / "copies").unlink()
+    assert holdfast("backup", "--db", trip).code == 0
+    assert notes() == []
+    with SessionDB(trip) as db:
+        db.driver.write("meta", lambda tx: tx.run("meta_set", key=schedule.DONE, value="1000000.0"))
+    assert notes() == ["Scheduled backups are overdue."]
 
 
 def test_help_says_what_the_exit_codes_mean(holdfast: Holdfast) -> None:

@@ -255,9 +255,24 @@ def test_what_was_deleted_comes_back_only_when_asked(holdfast: Holdfast, trip: P
         db.delete_conversation("other")
     done = holdfast("sessions", "import", lines, "--db", trip)
     assert (done.code, "was deleted" in done.err) == (1, True)
+    assert done.err.endswith("1 was deleted or pruned here: --revive takes that in, under new ids that end in ~2.\n")
     done = holdfast("sessions", "import", lines, "--revive", "--db", trip)
     assert done.code == 0
     assert done.err == "other was deleted here; it is now other~2.\n"
+
+
+def test_what_was_pruned_comes_back_as_the_help_says(holdfast: Holdfast, album: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "old.jsonl"
+    pruned = holdfast("sessions", "prune", "--max-size", "0kb", "--archive", archive, "--yes", "--db", album)
+    assert (pruned.code, "is missing here, or damaged, and is not in the archive." in pruned.err) == (0, True)
+    refused = holdfast("sessions", "import", archive, "--db", album)
+    assert (refused.code, refused.out) == (1, "0 imported, 1 refused; 0 messages came in.\n")
+    assert "--revive" in refused.err
+    done = holdfast("sessions", "import", archive, "--revive", "--db", album)
+    assert (done.code, done.out) == (0, "1 imported; 1 message and 1 attachment came in.\n")
+    for command in ("import", "prune"):
+        said = " ".join(holdfast("sessions", command, "--help").out.split())
+        assert "--revive" in said
 
 
 @pytest.mark.parametrize("content", [b"", b"hello\n", b"\xff\xfe", b"\0" * 100])

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from holdfast import SessionDB
-from holdfast.store import port
-from tests.cli import program
+from holdfast import SessionDB, config, errors
+from holdfast.cli import console, keeping
+from holdfast.store import port, schedule
+from tests.cli import program, terminal
 from tests.cli.conftest import BRANCH, TRIP
 
 Holdfast = Callable[..., program.Run]
@@ -64,6 +66,19 @@ def test_backups_go_to_the_folder_of_the_settings_and_only_when_due(
         assert db.check_backup(made).ok
 
 
+def test_backup_that_is_asked_for_is_made_though_another_was_begun(
+    holdfast: Holdfast, trip: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir(mode=0o700)
+    (tmp_path / "data" / "config.toml").write_text('[backup]\nfolder = "copies"\n', encoding="utf-8")
+    with SessionDB(trip) as db:
+        db.driver.write("meta", lambda tx: tx.run("meta_set", key=schedule.CLAIMED, value=repr(time.time())))
+    assert holdfast("backup", "--if-due", "--json", "--db", trip).data == {"due": False}
+    done = holdfast("backup", "--json", "--db", trip)
+    assert (done.code, done.data["conversations"]) == (0, 3)
+    assert os.path.exists(done.data["path"])
+
+
 def test_backup_without_a_target_or_a_folder_is_exit_2(holdfast: Holdfast, trip: Path) -> None:
     done = holdfast("backup", "--db", trip)
     assert done.code == 2
@@ -96,6 +111,48 @@ def test_restore_brings_back_and_keeps_what_was_there(holdfast: Holdfast, trip: 
     assert ids(kept) == {TRIP, BRANCH}
 
 
+def test_what_an_earlier_restore_kept_is_never_replaced(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    holdfast("backup", tmp_path / "copy.db", "--db", trip)
+    whole, now = (tmp_path / "copy.db").read_bytes(), time.time()
+    stamps = [time.strftime("%Y%m%d-%H%M%S", time.gmtime(now + second)) for second in range(program.PATIENCE)]
+    earlier = [tmp_path / f"trip.db-before-restore-{stamp}.db" for stamp in stamps]
+    for path in earlier:
+        path.write_bytes(whole)
+    holdfast("sessions", "delete", "other", "--yes", "--db", trip)
+    done = holdfast("restore", tmp_path / "copy.db", "--yes", "--json", "--db", trip)
+    kept = Path(done.data["kept"])
+    assert kept.name.endswith("-2.db")
+    assert all(path.read_bytes() == whole for path in earlier)
+    assert ids(kept) == {TRIP, BRANCH}
+
+
+def test_restore_that_cannot_keep_what_is_there_leaves_nothing_beside_it(
+    holdfast: Holdfast, trip: Path, tmp_path: Path
+) -> None:
+    holdfast("backup", tmp_path / "copy.db", "--db", trip)
+    with SessionDB(trip) as db:
+        db.driver._writer.execute(
+            "DROP TRIGGER message_is_only_redacted; UPDATE messages SET body = '{}' WHERE seq = 1"
+        )
+    done = holdfast("restore", tmp_path / "copy.db", "--yes", "--db", trip)
+    assert (done.code, "--no-keep" in done.err) == (1, True)
+    assert list(tmp_path.glob("trip.db-before-restore-*")) == []
+    assert holdfast("restore", tmp_path / "copy.db", "--yes", "--no-keep", "--db", trip).code == 0
+    assert ids(trip) == EVERY
+
+
+def test_restore_says_when_the_backup_was_made_not_when_its_file_was_touched(
+    holdfast: Holdfast, trip: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy.db"
+    with SessionDB(trip, clock=lambda: 1_700_000_000.0) as db:
+        db.backup(copy)
+    os.utime(copy, (1_000_000_000, 1_000_000_000))
+    assert f"{copy} was made 2023-11-14" in holdfast("restore", copy, "--db", trip).out.replace("\n", " ")
+    told = holdfast("restore", trip, "--db", tmp_path / "new.db").out.replace("\n", " ")
+    assert f"{trip} is no backup but a store" in told
+
+
 def test_restore_makes_a_store_that_was_not_there_only_when_asked(
     holdfast: Holdfast, trip: Path, tmp_path: Path
 ) -> None:
@@ -119,7 +176,8 @@ def test_restore_from_what_is_no_backup_is_one_sentence(
         copy.write_text("hello")
     done = holdfast("restore", copy, "--yes", "--db", trip)
     assert done.code == 1
-    assert done.sentence
+    assert str(copy) in done.sentence
+    assert "doctor" not in done.sentence, "it is not the store that is damaged"
     assert ids(trip) == EVERY
 
 
@@ -172,6 +230,26 @@ def test_delete_takes_branches_before_what_they_read_from(holdfast: Holdfast, tr
     assert ids(trip) == EVERY
     assert holdfast("sessions", "delete", TRIP, BRANCH, "--yes", "--db", trip).code == 0
     assert ids(trip) == {"other"}
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_nothing_is_deleted_when_one_has_branches_nobody_named(holdfast: Holdfast, trip: Path, form: list[str]) -> None:
+    done = holdfast("sessions", "delete", "other", TRIP, "--yes", *form, "--db", trip)
+    assert done.code == 1
+    assert f"read from {TRIP}: {BRANCH}" in done.sentence
+    assert ids(trip) == EVERY
+
+
+def test_what_went_before_one_that_got_a_branch_meanwhile_is_told_of(
+    trip: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = console.Console(config.Settings(home=str(trip.parent), database=str(trip), colour=False, columns=None))
+    with SessionDB(trip) as db:
+        assert keeping._delete(out, db, ["other", TRIP]) == ["other"]
+        with pytest.raises(errors.HasBranches):
+            keeping._delete(out, db, [TRIP])
+    assert f"{TRIP} not deleted: " in capsys.readouterr().err
+    assert ids(trip) == {TRIP, BRANCH}
 
 
 def test_nothing_is_deleted_when_one_is_not_found(holdfast: Holdfast, trip: Path) -> None:
@@ -231,6 +309,38 @@ def test_redact_shows_and_removes(holdfast: Holdfast, trip: Path, tmp_path: Path
         assert [message.seq for message in db.transcript(TRIP) if message.redacted] == [1, 3]
     for path in tmp_path.glob("trip.db*"):
         assert b"message 3" not in path.read_bytes()
+
+
+def test_redact_shows_what_was_said_in_parts(holdfast: Holdfast, trip: Path) -> None:
+    with SessionDB(trip) as db:
+        db.append_message("other", role="user", content=[{"type": "image", "url": "x"}])
+        db.append_message(
+            "other", role="user", content=[{"type": "note", "text": "It is May."}, {"type": "text", "text": "typed"}]
+        )
+    shown = holdfast("sessions", "redact", "other", "1", "2", "3", "--db", trip).out
+    assert shown.splitlines() == ["1  user  hi", "2  user  [no text]", "3  user  typed"]
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (("sessions", "delete", "other"), "other  1 message"),
+        (("sessions", "redact", TRIP, "3"), "3  user  message 3"),
+        (("sessions", "prune", "--older-than", "0"), "1 message  "),
+        (("restore", "copy.db"), "which will be replaced"),
+    ],
+)
+def test_who_is_asked_is_shown_what_would_go_beside_json_too(
+    holdfast: Holdfast, trip: Path, tmp_path: Path, command: tuple[str, ...], shown: str
+) -> None:
+    holdfast("backup", "copy.db", "--db", trip)
+    with terminal.opened(tmp_path, *command, "--json", "--db", trip, columns=200) as screen:
+        screen.wait_for(shown)
+        screen.wait_for("[y/N]")
+        screen.type("n\r")
+        assert screen.end() == 1
+    assert ids(trip) == EVERY
+    assert shown not in holdfast(*command, "--json", "--db", trip).err, "a program reads the JSON"
 
 
 def test_redact_of_no_message_removes_nothing(holdfast: Holdfast, trip: Path) -> None:
@@ -294,4 +404,43 @@ def test_prune_of_nothing_is_fine(holdfast: Holdfast, trip: Path) -> None:
 @pytest.mark.parametrize("arguments", [[], ["--max-size", "lots"], ["--older-than", "-1"]])
 def test_prune_used_wrongly_is_exit_2(holdfast: Holdfast, trip: Path, arguments: list[str]) -> None:
     assert holdfast("sessions", "prune", *arguments, "--yes", "--db", trip).code == 2
+    assert ids(trip) == EVERY
+
+
+# --- titles that go with a text ------------------------------------------------------------------------------
+
+
+def test_redact_says_that_the_title_goes_and_takes_it_from_every_file(
+    holdfast: Holdfast, trip: Path, tmp_path: Path
+) -> None:
+    with SessionDB(trip) as db:
+        db.create_session("bank", source="test", title="My password is hunter2")
+        db.append_message("bank", role="user", content="My password is hunter2 for the bank")
+        db.branch("bank", branch_id="branch")
+    shown = holdfast("sessions", "redact", "bank", "1", "--db", trip)
+    assert "The title goes too, since it has words of that: My password is hunter2\n" in shown.out
+    assert "My password is hunter2 #2" in shown.out
+    assert holdfast("sessions", "redact", "bank", "1", "--yes", "--json", "--db", trip).code == 0
+    assert "hunter2" not in holdfast("sessions", "list", "--json", "--db", trip).out
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()] == []
+
+
+def test_prune_says_what_stays_for_a_damaged_attachment(holdfast: Holdfast, tmp_path: Path) -> None:
+    with SessionDB(tmp_path / "album.db") as db:
+        blob = db.put_blob(b"picture")
+        db.create_session("album", source="test")
+        db.append_message("album", role="user", content=[{"type": "image", "blob": blob.digest}])
+        Path(db._shelf.path(blob.digest)).write_bytes(b"p?cture")
+    done = holdfast("sessions", "prune", "--max-size", "0kb", "--yes", "--db", tmp_path / "album.db")
+    assert "Removed 0 conversations" in done.out
+    assert "album stays: it changed or came to be needed meanwhile, or an attachment of it is damaged." in done.err
+    assert f"Attachment {blob.digest} is missing here, or damaged, and is not in the archive." in done.err
+
+
+def test_prune_into_a_file_of_the_store_is_one_sentence(holdfast: Holdfast, trip: Path) -> None:
+    done = holdfast(
+        "sessions", "prune", "--max-size", "0kb", "--archive", f"{trip}-journal", "--yes", "--json", "--db", trip
+    )
+    assert done.code == 1
+    assert "belongs to the store itself" in done.sentence
     assert ids(trip) == EVERY

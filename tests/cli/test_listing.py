@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast import SessionDB
+from holdfast import SessionDB, parts
 from tests.cli import program
 from tests.cli.conftest import BRANCH, SECOND, THIRD, TRIP
 
@@ -60,16 +60,19 @@ def test_json_has_every_conversation(holdfast: Holdfast, trip: Path) -> None:
 def test_without_a_title_a_conversation_is_told_by_how_it_begins(holdfast: Holdfast, tmp_path: Path) -> None:
     path = tmp_path / "new.db"
     with SessionDB(path) as db:
-        for name in ("empty", "first", "late"):
+        for name in ("empty", "first", "late", "noted"):
             db.create_session(name, source="test")
         db.append_message("first", role="system", content="You are helpful.")
         db.append_message("first", role="user", content=f"When does\n\x1b[2J the train {'x' * 100}")
         db.append_message("late", role="assistant", content="Hello!")
+        noted = [parts.note("It is Sunday."), {"type": "text", "text": "Good morning"}]
+        db.append_message("noted", role="user", content=noted)
     ends = {
         line.split()[0]: line.partition("live")[2].strip()
         for line in holdfast("sessions", "list", "--db", path).out.splitlines()
     }
-    assert ends == {"empty": "", "late": "", "first": f'"When does \\x1b[2J the train {"x" * 32}..."'}
+    begun = f'"When does \\x1b[2J the train {"x" * 32}..."'
+    assert ends == {"empty": "", "late": "", "first": begun, "noted": '"Good morning"'}
 
 
 def test_json_of_all_has_every_session(holdfast: Holdfast, trip: Path) -> None:

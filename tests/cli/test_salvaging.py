@@ -32,8 +32,17 @@ def test_what_was_lost_is_listed_and_the_damaged_file_is_as_it_was(
     done = holdfast("salvage", trip, tmp_path / "new.db", "--json")
     assert done.code == 1
     assert any((lost["conversation_id"], lost["first_seq"]) == (TRIP, 3) for lost in done.data["lost"])
+    assert done.data["messages"] == 9, "what stands for it was not saved"
     assert trip.read_bytes() == broken
     assert holdfast("doctor", "--db", tmp_path / "new.db").code == 0
+
+
+def test_file_of_something_else_is_not_said_to_be_saved(holdfast: Holdfast, tmp_path: Path) -> None:
+    for name, content in (("letter", b"Dear Ann,\n"), ("empty", b"")):
+        (tmp_path / name).write_bytes(content)
+        done = holdfast("salvage", tmp_path / name, tmp_path / f"{name}.db")
+        assert (done.code, "Nothing was lost." in done.out) == (1, False)
+        assert "nothing in this file is of a store" in done.out
 
 
 def test_nothing_is_ever_replaced(holdfast: Holdfast, trip: Path) -> None:

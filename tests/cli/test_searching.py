@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,6 +80,32 @@ def test_text_of_a_message_cannot_reach_the_terminal_raw(holdfast: Holdfast, tri
     done = holdfast("sessions", "search", "walrus", "--db", trip)
     assert done.code == 0
     assert "\x1b" not in done.out
+
+
+LOCKER = """
+import apsw, sys
+connection = apsw.Connection(sys.argv[1])
+connection.execute("BEGIN IMMEDIATE")
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_locked_index_is_searched_as_far_as_it_goes(holdfast: Holdfast, trip: Path) -> None:
+    with SessionDB(trip) as db:
+        db.index_search()
+        db.append_message("other", role="user", content="message of the last minute")
+    command = [sys.executable, "-c", LOCKER, f"{trip}.search"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as locker:
+        assert locker.stdout is not None
+        assert locker.stdout.readline() == "locked\n"
+        done = holdfast("sessions", "search", '"message 3"', "--json", "--db", trip)
+        late = holdfast("sessions", "search", "minute", "--db", trip)
+        locker.communicate("")
+    assert (done.code, [hit["seq"] for hit in done.data["hits"]]) == (0, [3])
+    assert "newest messages may be missing" in done.err
+    assert (late.code, late.out) == (1, "")
+    assert holdfast("sessions", "search", "minute", "--db", trip).code == 0
 
 
 @pytest.mark.parametrize("arguments", [[], ["x", "--role", "king"], ["x", "--limit", "0"], ["x", "--after", "soon"]])

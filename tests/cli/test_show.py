@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import SessionDB
+from holdfast import SessionDB, parts
 from tests.cli import program
 from tests.cli.conftest import BRANCH, SECOND, THIRD, TRIP
 
@@ -79,6 +79,21 @@ def test_context_is_what_the_model_sees(holdfast: Holdfast, trip: Path) -> None:
     assert [(int(words[0]), words[1]) for words in headings] == seen
     assert "[pinned]" in out
     assert "[summary of everything up to 4]\n    They plan a trip." in out
+
+
+def test_a_note_for_the_model_is_shown_only_with_what_the_model_sees(holdfast: Holdfast, tmp_path: Path) -> None:
+    path = tmp_path / "noted.db"
+    said = {"type": "text", "text": "Hello"}
+    with SessionDB(path) as db:
+        db.create_session("noted", source="test")
+        db.append_message("noted", role="user", content=[parts.note("It is Sunday."), said])
+        db.append_message("noted", role="assistant", content=[said, parts.cut("The answer broke off here.")])
+    shown = holdfast("sessions", "show", "noted", "--db", path).out
+    assert "Sunday" not in shown
+    assert shown.count("    Hello\n") == 2
+    assert "[The answer broke off here.]" in shown
+    assert "    It is Sunday.\n    Hello\n" in holdfast("sessions", "show", "noted", "--context", "--db", path).out
+    assert "Sunday" in holdfast("sessions", "show", "noted", "--json", "--db", path).out
 
 
 def test_tail_shows_the_last_messages_only(holdfast: Holdfast, trip: Path) -> None:

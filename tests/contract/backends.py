@@ -107,6 +107,8 @@ _DAMAGES = {
     ),
     "a route leads nowhere": ("routes", "UPDATE routes SET conversation = 99"),
     "a deleted id is in use": ("deletion", "INSERT INTO tombstones VALUES ('c', 1.0)"),
+    "a budget is of no conversation": ("budgets", "UPDATE budgets SET conversation = 99"),
+    "a budget is not readable": ("budgets", "UPDATE budgets SET body = '{\"spent\":'"),
     "a lease bears no token of ours": ("leases", "UPDATE leases SET token = 99"),
 }
 DAMAGES = sorted(_DAMAGES)

@@ -68,7 +68,7 @@ def seen(db: SessionDB, session_id: str, upto: int | None = None) -> list[types.
 
 def everything(db: SessionDB) -> object:
     """All that can be read of a store: equal before and after means that nothing was changed."""
-    looks = (db.conversation, db.transcript, db.hides, db.compactions, db.routes)
+    looks = (db.conversation, db.transcript, db.hides, db.compactions, db.routes, db.budget)
     return [
         (session, contents(db.context(session.id)), [look(session.id) for look in looks])
         for session in db.list_sessions(every=True, limit=10_000)

@@ -19,6 +19,7 @@ from tests.contract.hostile import fresh, resealed, where
 
 PICTURE, SOUND = b"\x89PNG\0" * 1000, b"RIFF" * 500
 HOUR = 3600.0
+AtPoint = Callable[[Callable[[str], None] | None], None]
 
 
 def attach(db: SessionDB, session_id: str, *digests: str) -> None:
@@ -202,6 +203,110 @@ def test_a_collection_meanwhile_takes_nothing_that_is_about_to_be_named(
     other.import_from(export)
     at_point(None)
     assert collected == [0]
+    assert content(other, digest) == PICTURE
+
+
+# --- conversations that are refused ---------------------------------------------------------------------------
+
+
+def empty(db: SessionDB) -> bool:
+    """Whether the store has no attachment, not even one that is on its way out."""
+    return not files(Path(db._shelf.folder)) and not db.driver.read(lambda tx: tx.all("blobs_all"))
+
+
+def test_a_deleted_attachment_is_not_even_drafted_when_its_conversation_is_refused(
+    db: SessionDB, export: Path, at_point: AtPoint
+) -> None:
+    talk(db)
+    db.export_to(export)
+    db.delete_conversation("talk")
+    db.scrub()
+    passed: list[str] = []
+    at_point(passed.append)
+    report = db.import_from(export)
+    at_point(None)
+    assert passed == []
+    assert (report.ok, report.blobs, report.lost_blobs) == (False, 0, ())
+    assert empty(db)
+
+
+def test_one_that_was_deleted_and_not_yet_collected_goes_with_the_next_collection(
+    db: SessionDB, export: Path, clock: steps.Clock
+) -> None:
+    talk(db)
+    db.export_to(export)
+    db.delete_conversation("talk")
+    clock.advance(HOUR)
+    assert not db.import_from(export).ok
+    assert db.collect_blobs().blobs == 1
+    assert empty(db)
+
+
+def test_a_branch_without_its_origin_brings_no_attachment(make_db: MakeDb, export: Path, at_point: AtPoint) -> None:
+    db, other = make_db(), make_db("other")
+    steps.begin(db, "trunk", "a")
+    db.branch("trunk", branch_id="twig")
+    attach(db, "twig", db.put_blob(PICTURE).digest)
+    db.export_to(export)
+    steps.begin(other, "trunk", "something else")
+    passed: list[str] = []
+    at_point(passed.append)
+    report = other.import_from(export)
+    at_point(None)
+    assert passed == []
+    assert [outcome.outcome for outcome in report.outcomes] == ["conflict", "refused"]
+    assert (report.blobs, report.lost_blobs) == (0, ())
+    assert empty(other)
+
+
+def meanwhile(other: SessionDB, at_point: AtPoint, change: Callable[[], object]) -> None:
+    """Let something happen after attachments came in and before the conversation does."""
+
+    def once(point: str) -> None:
+        if point == "import.queued":
+            at_point(None)
+            change()
+
+    at_point(once)
+
+
+@pytest.mark.parametrize("deleted_before", [False, True])
+def test_what_came_for_a_conversation_that_is_refused_at_last_goes_again(
+    make_db: MakeDb, export: Path, at_point: AtPoint, deleted_before: bool
+) -> None:
+    db, other = make_db(), make_db("other")
+    backends.spoiled.add(db)
+    talk(db)
+    attach(db, "talk", "0" * 64)
+    db.export_to(export)
+    if deleted_before:
+        talk(other, "earlier")
+        other.delete_conversation("earlier")
+    meanwhile(other, at_point, lambda: steps.begin(other, "talk", "mine"))
+    report = other.import_from(export)
+    assert (report.outcomes[0].outcome, report.blobs, report.lost_blobs) == ("conflict", 0, ())
+    assert empty(other)
+
+
+def test_what_others_name_or_are_about_to_name_stays_when_a_conversation_is_refused(
+    make_db: MakeDb, export: Path, at_point: AtPoint, clock: steps.Clock
+) -> None:
+    db, other = make_db(), make_db("other")
+    digest = db.put_blob(PICTURE).digest
+    for name in ("refused", "taken"):
+        attach(db, steps.begin(db, name, "look"), digest)
+    attach(db, "refused", db.put_blob(SOUND).digest)
+    db.export_to(export)
+
+    def change() -> None:
+        steps.begin(other, "refused", "mine")
+        clock.advance(1)
+        other.put_blob(SOUND)
+
+    meanwhile(other, at_point, change)
+    report = other.import_from(export)
+    assert (report.ids("imported"), report.ids("conflict")) == (["taken"], ["refused"])
+    assert sorted(files(Path(other._shelf.folder)).values()) == sorted([PICTURE, SOUND])
     assert content(other, digest) == PICTURE
 
 

@@ -52,6 +52,9 @@ CALLS: dict[str, Arguments | Callable[[SessionDB], Arguments]] = {
         "session_id": "talk", "messages": [NewMessage(role="user")], "expect_head": False,
         "create": NewConversation(source="s"), **with_lease(db),
     },
+    "begin_conversation": {
+        "session_id": "new", "message": NewMessage(role="user"), "create": NewConversation(source="s"), "ttl": 5,
+    },
     "context": {"session_id": "talk", "upto": 1},
     "transcript": {"session_id": "talk", "after": 0, "upto": 2},
     "usage": {"session_id": "talk"},
@@ -76,6 +79,8 @@ CALLS: dict[str, Arguments | Callable[[SessionDB], Arguments]] = {
     "undo_compaction": {"session_id": "talk"},
     "redo_compaction": {"session_id": "talk"},
     "compactions": {"session_id": "talk"},
+    "budget": {"session_id": "talk"},
+    "spend": {"session_id": "talk", "version": 0, "body": {"a": 1}},
     "route": {"key": "r"},
     "routes": {"session_id": "talk"},
     "bind_route": {"key": "r", "session_id": "talk", "version": 0},

@@ -146,6 +146,19 @@ def test_text_that_looks_like_a_name_keeps_nothing(db: SessionDB, clock: steps.C
     assert gone(db, digest)
 
 
+def test_a_collection_without_anything_to_remove_waits_for_nobody(
+    db: SessionDB, clock: steps.Clock, at_point: Callable[[Callable[[str], None]], None]
+) -> None:
+    named, young = (db.put_blob(data).digest for data in (b"named", b"young"))
+    attach(db, steps.begin(db), named)
+    clock.advance(23 * HOUR)
+    passed: list[str] = []
+    at_point(passed.append)
+    assert db.collect_blobs().blobs == 0
+    assert passed == ["collect.read"]
+    assert not gone(db, young)
+
+
 def test_name_written_while_blobs_are_collected_counts(
     db: SessionDB, clock: steps.Clock, at_point: Callable[[Callable[[str], None]], None]
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import SessionDB, errors, types
-from tests.contract import steps
+from tests.contract import backends, steps
 
 SECRET = "the secret"
 
@@ -111,6 +111,62 @@ def test_repeated_append_of_a_redacted_message_does_not_bring_it_back(db: Sessio
     db.redact("talk", 1)
     assert db.append_message("talk", role="user", content=SECRET, uid="u").duplicate
     assert SECRET not in str(steps.everything(db))
+
+
+def test_a_title_made_from_the_text_goes_with_it(db: SessionDB) -> None:
+    steps.begin(db, "talk", f"My word is {SECRET}, for the bank", "b", title=f"My word is {SECRET}")
+    steps.begin(db, "other", "a", title=f"{SECRET} of another")
+    db.redact("talk", 1)
+    assert db.conversation("talk").title is None
+    assert db.conversation("other").title == f"{SECRET} of another"
+
+
+def test_titles_of_branches_go_whether_they_read_the_message_or_not(db: SessionDB) -> None:
+    steps.begin(db, "one", "a", SECRET, title=SECRET)
+    db.branch("one", 0, branch_id="nothing")
+    db.branch("one", 1, branch_id="before")
+    db.branch("one", 2, branch_id="after")
+    db.branch("after", branch_id="deeper")
+    db.set_session_title("before", "Renamed")
+    db.redact("deeper", 2)
+    names = ("one", "nothing", "before", "after", "deeper")
+    assert [db.conversation(name).title for name in names] == [None, None, "Renamed", None, None]
+    assert SECRET not in str(steps.everything(db))
+
+
+def test_a_title_about_something_else_stays(db: SessionDB) -> None:
+    steps.begin(db, "talk", "Trip to Lisbon", "the password is hunter2", title="Trip to the sea #2")
+    db.redact("talk", 2)
+    assert db.conversation("talk").title == "Trip to the sea #2"
+
+
+def test_a_title_goes_with_what_was_given_to_a_tool_and_with_parts(db: SessionDB) -> None:
+    for name, message in {
+        "parts": {"role": "user", "content": [{"type": "text", "text": SECRET}]},
+        "call": {"role": "assistant", "tool_calls": [{"id": "1", "name": "look", "arguments": {"at": SECRET}}]},
+    }.items():
+        db.create_session(name, source="test", title=f"{SECRET} of {name}")
+        db.append_messages(name, [message])
+        db.redact(name, 1)
+        assert db.conversation(name).title is None
+
+
+def test_a_title_given_after_a_redaction_stays_when_it_is_repeated(db: SessionDB) -> None:
+    steps.begin(db, "talk", SECRET)
+    db.redact("talk", 1)
+    db.set_session_title("talk", "About it")
+    db.redact("talk", 1)
+    assert db.conversation("talk").title == "About it"
+
+
+@pytest.mark.parametrize("body", [b'{"content":"the secret', b"\xff\xfe the secret", b""])
+def test_a_damaged_message_is_redacted_with_its_title(db: SessionDB, body: bytes) -> None:
+    steps.begin(db, "talk", SECRET, title="secret")
+    backends.drop_triggers(db)
+    backends.raw(db, "UPDATE messages SET body = CAST(? AS TEXT)", body)
+    db.redact("talk", 1)
+    assert db.transcript("talk")[0].redacted
+    assert db.conversation("talk").title == (None if body else "secret")
 
 
 @pytest.mark.parametrize("seq", [0, -1, 3, 2**70, "1", 1.0, None, True, b"1"])

@@ -16,6 +16,7 @@ def fill(db: SessionDB) -> None:
     db.branch("c", branch_id="b")
     db.bind_route("r", "c", version=0)
     db.acquire_lease("c", "turn")
+    db.spend("c", 0, {"attempts": 1})
 
 
 def test_empty_store_is_sound(db: SessionDB) -> None:

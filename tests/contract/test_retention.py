@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB, errors, reports
-from tests.contract import steps
+from tests.contract import backends, steps
 
 DAY = steps.DAY
 AtPoint = Callable[[Callable[[str], None]], None]
@@ -157,9 +157,67 @@ def test_archive_never_replaces_anything(db: SessionDB, clock: steps.Clock, tmp_
     assert (tmp_path / "a.jsonl").read_text() == "precious"
 
 
+@pytest.mark.parametrize("ending", ["", "-wal", "-journal", ".queue", ".blobs", ".search", ".search-journal"])
+@pytest.mark.parametrize("linked", [False, True])
+def test_an_archive_is_no_file_of_the_store_itself(
+    make_db: Callable[..., SessionDB], clock: steps.Clock, tmp_path: Path, ending: str, linked: bool
+) -> None:
+    db = make_db()
+    old_and_new(db, clock)
+    path = Path(db.driver.path + ending)
+    if linked:
+        (tmp_path / "link").symlink_to(path.parent)
+        path = tmp_path / "link" / path.name
+    there = sorted(os.listdir(path.parent))
+    with steps.nothing_changes(db), pytest.raises(errors.NotABackup, match="belongs to the store itself"):
+        db.prune(db.plan_prune(older_than_days=0), path)
+    assert sorted(os.listdir(path.parent)) == there
+
+
+def with_pictures(db: SessionDB, clock: steps.Clock) -> tuple[str, str]:
+    """Two conversations that name an attachment each, and both the same one."""
+    digests = [db.put_blob(name.encode()).digest for name in ("one", "two", "both")]
+    for name, own in zip(("one", "two"), digests, strict=False):
+        db.create_session(name, source="test")
+        for digest in (own, digests[2]):
+            db.append_message(name, role="user", content=[{"type": "image", "blob": digest}])
+    clock.advance(DAY)
+    return digests[0], digests[2]
+
+
+def test_a_conversation_with_a_damaged_attachment_stays_with_what_is_left_of_it(
+    db: SessionDB, clock: steps.Clock, tmp_path: Path
+) -> None:
+    backends.spoiled.add(db)
+    one, _ = with_pictures(db, clock)
+    Path(db._shelf.path(one)).write_bytes(b"o?e")
+    report = db.prune(db.plan_prune(older_than_days=0), tmp_path / "a.jsonl")
+    assert (report.removed, report.kept, report.lost_blobs) == (("two",), ("one",), (one,))
+    db.scrub()
+    assert Path(db._shelf.path(one)).read_bytes() == b"o?e"
+    assert [message.seq for message in db.transcript("one")] == [1, 2]
+
+
+def test_a_damaged_attachment_keeps_every_conversation_that_names_it(
+    db: SessionDB, clock: steps.Clock, tmp_path: Path
+) -> None:
+    backends.spoiled.add(db)
+    _, both = with_pictures(db, clock)
+    Path(db._shelf.path(both)).write_bytes(b"?")
+    report = db.prune(db.plan_prune(older_than_days=0), tmp_path / "a.jsonl")
+    assert (report.removed, report.kept, report.lost_blobs) == ((), ("one", "two"), (both,))
+
+
+def test_a_missing_attachment_is_told_of_and_keeps_nothing(db: SessionDB, clock: steps.Clock, tmp_path: Path) -> None:
+    one, _ = with_pictures(db, clock)
+    os.unlink(db._shelf.path(one))
+    report = db.prune(db.plan_prune(older_than_days=0), tmp_path / "a.jsonl")
+    assert (report.removed, report.kept, report.lost_blobs) == (("one", "two"), (), (one,))
+
+
 def damage(folder: Path, how: Callable[[str], str]) -> None:
     (draft,) = folder.glob(".a.jsonl.*.draft")
-    draft.write_text(how(draft.read_text()))
+    draft.write_bytes(how(draft.read_text()).encode())
 
 
 def other_text(text: str) -> str:
@@ -174,7 +232,12 @@ def one_less(text: str) -> str:
     return "".join(line for line in text.splitlines(True) if json.loads(line).get("kind") != "message")
 
 
-@pytest.mark.parametrize("how", [other_text, half, one_less])
+def other_ends(text: str) -> str:
+    """Comes in without a complaint, and is not what was written all the same."""
+    return text.replace("\n", "\r\n")
+
+
+@pytest.mark.parametrize("how", [other_text, half, one_less, other_ends])
 def test_nothing_goes_when_the_archive_is_not_what_was_written(
     db: SessionDB, clock: steps.Clock, tmp_path: Path, at_point: AtPoint, how: Callable[[str], str]
 ) -> None:

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from holdfast import NewConversation, SessionDB, errors, types
+from holdfast import NewConversation, SessionDB, errors, parts, types
 from tests.contract import steps
 from tests.contract.conftest import MakeDb
 
@@ -66,11 +66,38 @@ def test_a_short_answer_is_found_by_the_question_before_it(db: SessionDB) -> Non
     assert 2 in _seqs(db.search("boiler recommended by the plumber"))[:2]
 
 
+def test_a_short_answer_comes_before_messages_that_share_one_word_with_the_question(db: SessionDB) -> None:
+    other = ["Something else was said."] * 10
+    rang = [f"The plumber rang on {day} about a leaking tap in the cellar." for day in ("Monday", "Friday")]
+    _told(db, "Which boiler did the plumber recommend?", "The Vanto 24.", *other, *rang, *other)
+    assert _seqs(db.search("boiler recommended by the plumber"))[:2] == [1, 2]
+
+
+def test_a_short_answer_is_found_by_the_role_that_gave_it(db: SessionDB) -> None:
+    chat = _told(db, "Which boiler did the plumber recommend?")
+    db.append_message(chat, role="assistant", content="The Vanto 24.")
+    assert _seqs(db.search("plumber", role="assistant")) == [2]
+    assert _seqs(db.search("plumber", role="assistant", session_id=chat)) == [2]
+
+
+def test_people_come_before_assistants_tools_and_instructions(db: SessionDB) -> None:
+    roles: tuple[types.Role, ...] = ("system", "tool", "assistant", "user")
+    for role in roles:
+        new = NewConversation(source="test")
+        db.append_message(None, role=role, content="the ibex is grey", create=new)
+    assert [hit.role for hit in db.search("ibex")] == ["user", "assistant", "tool", "system"]
+
+
 @pytest.mark.parametrize(
     ("text", "query"),
     [
         ("我们明天去东京塔看风景", "东京"),
         ("我们明天去东京塔看风景", "塔"),
+        ("我们明天去东京塔看风景", '"东"'),
+        ("我们明天去东京塔看风景", '"景"'),
+        ("Tokyo 红叶 festival", '"Tokyo 红"'),
+        ("Tokyo 红叶 festival", '"红叶 festival"'),
+        ("Tokyo 红叶 festival", '"叶 festival"'),
         ("私は来週京都に行きます", "京都"),
         ("ฉันชอบกินข้าวผัด", "ข้าวผัด"),
         ("내일 서울에서 만나요", "서울"),
@@ -81,6 +108,18 @@ def test_a_short_answer_is_found_by_the_question_before_it(db: SessionDB) -> Non
 def test_every_script_is_searched(db: SessionDB, text: str, query: str) -> None:
     _told(db, "something else altogether", text, "and more of it")
     assert _seqs(db.search(query))[0] == 2
+
+
+def test_a_mark_that_repeats_a_character_belongs_to_its_word(db: SessionDB) -> None:
+    right = _told(db, "佐々木さんが来る")
+    _told(db, "佐藤さんは木曜日に来る")
+    assert [hit.conversation_id for hit in db.search("佐々木")] == [right]
+
+
+@pytest.mark.parametrize("query", ['"京東"', '"Tokyo 叶"', '"红 festival"', '"红叶 Tokyo"'])
+def test_a_phrase_of_an_unspaced_script_must_be_there(db: SessionDB, query: str) -> None:
+    _told(db, "东京塔", "Tokyo 红叶 festival")
+    assert db.search(query) == []
 
 
 def test_common_words_alone_are_searched_when_there_are_no_others(db: SessionDB) -> None:
@@ -149,10 +188,28 @@ def test_filters_by_role_tool_time_and_owner(db: SessionDB, clock: steps.Clock) 
 
 
 def test_a_filter_that_leaves_few_still_finds_them_all(db: SessionDB, clock: steps.Clock) -> None:
-    chat = _told(db, *["ferret"] * 300)
+    chat = _told(db, "ferret")
+    db.append_messages(chat, [{"role": "user", "content": "ferret"}] * 599)
     clock.now += 10
     db.append_message(chat, role="user", content="the last ferret of a very long day with many other words in it")
-    assert _seqs(db.search("ferret", after=clock.now)) == [301]
+    assert _seqs(db.search("ferret", after=clock.now)) == [601]
+
+
+def test_every_message_that_fits_is_found_in_however_many_conversations(db: SessionDB, clock: steps.Clock) -> None:
+    chats = [_told(db, "the invoice is paid") for _ in range(130)]
+    clock.now += 10
+    late = {_told(db, f"an invoice came and {'many other things were said of it ' * 3}") for _ in range(2)}
+    assert [len(db.search("invoice", limit=limit)) for limit in (10, 30, 50, 1000)] == [10, 30, 50, 132]
+    assert {hit.conversation_id for hit in db.search("invoice", after=clock.now)} == late
+    assert {hit.conversation_id for hit in db.search("invoice", before=clock.now, limit=1000)} == set(chats)
+
+
+def test_a_tool_used_once_is_found_below_many_better_matches(db: SessionDB) -> None:
+    chat = _told(db, *["stoat stoat"] * 100)
+    calls = [{"id": "c1", "name": "weigh", "arguments": {"what": "a stoat among many other animals of the forest"}}]
+    db.append_message(chat, role="assistant", tool_calls=calls)
+    _told(db, *["stoat stoat"] * 100)
+    assert _seqs(db.search("stoat", tool="weigh")) == [101]
 
 
 def test_neighbours_of_a_hit_come_with_it(db: SessionDB) -> None:
@@ -230,3 +287,13 @@ def test_nothing_is_said_of_a_healthy_index(db: SessionDB, caplog: pytest.LogCap
         _told(db, "a quiet owl")
         db.search("owl")
     assert not caplog.records
+
+
+def test_a_note_for_the_model_is_not_found_and_the_mark_of_a_cut_is(db: SessionDB) -> None:
+    chat = _told(db, "opening")
+    said = {"type": "text", "text": "My train leaves at noon."}
+    db.append_message(chat, role="user", content=[parts.note("It is Sunday."), said])
+    db.append_message(chat, role="assistant", content=[said, parts.cut("The answer broke off here.")])
+    assert db.search("Sunday") == []
+    assert 3 in _seqs(db.search("broke"))
+    assert db.search("train", role="user")[0].content == "My train leaves at noon."

@@ -37,6 +37,8 @@ def furnish(db: SessionDB) -> None:
     db.acquire_lease("a", "turn", "me")  # token 2
     db.bind_route("chat", "a", version=0)
     db.bind_route("chat", "a", version=1)
+    for version in (0, 1):
+        db.spend("a", version, {"attempts": version})
     db.create_session("b", source="test")
     _say(db, "b", 2)
     db.end_session("b", "done")
@@ -116,6 +118,8 @@ def _moved(change: str, key: int = A) -> str:
 
 
 HIDE = "INSERT INTO hides (conversation, epoch, from_seq, to_seq, shown_epoch) VALUES"
+BUDGET = "INSERT INTO budgets (conversation, version, uid, body) VALUES"
+SPENT = '{"spent":{}}'
 LEASE = "INSERT INTO leases (conversation, purpose, token, holder, expires, boot, snap_seq) VALUES"
 OPEN_A, ENDED_A, ENDED_B = (f"conversation = {c} AND ordinal = {o}" for c, o in ((A, 2), (A, 1), (B, 1)))
 REDACTED, LAST_OF_A, FIRST_OF_B = (f"id = ({c} << 32) + {s}" for c, s in ((A, 1), (A, 6), (B, 1)))
@@ -306,6 +310,23 @@ THE_REST = [
     Forbidden("route to no conversation", _set("routes", "conversation = 77, version = 9", "key = 'chat'")),
     Forbidden("route without a name", f"INSERT INTO routes VALUES ('', {A}, 1, 1.0)"),
     Forbidden("route replaced", f"INSERT OR REPLACE INTO routes VALUES ('chat', {B}, 1, 1.0)", seen=False),
+    Forbidden("budget whose version goes back", _set("budgets", "version = 1", f"conversation = {A}"), seen=False),
+    Forbidden("budget spent without a new version", _set("budgets", f"body = '{SPENT}'", f"conversation = {A}"), False),
+    Forbidden("budget without a version", _set("budgets", "version = 0", f"conversation = {A}")),
+    Forbidden("budget born with a history", f"{BUDGET} ({E}, 2, 'u', '{SPENT}')", seen=False),
+    Forbidden("budget born without a version", f"{BUDGET} ({E}, 0, 'u', '{SPENT}')"),
+    Forbidden("budget of no conversation", f"{BUDGET} (77, 1, 'u', '{SPENT}')"),
+    Forbidden("budget of nobody", f"{BUDGET} ({E}, 1, '', '{SPENT}')"),
+    Forbidden("second budget", f"{BUDGET} ({A}, 1, 'u', '{SPENT}')"),
+    Forbidden("budget that is no JSON", f"{BUDGET} ({E}, 1, 'u', 'spent')"),
+    Forbidden("budget that is no object", f"{BUDGET} ({E}, 1, 'u', '[]')"),
+    Forbidden("budget that says nothing", f"{BUDGET} ({E}, 1, 'u', '{{}}')"),
+    Forbidden(
+        "endless budget", f"{BUDGET} ({E}, 1, 'u', '{{\"spent\":{{\"x\":\"' || printf('%.65536c', 'x') || '\"}}}}')"
+    ),
+    Forbidden("budget moved", _set("budgets", f"conversation = {E}, version = 9", f"conversation = {A}"), seen=False),
+    Forbidden("budget deleted", f"DELETE FROM budgets WHERE conversation = {A}", seen=False),
+    Forbidden("budget replaced", f"INSERT OR REPLACE{BUDGET[6:]} ({A}, 1, 'u', '{SPENT}')", seen=False),
     Forbidden("tombstone removed", "DELETE FROM tombstones", seen=False),
     Forbidden("tombstone renamed", _set("tombstones", "id = 'other'", "id = 'd'"), seen=False),
     Forbidden("tombstone replaced", "INSERT OR REPLACE INTO tombstones VALUES ('d', 9.0)", seen=False),

@@ -14,7 +14,20 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from holdfast.store import compactions, drafts, erase, hides, holders, leases, lineage, log, queries, sessions, sqlite
+from holdfast.store import (
+    budgets,
+    compactions,
+    drafts,
+    erase,
+    hides,
+    holders,
+    leases,
+    lineage,
+    log,
+    queries,
+    sessions,
+    sqlite,
+)
 
 
 class Edit(NamedTuple):
@@ -228,6 +241,14 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "second continuation by the second call": Mutant(
         "calling twice", (Edit(lineage, "_continue", "raise errors.ForkRefused(continuation[0])", "return"),)
+    ),
+    # budgets
+    "budget spent whatever its version": Mutant("spending", (Query("budget_swap", " AND version = :version", ""),)),
+    "budget that does not ask who was the faster": Mutant(
+        "spending", (Edit(budgets, "put", "row[:2] == (version + 1, uid)", "row[0] == version + 1"),)
+    ),
+    "budget that takes itself for another": Mutant(
+        "spending", (Edit(budgets, "put", "row is not None and row[:2] == (version + 1, uid)", "False"),)
     ),
 }
 

@@ -38,12 +38,13 @@ OLDER: dict[str, Older] = {
     "no hides": Older(tables=("hides",)),
     "no tombstones": Older(tables=("tombstones",)),
     "no leases": Older(tables=("leases",)),
+    "no budgets": Older(tables=("budgets",)),
     "no index": Older(indexes=("conversations_by_origin", "routes_by_conversation")),
     "no triggers": Older(triggers=ALL_TRIGGERS),
     "other triggers": Older(changed=ALL_TRIGGERS[:5]),
     "much": Older(
         columns=(("messages", "redacted_at"), ("compactions", "redacted_at"), ("conversations", "redo_epoch")),
-        tables=("hides", "tombstones", "leases"),
+        tables=("hides", "tombstones", "leases", "budgets"),
         triggers=ALL_TRIGGERS[::2],
         changed=ALL_TRIGGERS[1::4],
         indexes=("conversations_by_origin",),
@@ -134,7 +135,7 @@ def _table(sql: str, gone: list[str]) -> str:
 
 NEXT = reconcile.Plan(
     format=2,
-    revision=2,
+    revision=4,
     steps={
         2: [
             "ALTER TABLE routes ADD COLUMN label TEXT",

@@ -167,6 +167,13 @@ def _routes(stage: zygote.Stage, db: SessionDB, number: int) -> Any:
     return _refused(lambda: db.bind_route("chat", mine, version=version).conversation_id, errors.RouteMoved)
 
 
+def _budgets(stage: zygote.Stage, db: SessionDB, number: int) -> Any:
+    """Everybody reads the same version, and would add one to what was spent."""
+    version, spent = db.budget("c")
+    stage.barrier.wait()
+    return [version, db.spend("c", version, {"rounds": spent.get("rounds", 0) + 1})]
+
+
 def _deletion(stage: zygote.Stage, db: SessionDB, number: int) -> str:
     """One deletes, one branches, the others write: whoever comes first decides."""
     c = f"c{number}"
@@ -194,5 +201,6 @@ ROUNDS: dict[str, Callable[[zygote.Stage, SessionDB, int], Any]] = {
     "same uid": _same_uid,
     "titles": _titles,
     "routes": _routes,
+    "budgets": _budgets,
     "deletion": _deletion,
 }

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast import errors, types
+from holdfast.store import budgets
 from holdfast.store.db import SessionDB
 from tests.faults import checker, interleavings, kills, steps, zygote
 from tests.faults.interleavings import appender, compactor
@@ -147,6 +148,19 @@ def _calling_twice(without_triggers: Sequence[str]) -> list[str]:
         return found + checker.verify(db, also=["c"])
 
 
+def _spending(without_triggers: Sequence[str]) -> list[str]:
+    """Two who read the same version: the second is told so. One whose attempt is repeated was not beaten by itself."""
+    with opened(":memory:", without_triggers) as db:
+        steps.say(db, "c")
+        told = [db.spend("c", version, {"tries": version + 1}) for version in (0, 0, 1, 1, 0)]
+        found = [] if told == [True, False, True, False, False] else [f"of the spenders {told} were told they won"]
+        text = budgets.encoded({"tries": 3})
+        again = [db.driver.write("budget", lambda tx: budgets.put(tx, "c", 2, text, "mine")) for _ in range(2)]
+        if again != [True, True] or db.budget("c") != (3, {"tries": 3}):
+            found.append("a repeated attempt took itself for another's")
+        return found + checker.verify(db, also=["c"])
+
+
 SCENES: dict[str, Callable[[Sequence[str]], list[str]]] = {
     "watching": _watching,
     "acknowledging": _acknowledging,
@@ -155,4 +169,5 @@ SCENES: dict[str, Callable[[Sequence[str]], list[str]]] = {
     "turning": _turning,
     "branching": _branching,
     "calling twice": _calling_twice,
+    "spending": _spending,
 }

@@ -88,6 +88,12 @@ def _bound(db: SessionDB, c: str) -> Args:
     db.hide(c, 4)
     db.acquire_lease(c, "turn", "me")
     db.bind_route(f"chat:{c}", c, version=0)
+    return _spent(db, c, args)
+
+
+def _spent(db: SessionDB, c: str, args: Args | None = None) -> Args:
+    args = args or say(db, c)
+    db.spend(c, 0, {"attempts": 1})
     return args
 
 
@@ -162,6 +168,8 @@ STEPS: dict[str, Step] = {
     "route": Step(
         ("route",), say, lambda db, args: db.bind_route(f"chat:{args['id']}", args["id"], version=0), again=False
     ),
+    "spend_first": Step(("budget",), say, lambda db, args: db.spend(args["id"], 0, {"attempts": 1})),
+    "spend": Step(("budget",), _spent, lambda db, args: db.spend(args["id"], 1, {"attempts": 2})),
 }
 
 
@@ -198,6 +206,7 @@ def _seen(db: SessionDB, name: str) -> Any:
             for made in db.compactions(name)
         ],
         "hides": db.hides(name),
+        "budget": db.budget(name),
         "leases": [(held.purpose, held.token) for held in db.leases() if held.conversation_id == stands.id],
     }
 

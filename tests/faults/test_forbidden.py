@@ -68,6 +68,7 @@ def test_what_the_list_is_made_from_is_itself_allowed(path: Path) -> None:
         forbidden._rotated(),
         forbidden._conversation("other", last_seq=2, fork=f"'e', 2, NULL, {forbidden.E}"),
         forbidden._message(forbidden.E, 4, 1),
+        f"{forbidden.BUDGET} ({forbidden.E}, 1, 'u', '{forbidden.SPENT}')",
         forbidden._session(forbidden.B, 2, "1", 3, id="b-1")
         + "; "
         + forbidden._moved("head = 2, live = 1", forbidden.B),

@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 from holdfast import errors
-from holdfast.store import points, reconcile, sqlite
+from holdfast.store import erase, points, reconcile, sqlite
 from holdfast.store.db import SessionDB
 from tests.faults import checker, kills, olden, steps
 from tests.faults import zygote as zygotes
@@ -39,10 +39,13 @@ def test_older_store_is_brought_up_with_all_its_data(name: str, place: Path) -> 
         assert olden.contents(db) == before
         assert checker.verify(db, also=["a", "b", "a-b"]) == []
         # What it had not before works now.
-        for step in ("hide", "redact", "redo", "delete", "acquire", "commit"):
+        for step in ("hide", "redact", "redo", "delete", "acquire", "commit", "spend"):
             steps.STEPS[step].run(db, steps.STEPS[step].prepare(db, f"new-{step}"))
         history = [checker.Erased("new-delete"), checker.Erased("new-redact", 1)]
-        assert checker.verify(db, history, also=[f"new-{step}" for step in ("hide", "redact", "redo", "commit")]) == []
+        assert (
+            checker.verify(db, history, also=[f"new-{step}" for step in ("hide", "redact", "redo", "commit", "spend")])
+            == []
+        )
     # Once brought up, an open passes by.
     assert _course(path) == []
 
@@ -176,6 +179,23 @@ def test_newer_revision_is_left_alone(labelled: bool, place: Path) -> None:
     connection = apsw.Connection(str(path))
     assert connection.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY 1, 2").fetchall() == schema
     connection.close()
+
+
+def test_older_version_deletes_a_conversation_with_rows_it_does_not_know(place: Path) -> None:
+    path = place / "store.db"
+    with SessionDB(path) as db:
+        steps.STEPS["delete"].prepare(db, "c")
+        assert db.budget("c")[0] == 1
+    older = sqlite.SqliteDriver(str(path), plan=reconcile.Plan(revision=2))
+    statements: list[str] = []
+    with kills.hooked(statements.append):
+        older.write("delete", lambda tx: erase.delete(tx, "c", 1.0))
+    older.close()
+    # It has no query for budgets, and none was needed.
+    assert not any("budget" in point for point in statements)
+    with SessionDB(path) as db:
+        assert db.fsck().ok
+        assert db.driver.read(lambda tx: tx.one("budget_get", conversation=1)) is None
 
 
 def test_database_of_another_program_is_not_touched(place: Path) -> None:

@@ -135,6 +135,15 @@ def test_route_is_bound_by_one_of_those_who_saw_the_same_version(zygote: zygotes
         assert checker.verify(db, race.history) == []
 
 
+def test_one_of_all_spenders_wins_each_version_though_they_write_the_same(zygote: zygotes.Zygote, place: Path) -> None:
+    race = Race(zygote, place / "store.db", "budgets")
+    for number, results in enumerate(race.rounds):
+        assert sorted(results) == [[number, False]] * (PROCESSES - 1) + [[number, True]]
+    with SessionDB(place / "store.db") as db:
+        assert db.budget("c") == (ROUNDS, {"rounds": ROUNDS})
+        assert checker.verify(db, race.history) == []
+
+
 def test_deletion_and_branch_exclude_each_other(zygote: zygotes.Zygote, place: Path) -> None:
     race = Race(zygote, place / "store.db", "deletion")
     with SessionDB(place / "store.db") as db:

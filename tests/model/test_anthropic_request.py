@@ -234,6 +234,15 @@ def test_calls_of_the_past_have_a_tool_though_none_may_be_called() -> None:
     assert "tools" not in built([message("user", "hi")])
 
 
+def test_what_is_noted_for_the_model_reaches_it_apart_from_what_was_said() -> None:
+    noted = [parts.note("It is Sunday."), {"type": "text", "text": "Which day is it?"}]
+    told = "<system>\nIt is Sunday.\n\nWhich day is it?\n</system>"
+    assert said([message("user", noted)]) == [user("It is Sunday.", "Which day is it?")]
+    assert said([message("user", "hi"), message("system", noted)]) == [user("hi", told)]
+    (block,) = built([message("system", noted), message("user", "hi")])["system"]
+    assert block["text"] == "It is Sunday.\n\nWhich day is it?"
+
+
 def test_system_messages_at_the_beginning_belong_to_the_system_prompt() -> None:
     body = built([message("system", "You are Bo."), message("user", "hi")], system="Be kind.")
     assert body["system"] == [{"type": "text", "text": "Be kind."}, {"type": "text", "text": "You are Bo.", **MARK}]

@@ -238,3 +238,67 @@ def test_no_error_of_the_stream_shows_the_key() -> None:
         parser.feed("error", failed("authentication_error", "invalid x-api-key a-secret-of-mine"))
     assert "a-secret-of-mine" not in str(raised.value)
     assert "ANTHROPIC_API_KEY" in str(raised.value)
+
+
+def half(escaped: str, data: str) -> str:
+    """An event with an escape in it, where a @ stands: half a character, which no strict writer would write."""
+    return data.replace("@", escaped)
+
+
+def heard(*events: str) -> port.Reply:
+    """As `gathered`, of events that strict readers refuse."""
+    parser, got = anthropic_stream.Parser(ASKED), gather.Gathering("anthropic/claude")
+    for data in events:
+        for delta in parser.feed("", data):
+            got.add(delta)
+    return got.reply()
+
+
+def test_a_character_in_two_events_is_one_character() -> None:
+    got = heard(
+        started(),
+        block("thinking", 0, thinking=""),
+        half(r"\ud83d", piece("thinking_delta", 0, thinking="Hm @")),
+        half(r"\ude00", piece("thinking_delta", 0, thinking="@!")),
+        event("content_block_stop", index=0),
+        half(r"\ud83d", block("text", 1, text="Hi @")),
+        half(r"\ude00", piece("text_delta", 1, text="@ you")),
+        block("tool_use", 2, id="a", name="one", input={}),
+        block("tool_use", 3, id="b", name="two", input={}),
+        half(r"\ud83d", piece("input_json_delta", 2, partial_json='{"x": "@')),
+        half(r"\ud83c", piece("input_json_delta", 3, partial_json='{"y": "@')),
+        half(r"\ude00", piece("input_json_delta", 2, partial_json='@"}')),
+        half(r"\udf89", piece("input_json_delta", 3, partial_json='@"}')),
+        stopped("tool_use"),
+        STOP,
+    )
+    assert got.parts == (parts.Reasoning("Hm \U0001f600!", provider="anthropic"), parts.Text("Hi \U0001f600 you"))
+    assert [call.arguments for call in got.calls] == ['{"x": "\U0001f600"}', '{"y": "\U0001f389"}']
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_half_a_character_that_stays_alone_is_marked_and_the_rest_is_kept(closed: bool) -> None:
+    ends = [event("content_block_stop", index=index) for index in (1, 2, 3)] if closed else []
+    got = heard(
+        started(),
+        half(r"\ud83d", block("thinking", 0, thinking="Hm @", signature="s@")),
+        event("content_block_stop", index=0),
+        half(r"\ude00", block("text", 1, text="@ low")),
+        half(r"\ud83d", piece("text_delta", 1, text=" high @")),
+        piece("text_delta", 1, text="x"),
+        half(r"\ud83d", piece("text_delta", 1, text="end @")),
+        half(r"\ud83d", block("tool_use", 2, id="i@", name="n@", input={"@": "@"})),
+        block("tool_use", 3, id="b", name="two", input={}),
+        half(r"\ud83d", piece("input_json_delta", 3, partial_json="{@")),
+        *ends,
+        stopped("tool_use"),
+        STOP,
+    )
+    assert got.parts == (
+        parts.Reasoning("Hm \ufffd", "s\ufffd", provider="anthropic"),
+        parts.Text("\ufffd low high \ufffdxend \ufffd"),
+    )
+    assert got.calls == (
+        types.ToolCall("i\ufffd", "n\ufffd", '{"\ufffd":"\ufffd"}'),
+        types.ToolCall("b", "two", "{\ufffd"),
+    )

@@ -170,6 +170,24 @@ def test_errors_say_what_to_do_next() -> None:
     assert "Add credit" in str(refused(402))
 
 
+@pytest.mark.parametrize(
+    ("headers", "reason", "then"),
+    [
+        ({}, "", "Try again later."),
+        ({"retry-after": "0"}, "", "Try again later."),
+        ({"retry-after": "0.2"}, "", "It asks to wait 1 s."),
+        ({"retry-after": "100"}, "", "It asks to wait 100 s."),
+        ({"retry-after": "101"}, "", "It asks to wait 2 min."),
+        ({"retry-after": "6000"}, "", "It asks to wait 100 min."),
+        ({"retry-after": "99999"}, "", "It asks to wait 28 h."),
+        ({"retry-after": "900000000"}, "", "It asks to wait 10,417 days."),
+        ({"retry-after": "90"}, "Please try again in 90s.", "Please try again in 90s. Try again later."),
+    ],
+)
+def test_who_limits_requests_says_how_long_to_wait(headers: dict[str, str], reason: str, then: str) -> None:
+    assert str(refused(429, told(reason), headers)).endswith(then)
+
+
 IN_STREAM: list[tuple[str, Any, type[errors.ModelError], type[errors.ModelError]]] = [
     ("overloaded", told("Overloaded", type="overloaded_error"), errors.ModelBusy, errors.ModelCut),
     ("a server's fault", told("The server had an error", type="server_error"), errors.ModelBusy, errors.ModelCut),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import errors, types
+from holdfast import errors, parts, types
 from holdfast.model import OfflineModel, gather, offline, port, retrieval
 
 TOOLS = [types.ToolSpec(name, "", {"type": "object"}) for name in ("search_conversation", "read_file", "shell")]
@@ -311,3 +311,13 @@ def test_for_any_conversation_it_answers_and_ends(said: list[tuple[types.Role, s
     answer = reply(context, tools=TOOLS)
     assert answer.finish == ("calls" if answer.calls else "stop")
     assert answer.text or answer.calls
+
+
+def test_what_is_noted_for_a_model_is_nothing_the_user_said() -> None:
+    noted = parts.note("It is Sunday, 15 November 2026.")
+    hello = message(1, "user", [noted, {"type": "text", "text": "hello"}])
+    assert reply([hello]).text.endswith("Hello. Tell me something to keep, or ask me about what was said.")
+    asked = message(3, "user", [noted, {"type": "text", "text": "Which Sunday is it?"}])
+    answer = reply([hello, message(2, "assistant", "Hello."), asked]).text
+    assert answer.endswith("I find nothing about that in our conversation.")
+    assert "November" not in answer

@@ -194,6 +194,27 @@ def test_arguments_are_always_an_object(given: Any, sent: str) -> None:
     assert turns([HI, asks(call("1", arguments=given))])[1] == assistant(None, used("1", sent))
 
 
+NOTED = [parts.note("It is Sunday."), {"type": "text", "text": "Which day "}, {"type": "text", "text": "is it?"}]
+
+
+@pytest.mark.parametrize("role", ["user", "system", "tool"])
+def test_what_is_noted_for_the_model_reaches_it_apart_from_what_was_said(role: types.Role) -> None:
+    told = "It is Sunday.\n\nWhich day is it?"
+    if role == "tool":
+        assert turns([message("user", "hi"), asks(call("c1")), result("c1", NOTED)])[2] == tool("c1", told)
+    elif role == "system":
+        assert turns([message("system", NOTED), message("user", "hi")])[0] == {"role": "system", "content": told}
+        assert turns([message("user", "hi"), message("system", NOTED)]) == [user(f"hi\n\n<system>\n{told}\n</system>")]
+    else:
+        assert turns([message("user", NOTED)]) == [user(told)]
+        assert turns([message("user", "hi"), message("user", NOTED)]) == [user(f"hi\n\n{told}")]
+
+
+def test_a_note_alone_is_said_and_a_damaged_one_is_not() -> None:
+    assert turns([message("user", [parts.note("It is Sunday.")])]) == [user("It is Sunday.")]
+    assert turns([message("user", [{"type": "note"}, {"type": "text", "text": "hi"}])]) == [user("hi")]
+
+
 def test_system_messages_at_the_beginning_join_the_system_prompt() -> None:
     sent = turns([message("system", "b"), message("system", ""), HI], system="a")
     assert sent == [{"role": "system", "content": "a\n\nb"}, user("hi")]

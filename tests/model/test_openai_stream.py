@@ -230,6 +230,65 @@ def test_whole_message_in_a_stream_is_taken_as_one() -> None:
     assert reply(whole).text == "a"
 
 
+def half(escaped: str, finish: str | None = None, /, **delta: Any) -> str:
+    """An event with an escape in it, where a @ stands: half a character, which no strict writer would write."""
+    return json.dumps(chunk(finish, **delta)).replace("@", escaped)
+
+
+def test_a_character_in_two_events_is_one_character() -> None:
+    got = reply(
+        half(r"\ud83d", reasoning_content="Hm @"),
+        half(r"\ude00", reasoning_content="@!"),
+        half(r"\ud83d", content="Hi @"),
+        half(r"\ude00", content="@ you"),
+        half(r"\ud83d", tool_calls=[piece(0, "a", "one", '{"x": "@')]),
+        half(r"\ud83c", tool_calls=[piece(1, "b", "two", '{"y": "@')]),
+        half(r"\ude00", tool_calls=[piece(0, arguments='@"}')]),
+        half(r"\udf89", tool_calls=[piece(1, arguments='@"}')]),
+        chunk("tool_calls"),
+    )
+    assert [part.text for part in got.parts if isinstance(part, parts.Reasoning)] == ["Hm \U0001f600!"]
+    assert got.text == "Hi \U0001f600 you"
+    assert got.calls == made(("a", "one", '{"x": "\U0001f600"}'), ("b", "two", '{"y": "\U0001f389"}'))
+
+
+def test_half_a_character_that_stays_alone_is_marked_and_the_rest_is_kept() -> None:
+    got = reply(
+        half(r"\ud83d", reasoning_content="Hm @"),
+        half(r"\ude00", content="@ low"),
+        half(r"\ud83d", content=" high @"),
+        chunk(content="x"),
+        half(r"\ud83d", content="end @"),
+        half(r"\ud83d", tool_calls=[piece(0, "i@", "n@", "{@")]),
+        chunk("tool_calls"),
+    )
+    assert [part.text for part in got.parts if isinstance(part, parts.Reasoning)] == ["Hm \ufffd"]
+    assert got.text == "\ufffd low high \ufffdxend \ufffd"
+    assert got.calls == made(("i\ufffd", "n\ufffd", "{\ufffd"))
+
+
+def test_half_a_character_spoils_nothing_that_is_kept_whole() -> None:
+    given = {"x": "@", "@": ["@"]}
+    call = {**piece(0, "a", "one", given), "extra_content": given}
+    got = reply(
+        half(r"\ud83d", reasoning_details=[{"type": "text", "index": 0, "text": "@"}]),
+        half(r"\ude00", reasoning_details=[{"type": "text", "index": 0, "text": "@"}]),
+        half(r"\ud83d", tool_calls=[call]),
+        chunk("tool_calls"),
+    )
+    mended = {"x": "\ufffd", "\ufffd": ["\ufffd"]}
+    (thought,) = (part for part in got.parts if isinstance(part, parts.Reasoning))
+    assert (thought.text, json.loads(thought.hidden)[0]["text"]) == ("\U0001f600", "\U0001f600")
+    assert json.loads(str(got.calls[0].arguments)) == mended
+    assert got.calls[0].extra == {"some": {"extra_content": mended}}
+
+
+@pytest.mark.parametrize("data", [r'{"choices": "\ud83d"}', r'{"x": "\ud83d"', r'{"choices": NaN, "x": "\ud83d"}'])
+def test_half_a_character_excuses_nothing_else(data: str) -> None:
+    with pytest.raises(errors.ReplyMalformed):
+        parser().feed("message", data)
+
+
 def test_content_in_parts_is_text_and_thought() -> None:
     thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}, {"type": "?"}]}
     got = reply(chunk(content=[thinking]), chunk(content=[{"type": "text", "text": "a"}, 5]), chunk("stop"))

@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from holdfast import SessionDB, errors, types
-from holdfast.store import points
+from holdfast.store import backup, points
 from tests.contract import steps
 
 Open = Callable[..., SessionDB]
@@ -239,6 +239,18 @@ def test_restore_brings_everything_back(db: SessionDB, copy: Path) -> None:
     assert steps.say(db, "talk", "and on")[0].seq == 8
 
 
+def test_restored_store_is_no_backup_itself(open_db: Open, copy: Path) -> None:
+    """With the mark of one, the next backup to its path would replace it."""
+    db, other = open_db(), open_db("other.db")
+    fill(db)
+    db.backup(copy)
+    assert backup.made_at(db.driver, copy) == steps.Clock()()
+    other.restore(copy)
+    assert other.meta(backup.MARK) is None
+    with pytest.raises(errors.OutOfRange):
+        other.set_meta(backup.MARK, "1.0")
+
+
 def test_attachment_that_is_gone_comes_back(db: SessionDB, copy: Path) -> None:
     blob = fill(db)
     db.backup(copy)
@@ -307,6 +319,27 @@ def test_counters_never_come_again_whichever_backup_follows_which(db: SessionDB,
         db.restore(path)
         if path == copy:
             work()
+
+
+def test_budget_comes_back_and_nobody_spends_by_a_version_from_before(db: SessionDB, copy: Path) -> None:
+    steps.begin(db, "talk", "a")
+    steps.begin(db, "other", "a")
+    for number in range(2):
+        db.spend("talk", number, {"attempts": number})
+    db.backup(copy)
+    for number in range(2, 5):
+        db.spend("talk", number, {"attempts": number})
+    db.spend("other", 0, {"attempts": 1})
+    db.restore(copy)
+    version, spent = db.budget("talk")
+    assert (spent, db.budget("other")) == ({"attempts": 1}, (0, {}))
+    assert not any(db.spend("talk", number, {}) for number in range(10))
+    db.restore(copy)
+    assert not db.spend("talk", version, {})
+    version, spent = db.budget("talk")
+    assert spent == {"attempts": 1}
+    assert db.spend("talk", version, {"attempts": 2})
+    assert db.budget("talk") == (version + 1, {"attempts": 2})
 
 
 def test_two_stores_from_one_backup_count_apart(open_db: Open, copy: Path) -> None:
@@ -399,8 +432,13 @@ def test_damaged_backup_changes_nothing(open_db: Open, copy: Path, how: str) -> 
     else:
         copy.unlink()
         apsw.Connection(str(copy)).execute("CREATE TABLE t (x)")
-    with steps.nothing_changes(db), pytest.raises(errors.StoreError):
-        db.restore(copy)
+    for call in (db.restore, db.check_backup) if how not in ("a flipped byte", "a changed row") else (db.restore,):
+        with steps.nothing_changes(db), pytest.raises((errors.CopyDamaged, errors.NotABackup)) as refusal:
+            call(copy)
+        # It is the backup that is damaged, and the store that must not be suspected.
+        assert str(copy) in str(refusal.value)
+        assert "doctor" not in str(refusal.value)
+        assert "draft" not in str(refusal.value)
     assert not [name for name in os.listdir(Path(db.driver.path).parent) if "draft" in name]
 
 
@@ -452,60 +490,3 @@ def test_backup_of_a_newer_schema_is_refused(open_db: Open, copy: Path) -> None:
     newer.close()
     with steps.nothing_changes(db), pytest.raises(errors.SchemaTooNew):
         db.restore(copy)
-
-
-# --- on a schedule -------------------------------------------------------------------------------------------
-
-
-def scheduled(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.glob("*.db")) if folder.exists() else []
-
-
-def test_backup_is_made_when_it_is_due(open_db: Open, clock: steps.Clock, tmp_path: Path) -> None:
-    db, folder = open_db(), tmp_path / "backups"
-    fill(db)
-    assert db.backup_if_due(folder, every_hours=24, keep=3) is not None
-    for hours, due in ((23, False), (1, True), (1, False), (100, True)):
-        clock.advance(hours * 3600)
-        assert (db.backup_if_due(folder, every_hours=24, keep=3) is not None) == due
-    assert len(scheduled(folder)) == 3
-
-
-def test_only_the_newest_stay_and_other_files_are_left_alone(open_db: Open, clock: steps.Clock, tmp_path: Path) -> None:
-    db, folder = open_db(), tmp_path / "backups"
-    blob = fill(db)
-    db.backup(folder / "by-hand.db")
-    (folder / "store-notes.db").write_text("precious")
-    for _ in range(4):
-        report = db.backup_if_due(folder, every_hours=24, keep=2)
-        clock.advance(86_400)
-    assert len(scheduled(folder)) == 4
-    assert report is not None
-    assert Path(report.path).name in scheduled(folder)
-    kept = [path for path in folder.rglob(blob.digest[2:]) if "by-hand" not in str(path)]
-    assert len(kept) == 2
-    assert kept[0].samefile(kept[1])  # an attachment that did not change takes its room once
-    assert not kept[0].samefile(db._shelf.path(blob.digest))
-
-
-def test_of_several_one_makes_it(open_db: Open, tmp_path: Path) -> None:
-    db, other = open_db(), open_db()
-    fill(db)
-    made = steps.at_once(*(lambda each=each: each.backup_if_due(tmp_path / "b", 24) for each in (db, other, db, other)))
-    assert sum(report is not None for report in made) == 1
-
-
-def test_failed_attempt_is_made_again(open_db: Open, tmp_path: Path) -> None:
-    db = open_db()
-    (tmp_path / "file").touch()
-    for _ in range(2):
-        with pytest.raises(errors.StoreUnusable):
-            db.backup_if_due(tmp_path / "file" / "b")
-    assert db.backup_if_due(tmp_path / "b") is not None
-
-
-@pytest.mark.parametrize(("every", "keep"), [(-1, 1), ("1", 1), (True, 1), (1, 0), (1, 1.5), (1, True)])
-def test_schedule_of_nonsense_is_refused(db: SessionDB, tmp_path: Path, every: object, keep: object) -> None:
-    with pytest.raises(errors.OutOfRange):
-        db.backup_if_due(tmp_path / "b", every, keep)
-    assert not (tmp_path / "b").exists()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import SessionDB, errors
+from holdfast import SessionDB, errors, parts
 from holdfast.store import pages
 
 HOSTILE = (
@@ -189,6 +189,19 @@ def test_tool_calls_and_results_are_folded(story: SessionDB) -> None:
 
 def test_parts_that_are_no_text_are_named_only(story: SessionDB) -> None:
     assert "\npart\n\n(image)\n" in page(story, "markdown", "talk")
+
+
+@pytest.mark.parametrize("form", pages.FORMS)
+def test_a_note_for_the_model_is_on_no_page_and_the_mark_of_a_cut_is(db: SessionDB, form: pages.Form) -> None:
+    db.create_session("noted", source="cli")
+    said = {"type": "text", "text": "Hello"}
+    db.append_message("noted", role="user", content=[parts.note("It is Sunday."), said])
+    db.append_message("noted", role="assistant", content=[said, parts.cut("The answer broke off here.")])
+    db.append_message("noted", role="tool", content=[parts.note("It is Monday."), said], tool_call_id="c1")
+    shown = page(db, form, "noted")
+    assert "day" not in shown
+    assert shown.count("Hello") == 3
+    assert "The answer broke off here." in shown
 
 
 def test_a_message_that_cannot_be_read_does_not_hide_the_others(db: SessionDB) -> None:

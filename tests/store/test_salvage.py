@@ -32,6 +32,7 @@ def furnish(path: Path) -> None:
             lease = db.acquire_lease(name, "compact", "me")
             db.commit_compaction(lease, summary="undone", cut_seq=15, child_id=f"{name} further")
             db.undo_compaction(name)
+            db.spend(name, 0, {"attempts": [f"of {name}"] * 2_000})
         db.branch("one", 30, branch_id="branch")
         db.append_message("branch", role="user", content="in the branch")
         db.redact("two", 5)
@@ -101,6 +102,8 @@ def test_sound_store_goes_over_whole(damaged: Path, new: Path) -> None:
         assert db.get_blob(next(iter(db._shelf.files()))[0]).media_type == "image/png"
         with pytest.raises(errors.ConversationDeleted):
             db.create_session("gone", source="cli")
+        # What processes spent on the damaged store is theirs; here work begins anew.
+        assert db.budget("one") == (0, {})
 
 
 def test_work_begun_on_the_damaged_store_is_void_in_the_new_one(damaged: Path, new: Path) -> None:
@@ -158,6 +161,7 @@ def test_lost_messages_are_listed_and_keep_their_numbers(damaged: Path, new: Pat
     spoil(damaged, lambda data: data.__setitem__(data.index(text), data[data.index(text)] ^ 1))
     report = salvage.salvage(damaged, new)
     assert ranges(report) == [("two", 7, 7)]
+    assert report.messages == 83, "what stands for a lost message was not saved"
     with SessionDB(new) as db:
         log = db.transcript("two")
         assert log[6].content == "[This message was lost: the file it was in was damaged.]"
@@ -223,6 +227,13 @@ def test_nothing_but_noise_gives_an_empty_store_and_says_so(tmp_path: Path, new:
     (tmp_path / "noise").write_bytes(bytes(range(256)) * 200)
     report = salvage.salvage(tmp_path / "noise", new)
     assert (report.conversations, report.messages) == (0, 0)
+    assert any("nothing in this file is of a store" in lost.what for lost in report.lost)
+
+
+def test_empty_store_has_nothing_to_lose(tmp_path: Path, new: Path) -> None:
+    SessionDB(tmp_path / "empty.db").close()
+    report = salvage.salvage(tmp_path / "empty.db", new)
+    assert (report.conversations, report.lost) == (0, ())
 
 
 # --- what is refused -----------------------------------------------------------------------------------------

@@ -273,3 +273,30 @@ def test_scrub_leaves_the_schema_known_as_it_is(db: SessionDB, folder: Path) -> 
     cookie = db.driver._writer.pragma("schema_version")
     assert db.meta("schema_cookie") == str(cookie)
     assert sorted(os.listdir(folder)) == ["store.db", "store.db-shm", "store.db-wal", "store.db.queue"]
+
+
+def test_what_was_spent_goes_with_its_conversation(db: SessionDB, folder: Path) -> None:
+    first, second = secret(5_000, seed=1), secret(5_000, seed=2)
+    for name in ("kept", "talk"):
+        db.create_session(name, source="test")
+        db.append_message(name, role="user", content="something else")
+        db.spend(name, 0, {"name": name})
+    for version, text in enumerate((first, second), 1):
+        assert db.spend("talk", version, {"tried": text})
+    assert holding(folder, second)
+    db.delete_conversation("talk")
+    db.scrub()
+    assert (holding(folder, first), holding(folder, second)) == (set(), set())
+    assert db.budget("kept") == (1, {"name": "kept"})
+
+
+def test_a_title_made_from_a_redacted_message_is_in_no_file(db: SessionDB, folder: Path) -> None:
+    text = secret(90)
+    db.create_session("talk", source="test", title=text)
+    db.append_message("talk", role="user", content=f"{text} and more")
+    db.branch("talk", branch_id="branch")
+    db.backup(folder / "elsewhere" / "copy.db")
+    db.redact("talk", 1)
+    db.scrub()
+    assert (db.conversation("talk").title, db.conversation("branch").title) == (None, None)
+    assert holding(folder, text) == {"copy.db"}

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB
+from holdfast.store import words
 
 SIDE = ("", "-wal", "-shm", ".queue")
 
@@ -78,6 +79,42 @@ def test_an_index_of_another_store_is_not_believed(path: str, tmp_path: Path) ->
     _still_works(path)
     with SessionDB(path) as db:
         assert db.search("bittern") == []
+
+
+def test_an_index_whose_words_were_cut_otherwise_is_made_again(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with SessionDB(path) as db:
+        assert db.index_search() == 0
+        monkeypatch.setattr(words, "CUT", words.CUT + 1)
+        assert db.index_search() == 1
+        assert db.index_search() == 0
+
+
+DIES = """
+import os, sys
+from holdfast import SessionDB
+from holdfast.store import points
+points.hook = lambda point: point == "delete.committed" and os._exit(9)
+SessionDB(sys.argv[1]).delete_conversation("doomed")
+"""
+
+
+def test_words_of_a_deletion_whose_index_was_not_told_are_gone_after_a_scrub(path: str) -> None:
+    def told() -> bool:
+        files = (Path(path + ".search" + suffix) for suffix in SIDE)
+        return any(b"xylograph" in file.read_bytes() for file in files if file.exists())
+
+    with SessionDB(path) as db:
+        db.create_session("doomed", source="test")
+        db.append_message("doomed", role="user", content="xylographer")
+        assert db.search("xylographer")
+    died = subprocess.run([sys.executable, "-c", DIES, path], check=False)
+    assert (died.returncode, told()) == (9, True)
+    with SessionDB(path) as db:
+        db.scrub()
+        assert db.search_facts()["exists"]
+    assert not told()
+    with SessionDB(path) as db:
+        assert [hit.seq for hit in db.search("heron")] == [1]
 
 
 LOCKER = """

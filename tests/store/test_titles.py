@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import errors
+from holdfast.agent import naming
 from holdfast.store import titles
 
 
@@ -67,3 +68,37 @@ def test_title_is_kept_as_people_see_it(text: str, kept: str) -> None:
 def test_title_nobody_could_read_is_refused(text: str) -> None:
     with pytest.raises(errors.TitleInvalid):
         titles.clean(text)
+
+
+# --- titles made from a text -----------------------------------------------------------------------------------
+
+
+@given(texts | st.text(max_size=200), st.sampled_from(["", " #2", " #17"]))
+def test_for_any_text_a_title_made_of_its_first_words_is_known_by_it(text: str, number: str) -> None:
+    kept = cleaned(naming.from_words(text))
+    assert kept is None or titles.told_by(kept + number, titles.folded(text))
+
+
+@pytest.mark.parametrize(
+    ("title", "text", "told"),
+    [
+        ("My password is hunter2", "My password is hunter2 for the bank", True),
+        ("Bank: HUNTER2", "the password is hunter2", True),
+        ("The bank #2", "my bank", True),
+        ("Trip #2", "2 eggs", False),
+        ("PIN #4711", "it is 4711", True),
+        ("Trip to the sea", "what to do with the keys", False),
+        ("What is it", "it is a secret", True),
+        ("Go", "a mango", False),
+        ("snake case", "a snake_case name", True),
+        ("zerowidth", "a zero\u200bwidth word", True),
+        ("x" * 60, "x" * 90, True),
+        ("\u5bc6\u7801", "\u6211\u7684\u5bc6\u7801\u662f", True),
+        ("\u5bc6\u94a5", "\u6211\u7684\u5bc6\u7801\u662f", False),
+        ("\U0001f680", "off \U0001f680 we go", True),
+        ("\U0001f680", "off we go", False),
+        ("Trip", "", False),
+    ],
+)
+def test_a_title_and_a_text_are_told_apart_by_their_words(title: str, text: str, told: bool) -> None:
+    assert titles.told_by(title, titles.folded(text)) == told

@@ -68,7 +68,8 @@ def test_it_can_be_stopped_at_any_moment(when: type | None) -> None:
     result = told(Endless(), story)
     assert result is not None
     assert result.interrupted
-    assert result.messages[0].role == "user"
+    # One that was stopped before it began has stored nothing.
+    assert [each.role for each in result.messages][:1] == (["user"] if when else [])
 
 
 def test_one_that_waits_for_a_turn_elsewhere_can_be_stopped_and_writes_nothing() -> None:

@@ -17,7 +17,9 @@ from typing import Any
 import msgspec
 
 from holdfast import errors, events, parts, types
-from holdfast.agent import ambient, context, loop, naming, prompt, turn
+from holdfast.agent import ambient, context, loop, naming, prompt, room, turn
+from holdfast.compaction import compress, policy, summary
+from holdfast.compaction import port as compaction
 from holdfast.model import port as models
 from holdfast.model import tokens
 from holdfast.store import aio, bodies, db, state
@@ -27,6 +29,7 @@ from holdfast.tools import registry
 logger = logging.getLogger("holdfast.agent")
 
 PATIENCE = 600.0
+UNFINISHED = "The answer to this message was not finished."
 LOST = "This process was overtaken in the middle of the turn: another one goes on with the conversation."
 
 Emit = Callable[[events.AnyEvent], None]
@@ -50,6 +53,8 @@ class AIAgent:
         db: db.SessionDB | aio.AsyncSessionDB,
         model: models.Model,
         session_id: str | None = None,
+        summarizer: compaction.Summarizer | None = None,
+        compaction_policy: policy.Policy | None = None,
         tools: Sequence[tools_port.Tool] = (),
         limits: loop.Limits | None = None,
         meter: tokens.Meter | None = None,
@@ -77,6 +82,9 @@ class AIAgent:
         )
         self.wanted_title = title
         self.view = context.View(self.db, self.session_id)
+        self.policy = compaction_policy or policy.Policy()
+        self.summarizers: tuple[compaction.Summarizer, ...] = (summarizer or summary.ModelSummarizer(model),)
+        self.room = room.Room(self.view, self.compaction_work)
         self.birth = types.NewConversation(source=source, owner=owner, route=route, model=model.name)
         self.patience, self.lease_ttl, self.clock = patience, lease_ttl, clock
         self._one_at_a_time = asyncio.Lock()
@@ -105,7 +113,7 @@ class AIAgent:
 
     def steer(self, text: str) -> bool:
         """Tell the turn under way something before its next step. Whether there was one to tell."""
-        if self._run is None:
+        if self._run is None or self._run.over:
             return False
         self._run.steering.append(text)
         return True
@@ -117,6 +125,47 @@ class AIAgent:
         except errors.NoSuchSession:
             messages = ()
         return self.meter.count(self.system, self.tools.specs, messages)
+
+    # --- compaction ----------------------------------------------------------------------------------
+
+    def compaction_work(self) -> compress.Work:
+        """All a compaction of this conversation needs to know, as of now."""
+        return compress.Work(
+            db=self.db,
+            conversation_id=self.conversation_id,
+            meter=self.meter,
+            window=self.model.window,
+            system=self.system,
+            tools=self.tools.specs,
+            summarizers=self.summarizers,
+            policy=self.policy,
+            clock=self.clock,
+            ttl=self.lease_ttl,
+        )
+
+    async def compress_context(
+        self,
+        focus: str | None = None,
+        force: bool = False,
+        *,
+        keep_exchanges: int | None = None,
+        emit: Emit = _nobody,
+    ) -> compaction.Compaction:
+        """Let a summary stand for the older part of the conversation; all ways to compact are this one.
+
+        The outcome says what became of it. Whoever did not compact has its messages and its session as before, and
+        finds the head at its next turn. `force` passes cool-down and frequency; `focus` gets most of the room.
+        """
+        asked = compress.Asked(
+            expected=None if force else self.session_id, focus=focus, force=force, keep_exchanges=keep_exchanges
+        )
+        before = tuple(await self.view.messages())
+        made = await self.room.compact(asked, emit)
+        if made.outcome is compaction.Outcome.COMPACTED:
+            self.session_id = made.session_id
+            self.view.forget()
+            return made
+        return msgspec.structs.replace(made, messages=before, session_id=self.session_id)
 
     # --- a turn --------------------------------------------------------------------------------------
 
@@ -150,11 +199,20 @@ class AIAgent:
         emit(events.TurnFinished(result))
         return result
 
-    def new_run(self, taken: turn.Turn, emit: Emit) -> loop.Run:
+    def not_begun(self, emit: Emit) -> events.TurnResult:
+        """The result of a turn that was stopped before anything of it was stored."""
+        result = _Turn(self, "", "", None, emit).stopped()
+        emit(events.TurnFinished(result))
+        return result
+
+    def new_run(self, taken: turn.Turn, uid: str, emit: Emit) -> loop.Run:
         """The loop of a turn that was just taken."""
+        self.room.new_turn()
         self._run = loop.Run(
             turn=taken,
+            uid=uid,
             view=self.view,
+            room=self.room,
             model=self.model,
             tools=self.tools,
             system=self.system,
@@ -176,14 +234,14 @@ class AIAgent:
         """Stop what is under way. The store and the model belong to whoever made them."""
         self.interrupt()
         async with self._one_at_a_time:
-            pass
+            await self.room.close()
 
 
 class _Turn:
     """A turn from the lease to its result."""
 
     def __init__(self, agent: AIAgent, text: str, content: types.Content, uid: str | None, emit: Emit) -> None:
-        self._agent, self._text, self._emit = agent, text, emit
+        self._agent, self._text, self._content, self._emit = agent, text, content, emit
         self._message = types.NewMessage(role="user", content=content, uid=uid or bodies.mint_uid())
         self._first: types.Receipt | None = None
         self.run: loop.Run | None = None
@@ -199,7 +257,7 @@ class _Turn:
                 return await self._under(await self._taken(stack))
         except errors.TurnBusy as error:
             if self._agent.unwanted:
-                return self._done("interrupted", "The turn was interrupted before it began.")
+                return self.stopped()
             return self._done("busy", str(error))
         except errors.LeaseLost:
             return self._done("lease_lost", LOST)
@@ -208,6 +266,9 @@ class _Turn:
         except errors.HoldfastError as error:
             return self._done("failed", str(error))
 
+    def stopped(self) -> events.TurnResult:
+        return self._done("interrupted", "The turn was interrupted before it began.")
+
     async def _taken(self, stack: AsyncExitStack) -> turn.Turn:
         """The turn; a conversation nobody knows yet is born with its first message, and only then can be leased."""
         try:
@@ -215,17 +276,20 @@ class _Turn:
         except errors.ConversationDeleted:
             raise
         except errors.NoSuchSession:
-            agent = self._agent
-            self._message = self._dated(None)
-            self._first = await agent.db.append_message(
-                agent.conversation_id,
-                role="user",
-                content=self._message.content,
-                uid=self._message.uid,
-                at=self._message.at,
-                create=agent.birth,
-            )
-        return await stack.enter_async_context(self._begin())
+            pass
+        try:
+            return await stack.enter_async_context(turn.held(self._agent.db, await self._born()))
+        except errors.IdTaken:
+            # Somebody else began it meanwhile: this is a turn like any other.
+            return await stack.enter_async_context(self._begin())
+
+    async def _born(self) -> types.Lease:
+        """The conversation with this message, and its first turn: nobody comes between."""
+        agent = self._agent
+        self._message = self._dated(None)
+        taking = agent.db.begin_conversation(agent.conversation_id, self._message, agent.birth, agent.lease_ttl)
+        self._first, lease = await aio.kept(taking, lambda both: agent.db.release_lease(both[1]))
+        return lease
 
     def _begin(self) -> AbstractAsyncContextManager[turn.Turn]:
         agent = self._agent
@@ -243,13 +307,14 @@ class _Turn:
         agent, snapshot = self._agent, taken.lease.snapshot
         agent.conversation_id = snapshot.conversation_id
         agent.view.settle(snapshot.epoch, snapshot.last_seq)
-        self.run = run = agent.new_run(taken, self._emit)
+        self.run = run = agent.new_run(taken, self._message.uid or "", self._emit)
         receipt = await self._received(run)
         self._emit(events.TurnStarted(receipt.conversation_id, receipt.session_id, self._text, receipt.seq))
         if receipt.duplicate and not self.born:
             answered = await self._answered(receipt.seq)
             if answered is not None:
-                return self._done("completed", None, answered)
+                text, whole = answered
+                return self._done("completed", None, text) if whole else self._done("cut", UNFINISHED, text)
         work = agent.start(run.go())
         taken.when_lost = work.cancel
         try:
@@ -265,7 +330,7 @@ class _Turn:
         """The user's message, in the log and in the view, once."""
         messages = await self._agent.view.messages()
         if self._first is not None:
-            run.written.append(messages[-1])
+            run.written += [message for message in messages if message.uid == self._message.uid]
             self._emit(events.MessageStored(self._first.seq, self._first.uid, "user"))
             return self._first
         self._message = self._dated(next((each.at for each in reversed(messages) if each.role == "user"), None))
@@ -283,19 +348,19 @@ class _Turn:
 
     def _dated(self, last_spoken: float | None) -> types.NewMessage:
         """The message, with a note of the day if it is the first one of a day."""
-        now, content = self._agent.clock(), self._message.content
+        now, content = self._agent.clock(), self._content
         if last_spoken is None or not prompt.same_day(last_spoken, now):
             said = [{"type": "text", "text": content}] if isinstance(content, str) else content
             content = [parts.note(prompt.day(now)), *said]
         return msgspec.structs.replace(self._message, content=content, at=now)
 
-    async def _answered(self, seq: int) -> str | None:
-        """What this message was answered with before, if it was."""
+    async def _answered(self, seq: int) -> tuple[str, bool] | None:
+        """What this message was answered with before, and whether to the end; None when it was not."""
         for message in await self._agent.db.transcript(self._agent.conversation_id, seq):
-            if message.role == "user":
+            if message.role == "user" and not message.uid.startswith(loop.STEERED):
                 break
             if message.role == "assistant" and not message.tool_calls:
-                return parts.text(message.content)
+                return parts.text(message.content), not parts.is_cut(message.content)
         return None
 
     # --- how it ended --------------------------------------------------------------------------------

@@ -50,6 +50,10 @@ class Cache:
         found = self._built.get((conversation_id, configuration))
         return found[0] if found else None
 
+    def every(self) -> list[agents.AIAgent]:
+        """All that were built."""
+        return [agent for agent, _ in self._built.values()]
+
     def forget(self, conversation_id: str) -> None:
         """Build anew what is asked for next, as its configuration has changed."""
         for key in [key for key in self._built if key[0] == conversation_id]:

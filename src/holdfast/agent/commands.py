@@ -5,17 +5,22 @@ A command answers with events to whoever listens; it changes the conversation on
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import msgspec
 
-from holdfast import errors, events, types
+from holdfast import errors, events, parts, types
+from holdfast.agent import agent as agents
 from holdfast.agent import cache
+from holdfast.compaction import compress
+from holdfast.compaction import port as compaction
 from holdfast.store import aio, state
 
 LISTED = 15
+RECALLED = 50
 
 Emit = Callable[[events.AnyEvent], None]
 
@@ -157,6 +162,69 @@ def _tokens(usage: types.Usage) -> str:
     return f"{usage.input:,} tokens in ({usage.cache_read:,} cached), {usage.output:,} out{cost}"
 
 
+# --- compaction ----------------------------------------------------------------------------------------
+
+
+async def _compact(asked: Asked) -> None:
+    agent = await asked.desk.agents.get(asked.conversation_id)
+    match asked.argument.split():
+        case ["--preview"]:
+            asked.emit(events.Answer(await _preview(agent)))
+        case ["undo"]:
+            undone = await asked.desk.db.undo_compaction(asked.conversation_id)
+            asked.emit(events.Answer(f"The messages up to {undone.cut_seq} are back. /compact redo takes that back."))
+        case ["redo"]:
+            redone = await asked.desk.db.redo_compaction(asked.conversation_id)
+            asked.emit(events.Answer(f"The summary stands for the messages up to {redone.cut_seq} again."))
+        case ["here", count] if count.isascii() and count.isdigit() and int(count) > 0:
+            await _now(agent, asked, keep_exchanges=int(count))
+        case ["here", *_]:
+            asked.emit(events.Notice("/compact here N keeps the last N exchanges as they are.", "error"))
+        case _:
+            await _now(agent, asked, focus=asked.argument or None)
+
+
+async def _now(
+    agent: agents.AIAgent, asked: Asked, *, focus: str | None = None, keep_exchanges: int | None = None
+) -> None:
+    made = await agent.compress_context(focus, force=True, keep_exchanges=keep_exchanges, emit=asked.emit)
+    if made.outcome is compaction.Outcome.NOTHING_TO_DO:
+        asked.emit(events.Answer(made.reason))
+
+
+async def _preview(agent: agents.AIAgent) -> str:
+    """What would go and what would stay. Nothing is changed."""
+    work = agent.compaction_work()
+    context = await work.db.context(work.conversation_id)
+    found = compress.find(work, context)
+    if found is None:
+        return "There is nothing to compact."
+    tokens = sum(map(work.meter.of, found.going))
+    pinned = f" Pinned and staying: {', '.join(map(str, found.pinned))}." if found.pinned else ""
+    return (
+        f"{len(found.going)} messages up to {found.cut_seq} (about {tokens:,} tokens) would give way to a summary; "
+        f"{len(found.staying)} would stay as they are.{pinned}"
+    )
+
+
+async def _recall(asked: Asked) -> None:
+    """Originals, by number (17 or 17-23) or by words."""
+    db, here = asked.desk.db, asked.conversation_id
+    numbers = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", asked.argument, re.ASCII)
+    if not asked.argument:
+        asked.emit(events.Notice("/recall takes the number of a message, a range (17-23), or words.", "error"))
+        return
+    if numbers:
+        first = int(numbers[1])
+        last = min(int(numbers[2] or first), first + RECALLED - 1)
+        found = [(each.seq, each.role, parts.text(each.content)) for each in await db.transcript(here, first - 1, last)]
+    else:
+        hits = await db.search(asked.argument, session_id=here, limit=LISTED)
+        found = [(hit.seq, hit.role, hit.content) for hit in hits]
+    lines = [f"[{seq} {role}] {text}" for seq, role, text in found]
+    asked.emit(events.Answer("\n".join(lines) or "Nothing was found."))
+
+
 async def _stop(asked: Asked) -> None:
     agent = asked.desk.agents.peek(asked.conversation_id)
     if agent is None or not agent.interrupt():
@@ -177,6 +245,14 @@ COMMANDS: dict[str, Slash] = {
         Slash("resume", "Go on with another conversation: an id, a title, or `last`.", _resume, "[ID]"),
         Slash("status", "Show the model, the conversation and what runs.", _status),
         Slash("usage", "Show the tokens this conversation has used.", _usage),
+        Slash(
+            "compact",
+            "Let a summary stand for the older part.",
+            _compact,
+            "[FOCUS | --preview | here N | undo | redo]",
+        ),
+        Slash("compress", "The same as /compact.", _compact, "[...]"),
+        Slash("recall", "Show originals: a number, a range, or words.", _recall, "SEQ|WORDS"),
         Slash("stop", "Stop the running turn; what was said stays.", _stop),
         Slash("quit", "Leave. The conversation stays.", _quit),
     )

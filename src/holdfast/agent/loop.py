@@ -16,7 +16,7 @@ from typing import Any, TypeVar, assert_never
 import msgspec
 
 from holdfast import errors, events, parts, types
-from holdfast.agent import context, turn
+from holdfast.agent import context, room, turn
 from holdfast.model import gather, tokens
 from holdfast.model import port as models
 from holdfast.store import bodies
@@ -30,6 +30,8 @@ BROKE_OFF = "The answer broke off here: the connection to the model was lost."
 INTERRUPTED = "The answer was interrupted here."
 NO_ROOM = "The answer broke off here: it reached the longest one the model may give."
 NOT_RUN = "[No result: the turn was stopped before this call finished.]"
+
+STEERED = "steer:"
 
 Emit = Callable[[events.AnyEvent], None]
 
@@ -61,7 +63,9 @@ class Run:
         self,
         *,
         turn: turn.Turn,
+        uid: str,
         view: context.View,
+        room: room.Room,
         model: models.Model,
         tools: registry.Registry,
         system: str,
@@ -70,12 +74,13 @@ class Run:
         emit: Emit,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._turn, self._view = turn, view
+        self._turn, self._uid, self._view, self._room = turn, uid, view, room
         self._model, self._tools, self._system, self._limits = model, tools, system, limits
         self._meter, self._emit, self._clock = meter, emit, clock
         self._said: gather.Gathering | None = None
         self._open: dict[str, types.ToolCall] = {}
         self.steering: list[str] = []
+        self.over = False
         self.written: list[types.Message] = []
         self.usage = types.Usage()
         self.api_calls = 0
@@ -85,12 +90,14 @@ class Run:
 
     async def go(self) -> None:
         """Take steps until the model calls nothing; Stopped at a limit, ModelError where the model failed."""
-        while await self._step():
+        while await self._step() or self.steering:
             await self._steer()
+        self.over = True  # From here on nobody can steer, and nothing was said in vain.
 
     async def _step(self) -> bool:
         """Ask once, run what was called; whether to go on."""
         self._refuse_beyond_limits()
+        self.answer = ""
         reply = await self._ask()
         await self._record(reply)
         if not self._open:
@@ -102,13 +109,23 @@ class Run:
         if self.api_calls >= self._limits.steps:
             raise Stopped("steps", f"I stopped after {self._limits.steps} steps. Say `go on` to let me continue.")
         if self._limits.cost is not None and (self.usage.cost or 0.0) >= self._limits.cost:
-            raise Stopped("cost", f"I stopped: this turn has cost ${self.usage.cost:.2f}, which is its limit.")
+            raise Stopped("cost", f"I stopped: this turn has cost ${self.usage.cost or 0.0:.2f}, which is its limit.")
 
     # --- asking --------------------------------------------------------------------------------------
 
     async def _ask(self) -> models.Reply:
+        """Ask; where the request is too large for the provider, make room and ask again."""
+        while True:
+            try:
+                return await self._asked()
+            except errors.ContextOverflow:
+                said = self._said is not None and self._said.begun
+                if said or not await self._room.make_more(self._uid, self._emit):
+                    raise
+
+    async def _asked(self) -> models.Reply:
         request = models.Request(
-            messages=tuple(await self._view.messages()),
+            messages=tuple(await self._room.messages(self._uid, self._emit)),
             system=self._system,
             tools=self._tools.specs,
             max_output=self._limits.output,
@@ -151,7 +168,7 @@ class Run:
             content, calls, self.short = marked(content, NO_ROOM), (), True
         if reply.finish == "refused" and not reply.text:
             raise errors.RequestRefused("The model's provider declined to answer this.", model=reply.model)
-        if not content and not calls:
+        if not content and not calls and reply.usage == types.Usage():
             return
         self.answer = parts.text(content)
         await self.append(
@@ -196,7 +213,7 @@ class Run:
     async def _steer(self) -> None:
         """What people said meanwhile, before the model is asked again."""
         while self.steering:
-            await self.append(types.NewMessage(role="user", content=self.steering.pop(0)))
+            await self.append(types.NewMessage(role="user", content=self.steering.pop(0), uid=steering_uid()))
 
     # --- writing -------------------------------------------------------------------------------------
 
@@ -229,17 +246,26 @@ class Run:
         said, self._said = self._said, None
         reply = said.reply() if said else models.Reply()
         self.usage += reply.usage
-        if reply.text.strip():
+        self.answer = ""
+        if reply.text.strip() or reply.usage != types.Usage():
             content = marked(parts.written(reply.parts), why)
-            self.answer = parts.text(content)
+            self.answer = parts.text(content) if reply.text.strip() else ""
             await self.append(
                 types.NewMessage(role="assistant", content=content, model=reply.model or None, usage=reply.usage)
             )
+
+        self.over = True
+        await self._steer()
 
     async def say(self, sentence: str) -> None:
         """A sentence of ours in the place of the model's."""
         self.answer = sentence
         await self.append(types.NewMessage(role="assistant", content=sentence))
+
+
+def steering_uid() -> str:
+    """What was said into a turn is told from what began one."""
+    return f"{STEERED}{bodies.mint_uid()}"
 
 
 def marked(content: types.Content, why: str) -> types.Content:

@@ -45,7 +45,16 @@ class Lane:
         self.waiting: deque[tuple[events.Submit, asyncio.Future[events.TurnResult]]] = deque()
         self.worker: asyncio.Task[None] | None = None
         self.agent: agents.AIAgent | None = None
+        self.unwanted = False
         self._count = 0
+
+    def interrupt(self) -> bool:
+        """Stop the turn under way, also one that is only about to begin; whether there was one."""
+        if self.worker is None:
+            return False
+        if self.agent is None or not self.agent.interrupt():
+            self.unwanted = True
+        return True
 
     def emit(self, event: events.AnyEvent) -> None:
         self._count += 1
@@ -82,11 +91,12 @@ class Runtime:
         for lane in list(self._lanes.values()):
             while lane.waiting:
                 lane.waiting.popleft()[1].cancel()
-            if lane.agent is not None:
-                lane.agent.interrupt()
+            lane.interrupt()
         workers = [lane.worker for lane in self._lanes.values() if lane.worker]
         if workers:
             await asyncio.wait(workers)
+        for agent in self.agents.every():
+            await agent.close()
         for lane in self._lanes.values():
             for listener in lane.listeners:
                 listener.put(None)
@@ -122,7 +132,7 @@ class Runtime:
             case events.Submit():
                 self.submit(conversation_id, command)
             case events.Interrupt():
-                if lane.agent is None or not lane.agent.interrupt():
+                if not lane.interrupt():
                     lane.emit(events.Notice("Nothing is running."))
             case events.Steer(text):
                 if lane.agent is None or not lane.agent.steer(text):
@@ -163,6 +173,7 @@ class Runtime:
                 await self._turn(lane, message, answered)
         finally:
             lane.worker = lane.agent = None
+            lane.unwanted = False
             self._tidy(lane)
 
     async def _turn(self, lane: Lane, message: events.Submit, answered: asyncio.Future[events.TurnResult]) -> None:
@@ -170,9 +181,13 @@ class Runtime:
             lane.agent = agent = await self.agents.get(lane.conversation_id)
             title = self._titles.pop(lane.conversation_id, None)
             agent.wanted_title = title if title is not None else agent.wanted_title
-            result = await agent.run_conversation(
-                message.text, content=message.content, uid=message.uid, emit=lane.emit
-            )
+            if lane.unwanted:
+                lane.unwanted = False
+                result = agent.not_begun(lane.emit)
+            else:
+                result = await agent.run_conversation(
+                    message.text, content=message.content, uid=message.uid, emit=lane.emit
+                )
         except Exception as error:
             # Nobody else would hear of it, and the next message must be answered all the same.
             logger.exception("a turn of %s failed", lane.conversation_id)

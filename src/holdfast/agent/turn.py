@@ -49,7 +49,14 @@ async def begin(
 
     `given_up` is asked while it waits: whether nobody wants the turn any more, which is TurnBusy, too.
     """
-    turn = Turn(db, await _acquire(db, conversation_id, patience, ttl, waiting, given_up))
+    async with held(db, await _acquire(db, conversation_id, patience, ttl, waiting, given_up)) as turn:
+        yield turn
+
+
+@asynccontextmanager
+async def held(db: aio.AsyncSessionDB, lease: types.Lease) -> AsyncIterator[Turn]:
+    """A turn whose lease was just taken, kept alive and given back."""
+    turn = Turn(db, lease)
     heart = asyncio.create_task(_beat(db, turn))
     try:
         yield turn
@@ -70,7 +77,7 @@ async def _acquire(
     deadline, pause, said = loop.time() + patience, SOON, False
     while True:
         try:
-            return await db.acquire_lease(conversation_id, "turn", None, ttl)
+            return await aio.kept(db.acquire_lease(conversation_id, "turn", None, ttl), db.release_lease)
         except errors.Busy as error:
             if loop.time() >= deadline or given_up():
                 raise errors.TurnBusy(error.holder, error.expires_in) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from holdfast import config, errors, types
 from holdfast.agent import agent, ambient, loop, runtime
 from holdfast.app import models
 from holdfast.model import tokens
-from holdfast.store import aio, db
+from holdfast.store import aio, db, schedule
 from holdfast.tools import files, port, recall
 
 logger = logging.getLogger("holdfast.app")
@@ -44,7 +45,8 @@ async def started(
         chosen = await models.choose(settings, model)
         stack.push_async_callback(chosen.model.close)
         store = await stack.enter_async_context(aio.AsyncSessionDB(db.SessionDB(database or settings.database)))
-        stack.push_async_callback(_stopped, asyncio.create_task(_looking_after(store, settings)))
+        late = await _late(store, settings.backup)
+        stack.push_async_callback(_stopped, asyncio.create_task(_looking_after(store, settings.backup)))
         here, meter = folder or os.getcwd(), tokens.Meter()
 
         async def build(conversation_id: str) -> agent.AIAgent:
@@ -60,19 +62,32 @@ async def started(
             )
 
         door = await stack.enter_async_context(runtime.Runtime(store, build))
-        yield Running(store, door, chosen.model.name, chosen.notice)
+        told = " ".join(line for line in (chosen.notice, late) if line)
+        yield Running(store, door, chosen.model.name, told or None)
 
 
-async def _looking_after(store: aio.AsyncSessionDB, settings: config.Settings) -> None:
+async def _late(store: aio.AsyncSessionDB, kept: config.Backup) -> str | None:
+    """What there is to say of backups that do not come. One that never came may be the one that comes now."""
+    done, failed = await store.meta(schedule.DONE), await store.meta(schedule.FAILED)
+    if kept.folder is None or (done is None and failed is None):
+        return None
+    said = schedule.late(done, failed, kept.every_hours, time.time())
+    return said and f"{said} `holdfast backup` says what is in the way."
+
+
+async def _looking_after(store: aio.AsyncSessionDB, kept: config.Backup) -> None:
     """What a store needs now and then, beside the work: it is nobody's to wait for, and stops nothing."""
+
+    async def back_up() -> None:
+        if kept.folder is not None:
+            await store.backup_if_due(kept.folder, kept.every_hours, kept.keep)
+
     while True:
-        try:
-            await store.upkeep_once()
-            if settings.backup.folder is not None:
-                kept = settings.backup
-                await store.backup_if_due(settings.backup.folder, kept.every_hours, kept.keep)
-        except errors.HoldfastError as error:
-            logger.warning("the store could not be looked after: %s", error)
+        for need in (store.upkeep_once, back_up, store.collect_blobs):
+            try:
+                await need()
+            except errors.HoldfastError as error:
+                logger.warning("the store could not be looked after: %s", error)
         await asyncio.sleep(EVERY)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import stat
 import sys
 import time
@@ -24,6 +25,10 @@ FORMATS = ("text", "json", "stream-json")
 # What --resume is when it is given without its value.
 NOTHING_SAID = "-"
 OFFERED = 15
+# Seconds to wait for the first byte of what may be piped in, when the message is there without it. Programs are
+# often started with a pipe that stays open and silent; a download, on the other hand, needs a moment to begin.
+FIRST_BYTE = 1.5
+SILENT = "Nothing came on standard input; going on without it."
 
 Find = Callable[[str], types.Session]
 
@@ -74,7 +79,7 @@ def command(
     """Talk to the agent. `holdfast` alone does this, too."""
     if go_on and resume is not None:
         raise click.UsageError("--continue and --resume name two conversations.")
-    message = _message(words)
+    message = _message(out, words)
     if message is None:
         return _without_message(out, go_on, resume, form, model, path)
     if not message.strip():
@@ -108,9 +113,14 @@ def _without_message(
 # --- the message ---------------------------------------------------------------------------------------
 
 
-def _message(words: str | None) -> str | None:
+def _message(out: console.Console, words: str | None) -> str | None:
     """The one message: what was given, and after it what is piped in; None when there is neither."""
-    piped = sys.stdin.buffer.read().decode("utf-8", "replace") if _piped() else None
+    piped = None
+    if _piped():
+        if words is None or _begins():
+            piped = sys.stdin.buffer.read().decode("utf-8", "replace")
+        else:
+            out.note(SILENT)
     if words is None and piped is None:
         return None
     return "\n\n".join(part for part in ((words or "").strip(), (piped or "").strip("\n")) if part)
@@ -129,6 +139,14 @@ def _piped() -> bool:
         return sys.stdin is not None and not stat.S_ISCHR(os.fstat(sys.stdin.fileno()).st_mode)
     except (OSError, ValueError):
         return False
+
+
+def _begins() -> bool:
+    """Whether something comes, or the end does, before long."""
+    try:
+        return bool(select.select([sys.stdin.fileno()], [], [], FIRST_BYTE)[0])
+    except (OSError, ValueError):
+        return True  # Not every system can wait for a pipe; there it is read as it comes.
 
 
 # --- the conversation ----------------------------------------------------------------------------------

@@ -21,6 +21,13 @@ def yes(function: F) -> F:
     return click.option("--yes", "-y", is_flag=True, help="Do it without asking.")(function)
 
 
+def preview(out: console.Console, as_json: bool, yes: bool) -> Callable[[str], None] | None:
+    """How to say what would go: as data for people, beside JSON as notes for who is about to be asked, or not."""
+    if not as_json:
+        return out.print
+    return out.note if not yes and _somebody_is_there() else None
+
+
 def given(out: console.Console, yes: bool, question: str) -> bool:
     """Whether to go on; when nobody can be asked, say how."""
     if yes:

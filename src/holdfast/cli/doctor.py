@@ -17,10 +17,10 @@ import click
 import msgspec
 
 import holdfast
-from holdfast import app, errors, types
+from holdfast import app, config, errors, types
 from holdfast.cli import console, findings, lazy, mending
-from holdfast.store import backup, erase, reconcile, visitors
 from holdfast.store import db as store
+from holdfast.store import erase, reconcile, schedule, visitors
 from holdfast.terminal import text
 
 SHOWN = 20
@@ -51,6 +51,8 @@ class Look(NamedTuple):
     facts: dict[str, Any]
     leftovers: list[str]
     claimed_at: str | None
+    done_at: str | None
+    failed_at: str | None
     removed_at: float | None
     upkeep_due: bool
 
@@ -64,6 +66,7 @@ class Look(NamedTuple):
             unscrubbed=self.removed_at is not None,
             search=self.search,
             upkeep_due=self.upkeep_due,
+            damaged=findings.damaged(self.report),
         )
 
 
@@ -109,7 +112,7 @@ def examine(target: str, out: console.Console) -> Examination:
     finally:
         out.progress("")
     # What did not open may be a file of another program, whose modes are its own affair.
-    found += _about(look, target, before) if look else []
+    found += _about(look, target, before, out.settings.backup) if look else []
     found += findings.of_visitors(here)
     versions = _versions(found)
     facts = look.facts if look else {"path": target}
@@ -140,7 +143,9 @@ def _look(db: store.SessionDB, found: list[findings.Finding], out: console.Conso
         search=db.search_facts(),
         facts=facts,
         leftovers=mending.leftovers(str(facts["path"])),
-        claimed_at=db.meta(backup.CLAIMED),
+        claimed_at=db.meta(schedule.CLAIMED),
+        done_at=db.meta(schedule.DONE),
+        failed_at=db.meta(schedule.FAILED),
         removed_at=_removed_at(db),
         upkeep_due=db.meta("upkeep_done_at") is None,
     )
@@ -162,7 +167,7 @@ def _leases(db: store.SessionDB, found: list[findings.Finding]) -> list[types.Le
         return []
 
 
-def _about(look: Look, target: str, before: dict[str, os.stat_result]) -> list[findings.Finding]:
+def _about(look: Look, target: str, before: dict[str, os.stat_result], kept: config.Backup) -> list[findings.Finding]:
     return [
         *findings.of_report(look.report, target),
         *findings.of_schema(look.faults),
@@ -170,6 +175,7 @@ def _about(look: Look, target: str, before: dict[str, os.stat_result]) -> list[f
         *findings.of_leftovers(look.leftovers),
         *findings.of_removals(look.removed_at),
         *findings.of_claim(look.claimed_at),
+        *findings.of_schedule(kept, look.done_at, look.failed_at),
         *findings.of_files(target, before),
         *findings.of_wal(look.facts),
         *findings.of_search(look.search),

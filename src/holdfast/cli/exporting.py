@@ -143,13 +143,13 @@ def _is_plain(path: str) -> bool:
 @click.argument("file", metavar="FILE")
 @lazy.database
 @lazy.as_json
-@click.option("--revive", is_flag=True, help="Take in, under new ids, what was deleted here.")
+@click.option("--revive", is_flag=True, help="Take in, under new ids (id~2), what was deleted or pruned here.")
 @click.pass_obj
 def import_(out: console.Console, file: str, path: str | None, as_json: bool, revive: bool) -> int:
     """Take in the conversations of an export; FILE may be - for standard input.
 
-    Attachments come from FILE.blobs. What is here already is left alone, so an import can be repeated. Exits
-    with 1 when a conversation was refused.
+    Attachments come from FILE.blobs. What is here already is left alone, so an import can be repeated. What
+    was deleted here, or pruned, comes back only with --revive. Exits with 1 when a conversation was refused.
     """
     target = path or out.settings.database
     with _input(file) as lines, store.SessionDB(target) as db:
@@ -208,6 +208,10 @@ def _summary(out: console.Console, report: reports.ImportReport) -> None:
     came = text.count(report.messages, "message")
     came += f" and {text.count(report.blobs, 'attachment')}" if report.blobs else ""
     out.print(f"{', '.join(said)}; {came} came in.")
+    gone = sum(isinstance(one.error, errors.ConversationDeleted) for one in report.outcomes)
+    if gone:
+        were = "was" if gone == 1 else "were"
+        out.note(f"{gone:,} {were} deleted or pruned here: --revive takes that in, under new ids that end in ~2.")
 
 
 def _missing(out: console.Console, lost: Sequence[str], file: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 import stat
@@ -9,8 +10,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-from holdfast import errors, types
-from holdfast.store import backup, reconcile, visitors
+from holdfast import config, errors, types
+from holdfast.store import reconcile, schedule, visitors
 from holdfast.terminal import text
 
 LARGE_WAL = 256 * 1024 * 1024
@@ -33,7 +34,7 @@ class Finding(NamedTuple):
 def of_error(error: errors.HoldfastError, target: str) -> Finding:
     """Why the store could not be examined."""
     advice: tuple[tuple[type[errors.HoldfastError], str, str], ...] = (
-        (errors.StoreCorrupt, "damage", f"If it is the right file: {rescue(target)}"),
+        (errors.StoreCorrupt, "damage", f"If it is the right file: {rescue(target, opens=False)}"),
         (errors.StoreBusy, "busy", "Find the process that holds it (see `used by`), let it finish, and try again."),
         (errors.StoreFull, "full", "Free some space on that disk, and try again."),
         (errors.SchemaTooNew, "version", "Upgrade Holdfast: pip install --upgrade holdfast"),
@@ -44,16 +45,31 @@ def of_error(error: errors.HoldfastError, target: str) -> Finding:
     return Finding("problem", kind, str(error), what)
 
 
-def rescue(target: str) -> str:
+def rescue(target: str, *, opens: bool) -> str:
     """The way out of a damaged file, to be copied and run."""
     path = os.path.abspath(target)
     stem, end = os.path.splitext(path)
+    again = f"holdfast restore BACKUP --db {shlex.quote(path)}"
+    # What opens is replaced in place, and is no backup of anything; what does not has to go out of the way.
+    restore = f"{again} --no-keep" if opens else " && ".join([*_moves(path), again])
     return (
-        f"stop every process that uses it, and keep a copy of all its files. With a backup: "
-        f"`holdfast restore BACKUP --db {shlex.quote(path)}`. Without: "
+        f"stop every process that uses it, and keep a copy of all its files. With a backup: `{restore}`. Without: "
         f"`holdfast salvage {shlex.quote(path)} {shlex.quote(f'{stem}-salvaged{end}')}` "
         "reads what can be read into a new store, and lists what was lost."
     )
+
+
+def _moves(path: str) -> Iterator[str]:
+    """The database and its log, under one new name, so that a salvage can still read them together."""
+    aside = next(name for name in _asides(path) if not os.path.lexists(name))
+    for suffix in FILES:
+        if os.path.lexists(path + suffix):
+            yield f"mv {shlex.quote(path + suffix)} {shlex.quote(aside + suffix)}"
+
+
+def _asides(path: str) -> Iterator[str]:
+    yield f"{path}.damaged"
+    yield from (f"{path}.damaged-{number}" for number in itertools.count(2))
 
 
 def of_report(report: types.Report, target: str) -> Iterator[Finding]:
@@ -62,8 +78,23 @@ def of_report(report: types.Report, target: str) -> Iterator[Finding]:
         if violation.promise != "schema":
             where = f" in {violation.conversation_id}" if violation.conversation_id else ""
             what = f"{violation.promise} is broken{where}: {violation.detail}."
-            advice = rescue(target)
+            advice = attachment(target) if violation.promise == "blobs" else rescue(target, opens=True)
             yield Finding("problem", "damage", what, advice[0].upper() + advice[1:])
+
+
+def attachment(target: str) -> str:
+    """The way to get back a file that lies beside the database, which is sound."""
+    path = os.path.abspath(target)
+    return (
+        f"copy the file of this name from the folder of a backup (BACKUP.blobs) to the same place in {path}.blobs, or "
+        f"import an export that has it in its folder: `holdfast sessions import EXPORT --db {shlex.quote(path)}` "
+        "brings back what is missing."
+    )
+
+
+def damaged(report: types.Report) -> bool:
+    """Whether the database itself is not what it was; its schema can be made again, attachments lie beside it."""
+    return any(violation.promise not in ("schema", "blobs") for violation in report.violations)
 
 
 def of_schema(faults: Sequence[reconcile.Fault]) -> Iterator[Finding]:
@@ -126,9 +157,19 @@ def of_claim(claimed_at: str | None) -> Iterator[Finding]:
         since = time.time() - float(claimed_at or "")
     except ValueError:
         return
-    if since > backup.CLAIM_LASTS:
+    if since > schedule.CLAIM_LASTS:
         what = f"A scheduled backup was begun {text.when(float(claimed_at or ''))} and never finished."
         yield Finding("note", "backup", what, "Nothing: the next one that is due goes ahead.")
+
+
+def of_schedule(kept: config.Backup, done_at: str | None, failed_at: str | None) -> Iterator[Finding]:
+    """Backups that the settings ask for and that do not come."""
+    if kept.folder is None:
+        return
+    what = schedule.late(done_at, failed_at, kept.every_hours, time.time())
+    if what is not None:
+        advice = f"Run `holdfast backup`: it makes one in {kept.folder} now, or says what is in the way."
+        yield Finding("note", "backup", what, advice)
 
 
 # --- files ---------------------------------------------------------------------------------------------

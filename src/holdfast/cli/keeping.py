@@ -5,6 +5,7 @@ What removes something shows it first, and asks. What was removed is scrubbed fr
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import time
@@ -13,9 +14,11 @@ from collections.abc import Callable, Sequence
 import click
 import msgspec
 
-from holdfast import app, errors, reports, types
+from holdfast import app, errors, parts, reports, types
 from holdfast.cli import consent, console, lazy, sessions
+from holdfast.store import backup as backups
 from holdfast.store import db as store
+from holdfast.store import drafts, erase, port, state
 from holdfast.terminal import text
 
 SHOWN = 60
@@ -34,14 +37,16 @@ def told(out: console.Console, what: str) -> Callable[[int, int], None]:
 @lazy.database
 @lazy.as_json
 @click.option("--overwrite", is_flag=True, help="Replace what is at TARGET even if Holdfast did not make it.")
-@click.option("--if-due", is_flag=True, help="Only if the newest in the folder of the settings is old enough.")
+@click.option(
+    "--if-due", is_flag=True, help="Only if the last one made this way is old enough, or the folder has none."
+)
 @click.pass_obj
 def backup(
     out: console.Console, target: str | None, path: str | None, as_json: bool, overwrite: bool, if_due: bool
 ) -> None:
     """Write a checked copy of the store to TARGET, while others go on writing.
 
-    Without TARGET it goes to the folder that `[backup]` in the settings names, beside those made on schedule.
+    Without TARGET it goes to the folder that `[backup]` in the settings names, as one of those made on schedule.
     """
     if if_due and (target is not None or overwrite):
         raise click.UsageError("--if-due goes to the folder of the settings; it takes no TARGET and no --overwrite.")
@@ -67,7 +72,7 @@ def backup(
 
 
 def _scheduled(out: console.Console, path: str | None, every: float | None) -> reports.BackupReport | None:
-    """A backup in the folder of the settings; with `every`, as if they came that often."""
+    """A backup in the folder of the settings; with `every`, as if they came that often, and at once with 0."""
     kept = out.settings.backup
     if kept.folder is None:
         raise click.UsageError("name a TARGET, or a folder for backups in the settings ([backup] folder = ...).")
@@ -92,10 +97,13 @@ def restore(out: console.Console, source: str, path: str | None, as_json: bool, 
     What the store holds now is backed up beside it first. Whatever other processes began before is void.
     """
     target = path or out.settings.database
-    coming, now = _looked(source, target)
-    if not as_json:
-        out.prose(f"{source} was made {text.when(os.path.getmtime(source))} and has {_amount(coming)}.")
-        out.prose(f"{target} has {_amount(now)}, which will be replaced." if now else f"{target} will be made.")
+    coming, made, now = _looked(source, target)
+    if say := consent.preview(out, as_json, yes):
+        come = f"was made {text.when(made)}" if made else f"is no backup but a store, used {_changed(source)},"
+        there = f"{target} has {_amount(now)}, which will be replaced." if now else f"{target} will be made."
+        for line in (f"{source} {come} and has {_amount(coming)}.", there):
+            for piece in text.wrapped(text.safe(line), out.width):
+                say(piece)
     if not consent.given(out, yes, "Restore?"):
         if as_json:
             out.json({"restored": False, "backup": _counts(coming), "store": _counts(now) if now else None})
@@ -108,14 +116,18 @@ def restore(out: console.Console, source: str, path: str | None, as_json: bool, 
     return 0
 
 
-def _looked(source: str, target: str) -> tuple[types.Report, types.Report | None]:
-    """What the backup holds, and the store; a store that is not there is not made by looking."""
+def _looked(source: str, target: str) -> tuple[types.Report, float | None, types.Report | None]:
+    """What the backup holds, when it was made, and what the store holds; one that is not there is not made by this."""
     there = os.path.exists(target)
     with _opened(target if there else ":memory:") as db:
-        coming, now = db.check_backup(source), db.fsck()
+        made, coming, now = backups.made_at(db.driver, source), db.check_backup(source), db.fsck()
     if not coming.ok:
         raise errors.CopyDamaged(source, [f"{bad.promise} {bad.detail}" for bad in coming.violations])
-    return coming, now if there else None
+    return coming, made, now if there else None
+
+
+def _changed(path: str) -> str:
+    return text.when(max(os.path.getmtime(each) for each in (path, f"{path}-wal") if os.path.exists(each)))
 
 
 def _opened(target: str) -> store.SessionDB:
@@ -133,13 +145,28 @@ def _counts(report: types.Report) -> dict[str, int]:
 
 
 def _keep(out: console.Console, db: store.SessionDB) -> str:
-    beside = f"{db.facts()['path']}-before-restore-{time.strftime('%Y%m%d-%H%M%S')}.db"
+    beside = _reserved(f"{db.facts()['path']}-before-restore-{time.strftime('%Y%m%d-%H%M%S')}")
     try:
-        return db.backup(beside, progress=told(out, "keeping what is there")).path
-    except errors.CopyDamaged as error:
+        # What it replaces is the empty file just made, which has kept the name from everybody else.
+        return db.backup(beside, overwrite=True, progress=told(out, "keeping what is there")).path
+    except BaseException as error:
+        os.unlink(beside)
+        if not isinstance(error, errors.CopyDamaged):
+            raise
         raise errors.CopyDamaged(
             beside, [f"{error.problems[0]} (what the store holds now is damaged; --no-keep restores all the same)"]
         ) from error
+
+
+def _reserved(stem: str) -> str:
+    """A name that nothing has: what an earlier restore kept is never replaced."""
+    number = 1
+    while True:
+        path = f"{stem}.db" if number == 1 else f"{stem}-{number}.db"
+        with drafts.saying(path), contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            return path
+        number += 1
 
 
 def _say_restored(out: console.Console, report: reports.RestoreReport, kept: str | None, as_json: bool) -> None:
@@ -192,42 +219,62 @@ def title(out: console.Console, which: str, name: str | None, path: str | None, 
 def delete(out: console.Console, which: Sequence[str], path: str | None, as_json: bool, yes: bool) -> int:
     """Remove conversations for good, with their attachments. Their ids are never used again."""
     with app.open_to_look(path or out.settings.database) as db:
-        heads = list({head.conversation_id: head for head in (sessions.find(db, name) for name in which)}.values())
-        if not as_json:
-            for head in heads:
-                out.print(out.clipped(_line(head), out.width))
+        heads = {head.conversation_id: head for head in (sessions.find(db, name) for name in which)}
+        order = _branches_first(_readers(db, list(heads)))
+        if say := consent.preview(out, as_json, yes):
+            for head in heads.values():
+                say(out.clipped(_line(head), out.width))
         removed = consent.given(out, yes, f"Delete {text.count(len(heads), 'conversation')} for good?")
         scrubbed = False
         if removed:
-            _delete(db, [head.conversation_id for head in heads])
+            order = _delete(out, db, order)
             scrubbed = scrub(out, db)
         copies = _copies(str(db.facts()["path"])) if removed else []
+    names = [name for name in heads if name in order]
     if as_json:
-        names = [head.conversation_id for head in heads]
         out.json({"deleted": removed, "scrubbed": scrubbed, "conversations": names, "copies": copies})
     elif removed:
-        out.prose(f"Deleted {text.count(len(heads), 'conversation')}.{_elsewhere(copies)}")
-    return 0 if scrubbed else 1
+        out.prose(f"Deleted {text.count(len(names), 'conversation')}.{_elsewhere(copies)}")
+    return 0 if scrubbed and len(names) == len(heads) else 1
 
 
 def _line(head: types.Session) -> str:
-    parts = (head.conversation_id, text.count(head.last_seq, "message"), text.when(head.active_at), head.title or "")
-    return text.safe("  ".join(parts).rstrip())
+    told = (head.conversation_id, text.count(head.last_seq, "message"), text.when(head.active_at), head.title or "")
+    return text.safe("  ".join(told).rstrip())
 
 
-def _delete(db: store.SessionDB, ids: list[str]) -> None:
-    """Branches before what they read from, in whatever order they were named."""
-    waiting = list(ids)
-    while waiting:
-        left = []
-        for name in waiting:
-            try:
-                db.delete_conversation(name)
-            except errors.HasBranches as error:
-                if not set(error.branches) & set(waiting):
-                    raise
-                left.append(name)
-        waiting = left
+def _readers(db: store.SessionDB, ids: list[str]) -> dict[str, set[str]]:
+    """Of each of these conversations, the branches that read from it."""
+
+    def look(tx: port.Tx) -> dict[str, set[str]]:
+        rows = {name: tx.all("branches_reading", conversation=state.look(tx, name).key) for name in ids}
+        return {name: {row[1] for row in found} for name, found in rows.items()}
+
+    return db.driver.read(look)
+
+
+def _branches_first(readers: dict[str, set[str]]) -> list[str]:
+    """An order in which all of them can go. HasBranches, before anything has gone, when there is none."""
+    for name, branches in readers.items():
+        if others := branches - readers.keys():
+            raise errors.HasBranches(sorted(others), name)
+    order: list[str] = []
+    while waiting := readers.keys() - set(order):
+        order += sorted(name for name in waiting if not readers[name] & waiting)
+    return order
+
+
+def _delete(out: console.Console, db: store.SessionDB, ids: list[str]) -> list[str]:
+    """Those that went. One that cannot go any more keeps the rest; what went before it is gone all the same."""
+    for number, name in enumerate(ids):
+        try:
+            db.delete_conversation(name)
+        except errors.HoldfastError as error:
+            if not number:
+                raise
+            out.note(f"{', '.join(ids[number:])} not deleted: {error}")
+            return ids[:number]
+    return ids
 
 
 def scrub(out: console.Console, db: store.SessionDB) -> bool:
@@ -261,15 +308,15 @@ def _elsewhere(copies: list[str]) -> str:
 @consent.yes
 @click.pass_obj
 def redact(out: console.Console, which: str, seqs: Sequence[int], path: str | None, as_json: bool, yes: bool) -> int:
-    """Remove the text of messages for good, and every summary that may have been made from it."""
+    """Remove the text of messages for good, and every summary and title that may have been made from it."""
     with app.open_to_look(path or out.settings.database) as db:
         head = sessions.find(db, which)
-        for seq in seqs:
-            message = next(iter(db.transcript(head.id, after=seq - 1, upto=seq)), None)
-            if message is None:
-                raise errors.OutOfRange(f"There is no message {seq}: the last is {head.last_seq}.")
-            if not as_json:
-                out.print(out.clipped(f"{seq}  {message.role}  {_beginning(message)}", out.width))
+        going = [_message(db, head, seq) for seq in seqs]
+        if say := consent.preview(out, as_json, yes):
+            for message in going:
+                say(out.clipped(f"{message.seq}  {message.role}  {_beginning(message)}", out.width))
+            for title in dict.fromkeys(title for seq in seqs for title in _titles(db, head, seq)):
+                say(out.clipped(f"The title goes too, since it has words of that: {text.safe(title)}", out.width))
         removed = consent.given(out, yes, f"Remove the text of {text.count(len(set(seqs)), 'message')} for good?")
         scrubbed = False
         if removed:
@@ -285,8 +332,19 @@ def redact(out: console.Console, which: str, seqs: Sequence[int], path: str | No
     return 0 if scrubbed else 1
 
 
+def _message(db: store.SessionDB, head: types.Session, seq: int) -> types.Message:
+    found = db.transcript(head.id, after=seq - 1, upto=seq)
+    if not found:
+        raise errors.OutOfRange(f"There is no message {seq}: the last is {head.last_seq}.")
+    return found[0]
+
+
+def _titles(db: store.SessionDB, head: types.Session, seq: int) -> list[str]:
+    return db.driver.read(lambda tx: erase.titles_going(tx, head.id, seq))
+
+
 def _beginning(message: types.Message) -> str:
     if message.redacted:
         return "[redacted already]"
-    content = message.content if isinstance(message.content, str) else "[parts]"
+    content = parts.text(message.content)
     return text.clipped(text.safe(content), SHOWN) if content else "[no text]"

@@ -2,7 +2,8 @@
 
 Nothing here touches a message: what is mended can be made again (the search index, triggers), would be done
 by the next one who needs it (leases), or is left over (files of dead processes, unused room). A damaged log
-is not mended in place: `holdfast salvage` reads what can be read into a new store.
+is not mended in place: `holdfast salvage` reads what can be read into a new store. Until then nothing is moved
+or cleared: what no longer hangs together can still be found where it lies.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ Progress = Callable[[int, int], None]
 
 # Worth writing the database anew for: so many bytes, and so large a part of it.
 ROOM, PART = 64 * 1024 * 1024, 0.25
+WHILE_DAMAGED = frozenset({"schema", "search"})
 
 
 class Repair(NamedTuple):
@@ -39,10 +41,15 @@ class Sick(NamedTuple):
     unscrubbed: bool
     search: dict[str, Any]
     upkeep_due: bool
+    damaged: bool
 
 
 def offered(sick: Sick) -> Iterator[Repair]:
-    """The repairs this store has use for."""
+    """The repairs this store has use for; while it is damaged, only those that move nothing in its file."""
+    return (repair for repair in _useful(sick) if not sick.damaged or repair.name in WHILE_DAMAGED)
+
+
+def _useful(sick: Sick) -> Iterator[Repair]:
     altered = [f"the {fault.kind} {fault.name}" for fault in sick.faults if fault.mendable]
     if altered:
         yield Repair("schema", f"make {', '.join(altered)} again as declared", _mend_schema)

@@ -13,6 +13,9 @@ from holdfast.app import running
 from holdfast.cli import chatting, console, leaving, shapes
 from holdfast.terminal import asking, show, text
 
+BLANK = "holdfast: The model answered with nothing. Try again."
+SHORT = "The answer is not whole: it reached the longest one the model may give."
+
 
 def run(out: console.Console, start: chatting.Start, message: str, form: str) -> int:
     """Ask once. 0 when it was answered, 1 when not, 130 when it was interrupted."""
@@ -31,9 +34,24 @@ async def _ask(out: console.Console, start: chatting.Start, message: str, form: 
         return 1
     if form == "json":
         out.json(shapes.turn(result))
+    if said := _remark(result):
+        out.note(said)
+    return 130 if result.interrupted else 0 if result.completed and _words(result).strip() else 1
+
+
+def _remark(result: events.TurnResult) -> str:
+    """What else is to be said of an answer: that there is none, or not all of it."""
     if result.error:
-        out.note("Interrupted." if result.interrupted else f"holdfast: {result.error}")
-    return 130 if result.interrupted else 0 if result.completed else 1
+        return "Interrupted." if result.interrupted else f"holdfast: {result.error}"
+    if result.partial:
+        return SHORT
+    return "" if _words(result).strip() else BLANK
+
+
+def _words(result: events.TurnResult) -> str:
+    """What was answered, without the mark at the end of an answer that is not whole."""
+    said = result.messages[-1].content if result.partial and result.messages else result.final_response
+    return said if isinstance(said, str) else "".join(str(part["text"]) for part in said if part.get("type") == "text")
 
 
 def _showing(out: console.Console, form: str) -> Callable[[events.AnyEvent], None]:
@@ -76,7 +94,7 @@ class _Text:
                 self._write(words)
             case events.TurnFinished(result):
                 if result.completed and not self._said:
-                    self._write(result.final_response)
+                    self._write(_words(result))
                 self._end_line()
             case events.ReasoningDelta() | events.Titled():
                 pass  # Nobody asked for them, and a script would have to tell them from the rest.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 import click
 import msgspec
@@ -43,9 +44,9 @@ def command(
 ) -> int:
     """Move conversations that are old, or too much, into an archive, and remove them from the store.
 
-    The archive is an export: `holdfast sessions import` brings it back. What a lease, a route or a branch
-    needs stays. What may go is said here, or by `[retention]` in the settings. Without --yes this shows what
-    would go, and asks.
+    The archive is an export: `holdfast sessions import --revive` brings it back, under new ids (ID~2). What a
+    lease, a route or a branch needs stays. What may go is said here, or by `[retention]` in the settings.
+    Without --yes this shows what would go, and asks.
     """
     kept = out.settings.retention
     if days is None and size is None:
@@ -55,8 +56,8 @@ def command(
     with app.open_to_look(path or out.settings.database) as db:
         plan = db.plan_prune(older_than_days=days, max_bytes=size, owner=owner, source=source)
         target = archive or _beside(str(db.facts()["path"]), kept.archive)
-        if not as_json:
-            _show(out, plan, target)
+        if say := consent.preview(out, as_json, yes):
+            _show(out, plan, target, say)
         done = bool(plan.going) and consent.given(out, yes, "Archive and remove them?")
         report = reports.PruneReport(None, (), (), 0)
         scrubbed = False
@@ -81,7 +82,9 @@ def command(
 def _say(out: console.Console, report: reports.PruneReport) -> None:
     out.prose(f"Removed {text.count(len(report.removed), 'conversation')}; the archive is {report.archive}.")
     for name in report.kept:
-        out.note(f"{name} stays: it changed, or came to be needed, meanwhile.")
+        out.note(f"{name} stays: it changed or came to be needed meanwhile, or an attachment of it is damaged.")
+    for digest in report.lost_blobs:
+        out.note(f"Attachment {digest} is missing here, or damaged, and is not in the archive.")
 
 
 def _beside(database: str, folder: str | None) -> str:
@@ -90,7 +93,7 @@ def _beside(database: str, folder: str | None) -> str:
     return os.path.join(folder or os.path.join(os.path.dirname(database), "archive"), name)
 
 
-def _show(out: console.Console, plan: reports.PrunePlan, target: str) -> None:
+def _show(out: console.Console, plan: reports.PrunePlan, target: str, say: Callable[[str], None]) -> None:
     for each in (*plan.going, *plan.needed):
         parts = (
             each.conversation_id,
@@ -100,7 +103,7 @@ def _show(out: console.Console, plan: reports.PrunePlan, target: str) -> None:
             f"stays: {each.needed}" if each.needed else "goes",
             each.title or "",
         )
-        out.print(out.clipped(text.safe("  ".join(parts).rstrip()), out.width))
+        say(out.clipped(text.safe("  ".join(parts).rstrip()), out.width))
     if not plan.going:
         out.note("Nothing to remove.")
         return

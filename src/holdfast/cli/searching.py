@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from holdfast import app, types
+from holdfast import app, errors, types
 from holdfast.cli import console, lazy, sessions, shapes
 from holdfast.store import words
 from holdfast.terminal import text
@@ -73,7 +73,12 @@ def command(
 
 
 def _catch_up(out: console.Console, index: Any) -> None:
-    index(lambda done, total: out.progress(f"indexing {done:,} of {total:,} messages"))
+    try:
+        index(lambda done, total: out.progress(f"indexing {done:,} of {total:,} messages"))
+    except (errors.StoreBusy, errors.StoreFull) as error:
+        # What is indexed can be found all the same.
+        out.progress("")
+        out.note(f"The search index could not catch up, so the newest messages may be missing. {error}")
     out.progress("")
 
 

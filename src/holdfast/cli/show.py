@@ -179,7 +179,7 @@ def _context(
     counted = text.count(len(context), "message")
     out.print(f"{counted} in the context, of {context.last_seq:,} in the log; epoch {context.epoch}")
     for message in messages:
-        _message(out, db, message, _stands_as(context, message))
+        _message(out, db, message, _stands_as(context, message), notes=True)
 
 
 def _stands_as(context: types.Context, message: types.Message) -> str:
@@ -191,26 +191,31 @@ def _stands_as(context: types.Context, message: types.Message) -> str:
 # --- one message -------------------------------------------------------------------------------------
 
 
-def _message(out: console.Console, db: store.SessionDB, message: types.Message, state: str) -> None:
+def _message(
+    out: console.Console, db: store.SessionDB, message: types.Message, state: str, *, notes: bool = False
+) -> None:
+    """A message as people said it; with the notes, as the model sees it."""
     heading = f"{message.seq}  {message.role}  {text.when(message.at)}" + (f"  [{state}]" if state else "")
     out.print()
     out.print(out.style(heading, "dim" if state in ("hidden", "in the summary") else "bold"))
     try:
-        lines = list(_said(db, message))
+        lines = list(_said(db, message, notes))
     except errors.StoreCorrupt:
         lines = ["(This message cannot be read back. Run `holdfast doctor`.)"]
     for line in lines:
         _paragraph(out, line)
 
 
-def _said(db: store.SessionDB, message: types.Message) -> Iterator[str]:
+def _said(db: store.SessionDB, message: types.Message, notes: bool) -> Iterator[str]:
     if message.tool_call_id is not None:
         yield f"result of {message.tool_call_id}:"
     if isinstance(message.content, str):
         if message.content:
             yield message.content
     else:
-        yield from (pages.part_text(part, db.get_blob) for part in message.content)
+        yield from (
+            pages.part_text(part, db.get_blob) for part in message.content if notes or part.get("type") != "note"
+        )
     for call in message.tool_calls:
         arguments = call.arguments if isinstance(call.arguments, str) else msgspec.json.encode(call.arguments).decode()
         yield f"calls {call.name} ({call.id}): {arguments}"

@@ -57,7 +57,7 @@ def build(
         "messages": turns.closed(),
         "stream": True,
     }
-    system = [request.system, *(parts.text(message.content) for message in request.messages[:first])]
+    system = [request.system, *(spelling.told(message.content) for message in request.messages[:first])]
     if blocks := [text_block(text) for text in system if text.strip()]:
         body["system"] = _marked_at_end(blocks)
     if request.tools:
@@ -198,7 +198,7 @@ def _leading(messages: Sequence[types.Message]) -> int:
 
 def _told_blocks(message: types.Message) -> list[msgspec.Raw]:
     """What the system says in the midst of a conversation, where the API has no place for it."""
-    text = parts.text(message.content)
+    text = spelling.told(message.content)
     return [text_block(f"<system>\n{text}\n</system>")] if text.strip() else []
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast import errors, types
-from holdfast.model import failures, port
+from holdfast.model import failures, halves, port
 
 _FINISH: dict[str, port.Finish] = {
     "end_turn": "stop",
@@ -108,6 +108,8 @@ class Parser:
         self._calls: dict[int, _Call] = {}
         self._called = 0
         self._signatures: dict[int, str] = {}
+        # By kind and block.
+        self._halves = halves.Joining[tuple[str, int]]()
 
     @property
     def complete(self) -> bool:
@@ -119,7 +121,7 @@ class Parser:
         if name == "error":
             raise self._failure(data)
         try:
-            event = _decode(data) if data else _Event()
+            event = halves.decoded(data, _decode, _Event) if data else _Event()
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise self._malformed("sent an event that cannot be read") from None
         match event.type:
@@ -151,42 +153,59 @@ class Parser:
 
     def _begin(self, index: int, block: _Block) -> list[port.Delta]:
         match block.type:
-            case "text" if block.text:
-                return [port.Said(block.text)]
+            case "text":
+                return self._say(index, block.text)
             case "tool_use":
                 call = self._calls[index] = _Call(self._called, block.input)
                 self._called += 1
-                name = block.name or ""
+                name, given_id = halves.mended(block.name or ""), halves.mended(block.id)
                 # Real ones have an id; servers that only speak this API may not.
-                return [port.Called(call.index, block.id or f"{self._id}_{call.index}", self._names.get(name, name))]
+                return [port.Called(call.index, given_id or f"{self._id}_{call.index}", self._names.get(name, name))]
             case "thinking":
-                self._signatures[index] = block.signature or ""
-                return [port.Thought(block.thinking)] if block.thinking else []
+                self._signatures[index] = halves.mended(block.signature or "")
+                return self._think(index, block.thinking)
             case "redacted_thinking" if block.data:
-                return [port.Thought(hidden=block.data)]
+                return [port.Thought(hidden=halves.mended(block.data))]
         return []
 
     def _piece(self, index: int, piece: _Piece) -> list[port.Delta]:
         match piece.type:
-            case "text_delta" if piece.text:
-                return [port.Said(piece.text)]
+            case "text_delta":
+                return self._say(index, piece.text)
             case "input_json_delta" if piece.partial_json and (call := self._calls.get(index)):
                 call.input = None
-                return [port.Called(call.index, arguments=piece.partial_json)]
-            case "thinking_delta" if piece.thinking:
-                return [port.Thought(piece.thinking)]
+                arguments = self._halves.add(("input", index), piece.partial_json)
+                return [port.Called(call.index, arguments=arguments)] if arguments else []
+            case "thinking_delta":
+                return self._think(index, piece.thinking)
             case "signature_delta" if piece.signature:
-                self._signatures[index] = piece.signature
+                self._signatures[index] = halves.mended(piece.signature)
         return []
 
+    def _say(self, index: int, piece: str | None) -> list[port.Delta]:
+        text = self._halves.add(("text", index), piece) if piece else ""
+        return [port.Said(text)] if text else []
+
+    def _think(self, index: int, piece: str | None) -> list[port.Delta]:
+        text = self._halves.add(("thinking", index), piece) if piece else ""
+        return [port.Thought(text)] if text else []
+
     def _close(self, index: int) -> list[port.Delta]:
+        deltas: list[port.Delta] = []
+        if rest := self._halves.rest(("text", index)):
+            deltas.append(port.Said(rest))
+        if rest := self._halves.rest(("thinking", index)):
+            deltas.append(port.Thought(rest))
         if signature := self._signatures.pop(index, ""):
-            return [port.Thought(signature=signature)]
+            return [*deltas, port.Thought(signature=signature)]
         call = self._calls.pop(index, None)
-        if call is not None and call.input is not None:
-            # It came whole, or has no arguments at all.
-            return [port.Called(call.index, arguments=msgspec.json.encode(call.input).decode())]
-        return []
+        if call is not None:
+            rest = self._halves.rest(("input", index))
+            # Without pieces it came whole, or has no arguments at all.
+            whole = "" if call.input is None else msgspec.json.encode(halves.mended(call.input)).decode()
+            if whole or rest:
+                deltas.append(port.Called(call.index, arguments=whole + rest))
+        return deltas
 
     def _tell(self, event: _Event) -> list[port.Delta]:
         self._stop = event.delta.stop_reason or self._stop
@@ -196,7 +215,8 @@ class Parser:
     def _finish(self) -> list[port.Delta]:
         if self._stop == "model_context_window_exceeded" and not self._said:
             raise failures.of_object({"error": {"type": self._stop}}, self._asked, said=False)
-        deltas = [delta for index in [*self._calls] for delta in self._close(index)]
+        unclosed = dict.fromkeys((*self._calls, *(index for _, index in self._halves.waiting)))
+        deltas = [delta for index in unclosed for delta in self._close(index)]
         reason = _FINISH.get(self._stop or "end_turn", "stop")
         if reason == "stop" and self._called:
             reason = "calls"

@@ -6,6 +6,7 @@ new way to say "too long" adds a line here. What is quoted of a provider is shor
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from email import utils as dates
@@ -14,6 +15,7 @@ from typing import Any
 import msgspec
 
 from holdfast import errors
+from holdfast import secrets as shapes
 
 QUOTED = 300
 
@@ -98,7 +100,8 @@ def redacted(text: str, secrets: Sequence[str] = ()) -> str:
     """A provider's words, on one line, short, without anything that looks like a key."""
     for secret in secrets:
         text = text.replace(secret, "[key]") if len(secret) >= 4 else text
-    text = " ".join(_KEYS.sub("[key]", text[: 4 * QUOTED]).split())
+    # Providers quote keys with stars in them and cut short, so that here even the beginning of one is enough.
+    text = " ".join(_KEYS.sub("[key]", shapes.redacted(text[: 4 * QUOTED], "[key]")).split())
     text = "".join(char for char in text if char.isprintable())
     return text if len(text) <= QUOTED else text[: QUOTED - 1] + "…"
 
@@ -164,7 +167,7 @@ def _made(
     elif kind is errors.ContextOverflow:
         what, then = f"The conversation is too large for {asked.model}{shown}", "Compact it, or use a larger window."
     elif kind is errors.ModelBusy:
-        what, then = f"{asked.model} is busy or limits requests{shown}", "Try again later."
+        what, then = f"{asked.model} is busy or limits requests{shown}", _later(answer, wait)
     elif kind is errors.ModelCut:
         what, then = f"{asked.model} broke off in the middle of its answer{shown}", "Try again."
     elif status == 402 or _NO_CREDIT.search(answer.words):
@@ -173,6 +176,19 @@ def _made(
         what, then = f"{asked.model} refused the request{shown}", asked.missing if status in (404, 405) else ""
     message = f"{what}: {answer.reason.rstrip('.')}. {then}" if answer.reason else f"{what}. {then}"
     return kind(message.strip(), model=asked.model, status=status, retry_after=wait)
+
+
+def _later(answer: Answer, wait: float | None) -> str:
+    """When to try again, unless the provider's own words say it already."""
+    return f"It asks to wait {lasting(wait)}." if wait and not _AGAIN_IN.search(answer.reason) else "Try again later."
+
+
+def lasting(seconds: float) -> str:
+    """A time to wait as people say it, never less than it is."""
+    for unit, length, below in (("s", 1, 100), ("min", 60, 6_000), ("h", 3_600, 360_000)):
+        if seconds <= below:
+            return f"{math.ceil(seconds / length)} {unit}"
+    return f"{math.ceil(seconds / 86_400):,} days"
 
 
 def _shown(answer: Answer, secrets: Sequence[str]) -> Answer:

@@ -42,6 +42,11 @@ class Gathering:
             case _:
                 assert_never(delta)
 
+    @property
+    def begun(self) -> bool:
+        """Whether anything was said yet."""
+        return bool(self._parts or self._calls or self._said or self._thought)
+
     def reply(self) -> port.Reply:
         """What was said so far; without a Finished, it was cut, and half a call is no call."""
         self._close_thought()

@@ -164,11 +164,11 @@ class _Turns:
         return turn
 
     def _answers(self) -> dict[str, Any]:
-        texts = [text for _, message in self._together if (text := parts.text(message.content))]
+        texts = [text for _, message in self._together if (text := spelling.told(message.content))]
         return {**self._answer_of(self._together[-1][1]), "content": "\n\n".join(texts) or None}
 
     def _answer_of(self, message: types.Message) -> dict[str, Any]:
-        answer: dict[str, Any] = {"role": "assistant", "content": parts.text(message.content) or None}
+        answer: dict[str, Any] = {"role": "assistant", "content": spelling.told(message.content) or None}
         if message.tool_calls:
             answer.update(_thoughts(message, self._dialect.provider))
             answer["tool_calls"] = [*map(self._call, message.tool_calls, self._ids(message))]
@@ -203,7 +203,7 @@ def _content(view: View, message: types.Message) -> Said:
     content = message.content
     if view == "told":
         # What the system says in the midst of a conversation, where many servers have no place for it.
-        text = parts.text(content)
+        text = spelling.told(content)
         return f"<system>\n{text}\n</system>" if text else ""
     if isinstance(content, str):
         return content
@@ -212,7 +212,7 @@ def _content(view: View, message: types.Message) -> Said:
     if view == "pictures":
         told = [{"type": "text", "text": PICTURES}]
         return told + [_picture(part) for part in known if isinstance(part, parts.Image)] if pictures else ""
-    return _shown(known) if pictures and message.role != "assistant" else parts.text(content)
+    return _shown(known) if pictures and message.role != "assistant" else spelling.told(content)
 
 
 def _shown(known: Sequence[parts.Part]) -> list[dict[str, Any]]:
@@ -244,7 +244,7 @@ def _joined(contents: Sequence[Said]) -> Said:
 def _result_of(message: types.Message, id: str) -> msgspec.Raw:
     kept, key = message.__dict__, f"_openai result {id}"
     if key not in kept:
-        kept[key] = spelling.encoded({"role": "tool", "tool_call_id": id, "content": parts.text(message.content)})
+        kept[key] = spelling.encoded({"role": "tool", "tool_call_id": id, "content": spelling.told(message.content)})
     result: msgspec.Raw = kept[key]
     return result
 
@@ -288,7 +288,7 @@ def _arguments(arguments: str | dict[str, Any]) -> str:
 
 
 def _system(request: port.Request, first: int) -> list[dict[str, Any]]:
-    told = [request.system, *(parts.text(message.content) for message in request.messages[:first])]
+    told = [request.system, *(spelling.told(message.content) for message in request.messages[:first])]
     text = "\n\n".join(one for one in told if one.strip())
     return [{"role": "system", "content": text}] if text else []
 

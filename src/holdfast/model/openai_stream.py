@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast import errors, types
-from holdfast.model import failures, port
+from holdfast.model import failures, halves, port
 
 _FINISH: dict[str, port.Finish] = {
     "tool_calls": "calls",
@@ -113,6 +113,8 @@ class Parser:
         self._details: list[dict[str, Any]] = []
         self._calls: list[_Call] = []
         self._at: dict[int, _Call] = {}
+        # What is said and what is thought, and the arguments of each call by its place.
+        self._halves = halves.Joining[str | int]()
 
     @property
     def complete(self) -> bool:
@@ -127,7 +129,7 @@ class Parser:
         if not data:
             return []
         try:
-            chunk = _decode(data)
+            chunk = halves.decoded(data, _decode, _Chunk)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise self._failure(data) if name == "error" else self._malformed() from None
         if chunk.error or name == "error" or chunk.object == "error":
@@ -147,7 +149,11 @@ class Parser:
             kind = errors.ModelCut if self._said else errors.ReplyMalformed
             raise kind(f"{self._asked.model} broke off in the middle of its answer.", model=self._asked.model)
         deltas: list[port.Delta] = []
+        self._close_said(deltas)
         self._close_thought(deltas)
+        deltas += [
+            port.Called(call.place, arguments=rest) for call in self._calls if (rest := self._halves.rest(call.place))
+        ]
         # An id may come late, but a call without one cannot have a result.
         deltas += [port.Called(call.place, self._new_id(call)) for call in self._calls if not call.id]
         if self._usage:
@@ -177,7 +183,8 @@ class Parser:
     def _say(self, content: str | list[Any], deltas: list[port.Delta]) -> None:
         if isinstance(content, str):
             self._close_thought(deltas)
-            deltas.append(port.Said(content))
+            if text := self._halves.add("said", content):
+                deltas.append(port.Said(text))
             return
         for part in content:
             match part:
@@ -185,7 +192,7 @@ class Parser:
                     self._say(text, deltas)
                 case {"type": "thinking", "thinking": [*thoughts]}:
                     texts = [one["text"] for one in thoughts if isinstance(one, dict) and "text" in one]
-                    deltas += [port.Thought(text) for text in texts if isinstance(text, str) and text]
+                    self._thought("".join(text for text in texts if isinstance(text, str)), deltas)
 
     def _think(self, given: _Delta, deltas: list[port.Delta]) -> None:
         text = given.reasoning_content or given.reasoning
@@ -197,27 +204,41 @@ class Parser:
                 told for one in given.reasoning_details if isinstance(told := one.get("text", one.get("summary")), str)
             )
         if text:
+            self._thought(text, deltas)
+
+    def _thought(self, piece: str, deltas: list[port.Delta]) -> None:
+        self._close_said(deltas)
+        if text := self._halves.add("thought", piece):
             deltas.append(port.Thought(text))
+
+    def _close_said(self, deltas: list[port.Delta]) -> None:
+        if rest := self._halves.rest("said"):
+            deltas.append(port.Said(rest))
 
     def _close_thought(self, deltas: list[port.Delta]) -> None:
         """A thought has ended: with it goes what its provider wants to see again, and in which field."""
+        if rest := self._halves.rest("thought"):
+            deltas.append(port.Thought(rest))
         if self._field or self._details:
-            hidden = msgspec.json.encode(_merged(self._details)).decode() if self._details else ""
+            hidden = msgspec.json.encode(halves.mended(_merged(self._details))).decode() if self._details else ""
             deltas.append(port.Thought(signature="" if hidden else self._field, hidden=hidden))
             self._field, self._details = "", []
 
     def _call(self, piece: _Piece, deltas: list[port.Delta]) -> None:
         function = piece.function or _Function()
-        given, name = function.arguments or "", self._names.get(function.name or "", function.name or "")
-        arguments = given if isinstance(given, str) else msgspec.json.encode(given).decode()
+        given, asked = function.arguments or "", halves.mended(function.name or "")
+        name = self._names.get(asked, asked)
+        arguments = given if isinstance(given, str) else msgspec.json.encode(halves.mended(given)).decode()
         call = self._meant(piece, name, arguments)
+        arguments = self._halves.add(call.place, arguments)
         new_id = new_name = ""
         if piece.id and not call.id:
-            new_id = call.id = piece.id if all(piece.id != other.id for other in self._calls) else self._mint()
+            given_id = halves.mended(piece.id)
+            new_id = call.id = given_id if all(given_id != other.id for other in self._calls) else self._mint()
         if name and not call.name:
             new_name = call.name = name
         call.arguments += arguments
-        extra = {self._provider: {"extra_content": piece.extra_content}} if piece.extra_content else {}
+        extra = {self._provider: {"extra_content": halves.mended(piece.extra_content)}} if piece.extra_content else {}
         if new_id or new_name or arguments or extra:
             deltas.append(port.Called(call.place, new_id, new_name, arguments, extra))
 

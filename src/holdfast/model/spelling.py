@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast import types
+from holdfast import parts, types
 
 OPENING = "(The conversation goes on from here.)"
 GO_ON = "(Go on.)"
@@ -28,6 +28,20 @@ def fitting(name: str, limit: int = 64) -> str:
         return name
     digest = hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=5).hexdigest()
     return digest[:limit] if limit <= 9 else f"{_misfits.sub('_', name)[: limit - 11]}_{digest}"
+
+
+def told(content: types.Content) -> str:
+    """All that a model is told in a content, as one text: a note stands apart from what was said."""
+    if isinstance(content, str):
+        return content
+    notes = [
+        part.text
+        for each in content
+        if each.get("type") == "note"
+        for part in parts.read([each])
+        if isinstance(part, parts.Text)
+    ]
+    return "\n\n".join(text for text in (*notes, parts.text(content)) if text)
 
 
 def names(tools: Iterable[types.ToolSpec]) -> dict[str, str]:

@@ -10,6 +10,7 @@ import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
@@ -157,6 +158,7 @@ class AsyncSessionDB:
     # --- the rest ------------------------------------------------------------------------------------
 
     create_session = Awaited(SessionDB.create_session)
+    begin_conversation = Awaited(SessionDB.begin_conversation)
     get_session = Awaited(SessionDB.get_session)
     conversation = Awaited(SessionDB.conversation)
     head = Awaited(SessionDB.head)
@@ -193,6 +195,8 @@ class AsyncSessionDB:
     undo_compaction = Awaited(SessionDB.undo_compaction)
     redo_compaction = Awaited(SessionDB.redo_compaction)
     compactions = Awaited(SessionDB.compactions)
+    budget = Awaited(SessionDB.budget)
+    spend = Awaited(SessionDB.spend)
     route = Awaited(SessionDB.route)
     routes = Awaited(SessionDB.routes)
     bind_route = Awaited(SessionDB.bind_route)
@@ -222,6 +226,25 @@ class AsyncSessionDB:
     facts = Awaited(SessionDB.facts)
     meta = Awaited(SessionDB.meta)
     set_meta = Awaited(SessionDB.set_meta)
+
+
+async def kept(taking: Coroutine[Any, Any, T], give_back: Callable[[T], Coroutine[Any, Any, object]]) -> T:
+    """Take what must be given back: whoever is cancelled meanwhile gives it back first, if it was taken."""
+    task = asyncio.ensure_future(taking)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
+        if not task.cancelled() and task.exception() is None:
+            back = asyncio.ensure_future(give_back(task.result()))
+            while not back.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([back])
+            if not back.cancelled():
+                back.exception()  # What could not be given back runs out by itself.
+        raise
 
 
 def _each(steps: Sequence[Step], tx: port.Tx) -> list[Outcome]:

@@ -10,19 +10,17 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import re
 import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
 
 from holdfast import errors, reports, types
-from holdfast.store import blobs, drafts, fsck, place, port, search, shelf
+from holdfast.store import blobs, drafts, fsck, place, port, schedule, search, shelf
 
 MARK = "backup_at"
-DONE, CLAIMED = "scheduled_backup_at", "scheduled_backup_claimed_at"
-CLAIM_LASTS = 3600.0
-_STAMP = "%Y%m%d-%H%M%S"
+# What the store itself notes of its backups.
+META = (MARK, *schedule.META)
 
 
 class Backups(blobs.Blobs):
@@ -46,7 +44,7 @@ class Backups(blobs.Blobs):
         source = _source(self.driver, path)
         with _scratch(self.driver) as temp:
             _copied(self.driver, source, temp)
-            with contextlib.closing(self.driver.adopt(temp)) as copy:
+            with _adopted(self.driver, temp, source) as copy:
                 return fsck.check(copy)
 
     def restore(self, path: str | os.PathLike[str], *, progress: port.Progress | None = None) -> reports.RestoreReport:
@@ -70,27 +68,32 @@ class Backups(blobs.Blobs):
     def backup_if_due(
         self, folder: str | os.PathLike[str], every_hours: float = 24, keep: int = 7
     ) -> reports.BackupReport | None:
-        """A backup in this folder if the last one made this way is old enough; None when it is not due.
+        """A backup in this folder if the last one made this way is old enough, or the folder has none.
 
-        Of the backups made this way, the newest `keep` stay. Of several processes that ask, one makes it.
+        None when it is not due. With every_hours 0 it always is, whoever else is at one. Of the backups of
+        this store that were made this way, the newest `keep` stay. Of several processes that ask, one makes it.
         """
-        _checked_schedule(every_hours, keep)
-        home, now = os.path.abspath(_text(folder)), self._clock()
-        if not self.driver.write("claim", partial(_claim, now=now, every=every_hours * 3600)):
+        schedule.check(every_hours, keep)
+        home, now = os.path.realpath(_text(folder)), self._clock()
+        store, done = schedule.known(self.driver)
+        earlier = schedule.scheduled(home, store)
+        claim = schedule.Claim(now, every_hours * 3600, None if earlier else done)
+        if not self.driver.write("claim", claim.take):
             return None
-        stem = "store" if self.driver.memory else os.path.splitext(os.path.basename(self.driver.path))[0]
-        target = os.path.join(home, f"{stem}-{time.strftime(_STAMP, time.gmtime(now))}.db")
-        earlier = _scheduled(home, stem)
         try:
             if os.path.isdir(home):
                 drafts.sweep(home)  # their names bear a time, so nobody else would
             near = shelf.Shelf(f"{earlier[-1]}.blobs") if earlier else None
-            report = _backup(self.driver, self._shelf, _target(self.driver, target, False), now, None, near)
-        except BaseException:
-            self.driver.write("claim", lambda tx: tx.run("meta_delete", key=CLAIMED))
+            target = _target(self.driver, schedule.free(home, store, now), False)
+            report = _backup(self.driver, self._shelf, target, now, None, near)
+        except BaseException as error:
+            # What hinders this note hindered the backup: that is what the caller should hear of.
+            with contextlib.suppress(errors.StoreError):
+                self.driver.write("claim", partial(claim.fail, tell=isinstance(error, Exception)))
             raise
-        self.driver.write("claim", partial(_fulfil, now=now))
-        for old in _scheduled(home, stem)[:-keep]:
+        self.driver.write("claim", claim.fulfil)
+        others = [path for path in schedule.scheduled(home, store) if path != report.path]
+        for old in others[: max(0, len(others) + 1 - keep)]:
             _discard(old)
         return report
 
@@ -115,7 +118,7 @@ def _backup(
     began = time.monotonic()
     beside = blobs.beside(target)
     with drafts.draft(target, "backup") as temp:
-        driver.copy_to(temp, lambda tx: tx.run("meta_set", key=MARK, value=repr(now)), progress)
+        driver.copy_to(temp, partial(_mark, now=now), progress)
         with contextlib.closing(driver.look_at(temp)) as copy:
             report = _sound(fsck.check(copy), target)
             wanted = [row[0] for row in copy.read(lambda tx: tx.all("blobs_all"))]
@@ -125,6 +128,11 @@ def _backup(
     beside.keep_only(wanted)
     counts = (report.conversations, report.sessions, report.messages)
     return reports.BackupReport(target, *counts, size, len(wanted) - len(lost), lost, time.monotonic() - began)
+
+
+def _mark(tx: port.Tx, now: float) -> None:
+    tx.run("meta_set", key=MARK, value=repr(now))
+    schedule.forget_attempts(tx)
 
 
 def _sound(report: types.Report, path: str) -> types.Report:
@@ -162,6 +170,14 @@ def is_backup(driver: port.Driver, path: str) -> bool:
         return False
 
 
+def made_at(driver: port.Driver, path: str | os.PathLike[str]) -> float | None:
+    """When a backup was made; None: it does not say."""
+    source = _source(driver, path)
+    with _telling_of(source), contextlib.closing(driver.look_at(source)) as copy:
+        at = copy.read(lambda tx: schedule.noted(tx, MARK))
+    return at if at > 0 else None
+
+
 # --- going back to one ---------------------------------------------------------------------------------
 
 
@@ -185,13 +201,34 @@ def _scratch(driver: port.Driver) -> Iterator[str]:
         yield temp
 
 
+@contextlib.contextmanager
+def _telling_of(source: str) -> Iterator[None]:
+    """What is wrong with a backup is said of the backup, not of the store it was to replace."""
+    try:
+        yield
+    except (errors.StoreCorrupt, errors.StoreBroken) as error:
+        raise errors.CopyDamaged(source, [str(error.__cause__ or error)]) from error
+
+
 def _copied(driver: port.Driver, source: str, temp: str) -> None:
-    with contextlib.closing(driver.look_at(source)) as copy:
+    with _telling_of(source), contextlib.closing(driver.look_at(source)) as copy:
         copy.copy_to(temp)
 
 
+@contextlib.contextmanager
+def _adopted(driver: port.Driver, temp: str, source: str) -> Iterator[port.Driver]:
+    """The copy of a backup, brought to the schema of this version."""
+    with _telling_of(source):
+        try:
+            copy = driver.adopt(temp)
+        except errors.StoreUnusable as error:
+            raise errors.NotABackup(f"{errors.shown(source, 250)} is a database of another program.") from error
+        with contextlib.closing(copy):
+            yield copy
+
+
 def _examined(driver: port.Driver, temp: str, source: str) -> tuple[types.Report, list[str]]:
-    with contextlib.closing(driver.adopt(temp)) as copy:
+    with _adopted(driver, temp, source) as copy:
         report = _sound(fsck.check(copy), source)
         return report, [row[0] for row in copy.read(lambda tx: tx.all("blobs_all"))]
 
@@ -205,13 +242,17 @@ class _Change:
 
     def __call__(self, old: port.Tx, new: port.Tx) -> None:
         deleted: list[port.Row] = []
+        identity: port.Row | None = None
         self.generation = _generation(new) + 1
         # What is to be replaced may be damaged: that is no reason to refuse.
         with contextlib.suppress(errors.StoreCorrupt, errors.StoreBroken):
             self.generation = max(self.generation, _generation(old) + 1)
+            identity = old.one("meta_get", key=schedule.IDENTITY)
             deleted = old.all("tombstones_all")
         leap(new, self.generation)
         new.run("meta_delete", key=MARK)
+        schedule.forget_attempts(new)
+        schedule.keep_identity(new, identity)
         for id_, at in deleted:
             if not new.run("tombstone_keep", id=id_, at=at) and new.one("conversation_key", id=id_):
                 self.brought_back.append(id_)
@@ -229,50 +270,13 @@ def leap(tx: port.Tx, generation: int) -> None:
     tx.run("restore_leases")
     tx.run("restore_counters", counter=counter)
     tx.run("restore_routes", counter=counter)
+    tx.run("restore_budgets", counter=counter)
     tx.run("meta_set", key="generation", value=str(generation))
 
 
 def _generation(tx: port.Tx) -> int:
     row = tx.one("meta_get", key="generation")
     return int(row[0]) if row and str(row[0]).isdigit() else 0
-
-
-# --- on a schedule -------------------------------------------------------------------------------------
-
-
-def _checked_schedule(every_hours: object, keep: object) -> None:
-    if isinstance(every_hours, bool) or not isinstance(every_hours, int | float) or not 0 <= every_hours < 1e6:
-        raise errors.OutOfRange("every_hours is a number from 0 on.")
-    if isinstance(keep, bool) or not isinstance(keep, int) or not 1 <= keep <= 10_000:
-        raise errors.OutOfRange("keep is a whole number from 1 on.")
-
-
-def _claim(tx: port.Tx, now: float, every: float) -> bool:
-    """Whether it is due and nobody is at it; a claim whose process died holds for an hour."""
-    if now - _time(tx, DONE) < every or 0 <= now - _time(tx, CLAIMED) < CLAIM_LASTS:
-        return False
-    tx.run("meta_set", key=CLAIMED, value=repr(now))
-    return True
-
-
-def _fulfil(tx: port.Tx, now: float) -> None:
-    tx.run("meta_set", key=DONE, value=repr(now))
-    tx.run("meta_delete", key=CLAIMED)
-
-
-def _time(tx: port.Tx, key: str) -> float:
-    row = tx.one("meta_get", key=key)
-    try:
-        return float(row[0]) if row else float("-inf")
-    except ValueError:
-        return float("-inf")
-
-
-def _scheduled(folder: str, stem: str) -> list[str]:
-    """Backups made on schedule, oldest first."""
-    form = re.compile(re.escape(stem) + r"-\d{8}-\d{6}\.db")
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    return [os.path.join(folder, name) for name in sorted(names) if form.fullmatch(name)]
 
 
 def _discard(path: str) -> None:

@@ -13,7 +13,7 @@ import re
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import BinaryIO
 
 import msgspec
@@ -100,14 +100,22 @@ def checked_media_type(media_type: object) -> None:
 
 
 def _keep(
-    driver: port.Driver, kept: shelf.Shelf, draft: shelf.Draft, media_type: str, now: float, *, renames: bool = True
+    driver: port.Driver,
+    kept: shelf.Shelf,
+    draft: shelf.Draft,
+    media_type: str,
+    now: float,
+    *,
+    incoming: Callable[[port.Tx], None] | None = None,
 ) -> types.Blob:
-    """A draft becomes a blob; one that is known takes the new media type only where that `renames` it."""
+    """A draft becomes a blob; one that is known keeps its media type when the draft is `incoming`, which is told."""
 
     def step(tx: port.Tx) -> types.Blob:
+        if incoming is not None:
+            incoming(tx)
         with drafts.saying(kept.folder):
             kept.put(draft)
-        known = None if renames else look(tx, draft.digest)
+        known = None if incoming is None else look(tx, draft.digest)
         blob = types.Blob(draft.digest, draft.size, known.media_type if known else media_type, now)
         tx.run("blob_put", **msgspec.structs.asdict(blob))
         return blob
@@ -148,44 +156,76 @@ def copied(
 
 
 class Incoming:
-    """Attachments that are about to be named, from the folder of an import: what came, and what is lost."""
+    """Attachments that are about to be named, from the folder of an import: what came, and what is lost.
+
+    They are taken in before the messages that name them. When those are refused, `give_back` undoes it.
+    """
 
     def __init__(self, driver: port.Driver, kept: shelf.Shelf, brought: shelf.Shelf | None) -> None:
         self._driver = driver
         self._kept = kept
         self._brought = brought
         self._seen = set[str]()
+        # Those of the last ones that nobody wanted here until they were taken.
+        self._fresh: dict[str, types.Blob] = {}
+        self._before = (set[str](), 0, 0)
+        self._given_back = False
         self.came = 0
         self.lost: list[str] = []
 
-    def take(self, digest: str, blob: types.Blob | None, *, named: bool) -> None:
-        """Have this one here, if it can be had and anything is known of it.
+    def take(self, wanted: Mapping[str, types.Blob | None], *, named: bool) -> None:
+        """Have these here, as far as they can be had and anything is known of them.
 
-        `named` says whether messages that are here name it already.
+        `named` says whether messages that are here name them already.
         """
-        if digest not in self._seen and not self._here(digest, blob, named) and not (blob and self._taken(blob)):
-            self.lost.append(digest)
-        self._seen.add(digest)
+        self._fresh = {}
+        self._before = (set(self._seen), self.came, len(self.lost))
+        for digest, blob in wanted.items():
+            if digest not in self._seen and not self._here(digest, blob, named) and not (blob and self._taken(blob)):
+                self.lost.append(digest)
+            self._seen.add(digest)
+
+    def give_back(self) -> None:
+        """What was taken last is not named after all: it is as unwanted as it was before."""
+        self._seen, self.came, told = self._before
+        del self.lost[told:]
+        if self._fresh:
+            self._given_back = True
+            self._driver.write("blob", self._drop)
+
+    def settle(self) -> None:
+        """Remove what was given back, unless somebody else has named it meanwhile."""
+        if self._given_back:
+            with drafts.saying(self._kept.folder):
+                collect(self._driver, self._kept, float("-inf"), float("-inf"))
+
+    def _drop(self, tx: port.Tx) -> None:
+        for blob in self._fresh.values():
+            tx.run("blob_given_back", digest=blob.digest, at=blob.at)
 
     def _here(self, digest: str, blob: types.Blob | None, named: bool) -> bool:
         if self._kept.state(digest) != "sound":
             return False
-        return named or blob is None or self._driver.write("blob", lambda tx: _renewed(tx, self._kept, blob))
+        return named or blob is None or self._driver.write("blob", lambda tx: self._renewed(tx, blob))
+
+    def _renewed(self, tx: port.Tx, blob: types.Blob) -> bool:
+        """One that nobody named until now is young again, so that no collection takes it before it is named."""
+        if not os.path.exists(self._kept.path(blob.digest)):
+            return False
+        self._note(tx, blob)
+        tx.run("blob_known", **msgspec.structs.asdict(blob))
+        return True
 
     def _taken(self, blob: types.Blob) -> bool:
         draft = _drafted(self._kept, self._brought, blob) if self._brought is not None else None
         if draft is not None:
-            _keep(self._driver, self._kept, draft, blob.media_type, blob.at, renames=False)
+            _keep(self._driver, self._kept, draft, blob.media_type, blob.at, incoming=lambda tx: self._note(tx, blob))
             self.came += 1
         return draft is not None
 
-
-def _renewed(tx: port.Tx, kept: shelf.Shelf, blob: types.Blob) -> bool:
-    """One that nobody named until now is young again, so that no collection takes it before it is named."""
-    if not os.path.exists(kept.path(blob.digest)):
-        return False
-    tx.run("blob_known", **msgspec.structs.asdict(blob))
-    return True
+    def _note(self, tx: port.Tx, blob: types.Blob) -> None:
+        if not tx.one("blob_wanted", digest=blob.digest):
+            self._fresh[blob.digest] = blob
 
 
 def _drafted(kept: shelf.Shelf, source: shelf.Shelf, blob: types.Blob) -> shelf.Draft | None:
@@ -219,6 +259,10 @@ def collect(driver: port.Driver, kept: shelf.Shelf, before: float, strays_before
         return types.Collected(0, 0)
     named, marks = driver.read(_named)
     points.reach("collect", "read")
+    rows = driver.read(lambda tx: tx.all("blobs_all"))
+    done = not _unwanted(rows, named, before) and not any(dropped_at for _, _, _, dropped_at in rows)
+    if done and not _unknown(strays, rows, named):
+        return types.Collected(0, 0)  # without the lock: whoever looks after a store asks often
     return driver.write("collect", lambda tx: _collect(tx, kept, named | _named_since(tx, marks), before, strays))
 
 
@@ -236,18 +280,29 @@ def _named_since(tx: port.Tx, marks: Marks) -> set[str]:
     return found
 
 
+def _unwanted(rows: Sequence[port.Row], named: set[str], before: float) -> dict[str, int]:
+    """Digests and sizes of blobs that no message names, and that went or are old."""
+    return {
+        digest: size
+        for digest, size, at, dropped_at in rows
+        if digest not in named and (dropped_at is not None or at < before)
+    }
+
+
+def _unknown(strays: set[str], rows: Sequence[port.Row], named: set[str]) -> set[str]:
+    return strays - {row[0] for row in rows} - named
+
+
 def _collect(tx: port.Tx, kept: shelf.Shelf, named: set[str], before: float, strays: set[str]) -> types.Collected:
     rows = tx.all("blobs_all")
-    gone = {}
-    for digest, size, at, dropped_at in rows:
-        if digest in named:
-            if dropped_at is not None:
-                tx.run("blob_kept", digest=digest)
-        elif dropped_at is not None or at < before:
-            gone[digest] = size
+    gone = _unwanted(rows, named, before)
+    for digest, _, _, dropped_at in rows:
+        if digest in gone:
             tx.run("blob_delete", digest=digest)
+        elif dropped_at is not None:
+            tx.run("blob_kept", digest=digest)
     # Files go before the commit: after it, one put anew meanwhile could be taken away.
-    for digest in [*gone, *(strays - {row[0] for row in rows} - named)]:
+    for digest in [*gone, *_unknown(strays, rows, named)]:
         kept.remove(digest)
     return types.Collected(len(gone), sum(gone.values()))
 

@@ -19,11 +19,14 @@ from holdfast.store import (
     backup,
     blobs,
     bodies,
+    budgets,
     compactions,
     erase,
     exports,
     fsck,
+    given,
     hides,
+    holders,
     imports,
     leases,
     lineage,
@@ -41,13 +44,18 @@ from holdfast.store import (
     usage,
 )
 
-RESERVED_META = {"schema_revision", "schema_cookie", "generation", "created_at", "upkeep_done_at", *erase.META}
+RESERVED_META = {
+    *("schema_revision", "schema_cookie", "generation", "created_at", "upkeep_done_at"),
+    *erase.META,
+    *backup.META,
+}
 
 
 class SessionDB(
     locks.Leases,
     search.Finding,
     usage.Accounts,
+    budgets.Budgets,
     backup.Backups,
     retention.Retention,
     exports.Exports,
@@ -156,9 +164,9 @@ class SessionDB(
         skip: int = 0,
     ) -> list[types.Session]:
         """The heads of conversations, most recently active first; with `every`, all their sessions."""
-        _whole(limit, skip)
-        _text_or_none(owner, source)
-        _flags(live, every)
+        given.whole(limit, skip)
+        given.text_or_none(owner, source)
+        given.flags(live, every)
         return self.driver.read(
             lambda tx: sessions.listed(tx, owner=owner, source=source, live=live, every=every, limit=limit, skip=skip)
         )
@@ -170,7 +178,7 @@ class SessionDB(
         """
         if not isinstance(text, str) or not text.isprintable() or not text.strip():
             raise errors.IdInvalid("Give an id, the beginning of one, a title, or `last`.")
-        _text_or_none(owner)
+        given.text_or_none(owner)
         return self.driver.read(lambda tx: sessions.resolve(tx, text, owner))
 
     def end_session(self, session_id: str, end_reason: str) -> bool:
@@ -269,26 +277,37 @@ class SessionDB(
         prepared = [bodies.prepare(bodies.given(message), now) for message in messages]
         return log.Append(target, prepared, expect_head, request, lease, now)
 
+    def begin_conversation(
+        self, session_id: str, message: types.NewMessage, create: types.NewConversation, ttl: float = locks.LEASE_TTL
+    ) -> tuple[types.Receipt, types.Lease]:
+        """A new conversation with its first message and the `turn` lease of whoever began it, all at once.
+
+        IdTaken when somebody else has begun it: then take the turn like any other.
+        """
+        leases.checked("turn", None, ttl)
+        step, who = self.append_step(session_id, [message], create=create), holders.this_process(None)
+        return self.driver.write("append", lambda tx: lineage.begin(tx, step, who, ttl))
+
     def context(self, session_id: str, upto: int | None = None) -> types.Context:
         """What the model sees: pinned messages, summary, and all that came after the cut, in one snapshot."""
-        _whole_or_none(upto)
+        given.whole_or_none(upto)
         return self.driver.read(lambda tx: log.context(tx, session_id, upto))
 
     def transcript(self, session_id: str, after: int = 0, upto: int | None = None) -> list[types.Message]:
         """What people see: the whole log of the conversation, or the stretch after < seq <= upto."""
-        _whole(after)
-        _whole_or_none(upto)
+        given.whole(after)
+        given.whole_or_none(upto)
         return self.driver.read(lambda tx: log.transcript(tx, session_id, after, upto))
 
     def hide(self, session_id: str, from_seq: int, to_seq: int | None = None) -> types.Hide:
         """Take a range of messages (default: to the last) out of the context. Nothing is deleted."""
-        _whole(from_seq)
-        _whole_or_none(to_seq)
+        given.whole(from_seq)
+        given.whole_or_none(to_seq)
         return self.driver.write("hide", lambda tx: hides.hide(tx, session_id, from_seq, to_seq))
 
     def show(self, session_id: str, hide_epoch: int | None = None) -> types.Hide:
         """Bring back what one hide took out (default: the newest still hidden)."""
-        _whole_or_none(hide_epoch)
+        given.whole_or_none(hide_epoch)
         return self.driver.write("show", lambda tx: hides.show(tx, session_id, hide_epoch))
 
     def hides(self, session_id: str) -> list[types.Hide]:
@@ -374,7 +393,7 @@ class SessionDB(
     def bind_route(self, key: str, session_id: str | None, *, version: int) -> types.Route:
         """Let a key name a conversation (None: the next message begins one), if it still has this version."""
         routes.checked(key)
-        _whole(version)
+        given.whole(version)
         now = self._clock()
         return self.driver.write("route", lambda tx: routes.bind(tx, key, session_id, version, now))
 
@@ -455,7 +474,7 @@ class SessionDB(
 def _driver(
     target: str | os.PathLike[str], clock: Callable[[], float] | None, durability: str, write_timeout: float
 ) -> port.Driver:
-    _text_or_none(durability)
+    given.text_or_none(durability)
     if isinstance(write_timeout, bool) or not isinstance(write_timeout, int | float) or not 0 <= write_timeout < 1e6:
         raise errors.OutOfRange("write_timeout is a number of seconds.")
     path = os.fspath(target) if isinstance(target, str | os.PathLike) else None
@@ -464,24 +483,3 @@ def _driver(
     if path.startswith(("postgresql://", "postgres://")):
         raise errors.StoreUnusable("This version of Holdfast has no PostgreSQL driver yet; give a path.")
     return sqlite.SqliteDriver(path, durability=durability, clock=clock, write_timeout=write_timeout)
-
-
-def _whole(*numbers: object) -> None:
-    for number in numbers:
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 2**63:
-            raise errors.OutOfRange("Numbers of messages, epochs and versions are whole, from 0 on.")
-
-
-def _whole_or_none(number: object) -> None:
-    if number is not None:
-        _whole(number)
-
-
-def _text_or_none(*values: object) -> None:
-    if not all(value is None or (isinstance(value, str) and value.isprintable()) for value in values):
-        raise errors.OutOfRange("This takes printable text or None.")
-
-
-def _flags(*values: object) -> None:
-    if not all(value is None or isinstance(value, bool) for value in values):
-        raise errors.OutOfRange("This takes True, False or None.")

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast import errors
-from holdfast.store import blobs, bodies, compactions, port, state
+from holdfast import errors, types
+from holdfast.store import blobs, bodies, compactions, port, state, titles, words
 
 # What the store itself notes of its scrubs.
 META = ("scrubs", "scrubbed_at")
 
 
 def redact(tx: port.Tx, session_id: str, seq: int, now: float) -> int:
-    """A message's text goes, and every summary that may have been made from it, here and in branches.
+    """A message's text goes, and every summary and title that may have been made from it, here and in branches.
 
     The epoch rises wherever something went, so a compaction in flight cannot bring the text back. Returns
     the key of the conversation in whose log the message stands.
     """
-    here = state.lock(tx, session_id)
-    if not isinstance(seq, int) or isinstance(seq, bool) or not 1 <= seq <= here.last_seq:
-        raise errors.OutOfRange(f"There is no message {errors.shown(str(seq))}: the last is {here.last_seq}.")
-    owner = _owner_of(tx, here, seq)
+    owner = _owner_of(tx, state.lock(tx, session_id), seq)
     uid, role, redacted = tx.one("message_identity", conversation=owner.key, seq=seq) or ("", "", True)
     if not redacted:
         digest = bodies.digest(owner.id, seq, uid, role, "")
         blobs.drop(tx, owner.key, seq - 1, seq, now)
+        for key, _ in _named_after(tx, owner.key, seq):
+            tx.run("title_set", key=key, title=None)
         tx.run("message_redact", conversation=owner.key, seq=seq, digest=digest, at=now)
     for reader in _readers(tx, owner, seq):
         _blank_summaries(tx, reader, seq, now)
@@ -34,9 +33,32 @@ def redact(tx: port.Tx, session_id: str, seq: int, now: float) -> int:
 
 def _owner_of(tx: port.Tx, here: state.State, seq: int) -> state.State:
     """The conversation in whose log the message stands: this one, or an origin of it."""
+    if not isinstance(seq, int) or isinstance(seq, bool) or not 1 <= seq <= here.last_seq:
+        raise errors.OutOfRange(f"There is no message {errors.shown(str(seq))}: the last is {here.last_seq}.")
     while seq <= here.forked_at and here.origin is not None:
         here = _by_key(tx, here.origin)
     return here
+
+
+def titles_going(tx: port.Tx, session_id: str, seq: int) -> list[str]:
+    """The titles a redaction of this message would take away."""
+    owner = _owner_of(tx, state.look(tx, session_id), seq)
+    return [title for _, title in _named_after(tx, owner.key, seq)]
+
+
+def _named_after(tx: port.Tx, conversation: int, seq: int) -> list[tuple[int, str]]:
+    """Keys and titles of this conversation and its branches, where the title may be made from the message.
+
+    A branch has the title of its origin whether it reads the message or not.
+    """
+    (body,) = tx.one("redacted_body", conversation=conversation, seq=seq) or (b"",)
+    try:
+        said = words.text_of(msgspec.json.decode(body, type=types.Body))
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        said = body.decode(errors="replace")  # a damaged message can be redacted too
+    found = tx.all("titles_of_branches", conversation=conversation) if body else []
+    folded = titles.folded(said) if found else ""
+    return [(key, title) for key, title in found if titles.told_by(title, folded)]
 
 
 def _readers(tx: port.Tx, here: state.State, seq: int) -> list[state.State]:
@@ -70,7 +92,7 @@ def delete(tx: port.Tx, session_id: str, now: float) -> int:
     here = state.lock(tx, session_id)
     branches = [row[1] for row in tx.all("branches_reading", conversation=here.key)]
     if branches:
-        raise errors.HasBranches(branches)
+        raise errors.HasBranches(branches, here.id)
     tx.run("tombstone_insert", conversation=here.key, at=now)
     tx.run("routes_unbind", conversation=here.key, at=now)
     blobs.drop(tx, here.key, 0, blobs.MAX_SEQ, now)

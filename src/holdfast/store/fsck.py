@@ -31,6 +31,7 @@ CHECKS = {
     "fsck_tombstones": "deletion",
     "fsck_titles": "titles",
     "fsck_leases": "leases",
+    "fsck_budgets": "budgets",
 }
 
 Progress = Callable[[int, int], None]

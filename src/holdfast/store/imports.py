@@ -163,6 +163,7 @@ class Part(AbstractContextManager["Part"]):
         self.problem: errors.ImportInvalid | None = None
         self.count = 0
         self.blobs: list[lines.Blob] = []
+        self.sessions: list[str] = []
         self._sealing = lines.Sealing(conversation.id if conversation else "")
         self._vetting = vetting.Vetting(conversation) if conversation else None
         self._kept: IO[bytes] = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115 -- closed by __exit__
@@ -183,6 +184,8 @@ class Part(AbstractContextManager["Part"]):
             return
         if isinstance(line, lines.Blob):
             self.blobs.append(line)
+        elif isinstance(line, lines.Session):
+            self.sessions.append(line.id)
         self._sealing.add(line, data)
         self._kept.write(data + b"\n")
         self.count += 1
@@ -210,6 +213,16 @@ class Part(AbstractContextManager["Part"]):
 
 
 # --- the whole file ----------------------------------------------------------------------------------
+
+
+# What is wrong with one conversation; every other error ends the import.
+_REFUSALS = (
+    errors.ImportConflict,
+    errors.IdTaken,
+    errors.ImportInvalid,
+    errors.IdInvalid,
+    errors.ConversationDeleted,
+)
 
 
 class _Import:
@@ -247,6 +260,7 @@ class _Import:
             self._cut_short(part, number, "the file ends in the middle of a conversation")
         elif end is None:
             self._refused(None, number, "the file has no last line: conversations may be missing at its end")
+        self._incoming.settle()
         lost = tuple(sorted(self._incoming.lost))
         return reports.ImportReport(tuple(self._outcomes), self._messages, self._incoming.came, lost)
 
@@ -334,13 +348,38 @@ class _Import:
         names = self._driver.read(lambda tx: self._names(tx, told))
         new_id = names.here(told.id)
         renamed = new_id if new_id != told.id else None
-        here = self._driver.read(lambda tx: _is_here(tx, new_id, part, names))
+        writing = replay.Replay(told, names)
+
+        def look(tx: port.Tx) -> bool:
+            here = _is_here(tx, new_id, part, names)
+            if not here:
+                writing.refuse(tx, part.first, part.sessions)
+            return here
+
+        # Attachments come first, so that no message names what is not there; but not for what is refused anyway.
+        here = self._driver.read(look)
         known = {line.digest: _blob(line, self._now) for line in part.blobs}
-        for digest, blob in known.items():
-            self._incoming.take(digest, blob, named=here)
+        self._incoming.take(known, named=here)
         if here:
             return reports.ImportOutcome(told.id, "already_there", part.first, kept_as=renamed)
-        writing = replay.Replay(told, names)
+        written = self._written(part, new_id, names, writing, sealed_at, known)
+        if not written:
+            return reports.ImportOutcome(told.id, "already_there", part.first, kept_as=renamed)
+        self._messages += part.messages
+        return reports.ImportOutcome(
+            told.id, "imported", part.first, kept_as=renamed, title=writing.title, routes=tuple(writing.routes)
+        )
+
+    def _written(
+        self,
+        part: Part,
+        new_id: str,
+        names: replay.Names,
+        writing: replay.Replay,
+        sealed_at: int,
+        known: dict[str, types.Blob | None],
+    ) -> bool:
+        """In one transaction; whether it was this one that did it. What came for it goes when it is refused."""
 
         def step(tx: port.Tx) -> bool:
             # Another import of the same file may have been faster.
@@ -352,16 +391,13 @@ class _Import:
             return True
 
         try:
-            written = self._driver.write("import", step)
+            return self._driver.write("import", step)
         except errors.StoreRefused as error:
-            refused = errors.ImportInvalid(writing.number, str(error))
-            raise refused from error
-        if not written:
-            return reports.ImportOutcome(told.id, "already_there", part.first, kept_as=renamed)
-        self._messages += part.messages
-        return reports.ImportOutcome(
-            told.id, "imported", part.first, kept_as=renamed, title=writing.title, routes=tuple(writing.routes)
-        )
+            self._incoming.give_back()
+            raise errors.ImportInvalid(writing.number, str(error)) from error
+        except _REFUSALS:
+            self._incoming.give_back()
+            raise
 
     def _names(self, tx: port.Tx, told: lines.Conversation) -> replay.Names:
         """Under which ids this conversation and its origin are written here."""

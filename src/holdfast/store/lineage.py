@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast import errors, types
-from holdfast.store import compactions, hides, port, sessions, state, titles
+from holdfast.store import compactions, hides, holders, leases, log, port, sessions, state, titles
 
 
 class Birth(types.NewConversation, frozen=True, kw_only=True):
@@ -106,3 +106,12 @@ def _session_at(tx: port.Tx, here: state.State, at_seq: int | None) -> str:
         return here.head_id
     row = tx.one("session_holding", conversation=here.key, seq=max(at_seq, here.forked_at + 1))
     return row[1] if row else here.head_id
+
+
+def begin(tx: port.Tx, step: log.Append, who: holders.Holder, ttl: float) -> tuple[types.Receipt, types.Lease]:
+    """A conversation, its first message and the lease of its first turn; harmless to repeat by the same holder."""
+    known = tx.one("session_place", id=step.session_id) is not None
+    receipt = step(tx)[0]
+    if known and not receipt.duplicate:
+        raise errors.IdTaken(step.session_id)  # Rolls the message back, too.
+    return receipt, leases.acquire(tx, step.session_id, "turn", who, ttl)

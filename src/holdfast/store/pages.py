@@ -134,7 +134,7 @@ def _content(story: Story, message: types.Message) -> list[str]:
 def _parts(story: Story, content: types.Content) -> list[str]:
     if isinstance(content, str):
         return [content] if content else []
-    return [part_text(part, story.blob) for part in content]
+    return [part_text(part, story.blob) for part in content if part.get("type") != "note"]
 
 
 def part_text(part: Mapping[str, Any], look: Callable[[str], types.Blob | None]) -> str:

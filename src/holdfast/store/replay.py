@@ -50,6 +50,14 @@ class Replay:
         self.title: str | None = None
         self.routes: list[str] = []
 
+    def refuse(self, tx: port.Tx, first: int, session_ids: Iterable[str]) -> None:
+        """Raise what `run` would raise for its names: its own, those of its sessions, or that of its origin."""
+        self.number = first
+        for session_id in (self._told.id, *map(self._names.here, session_ids)):
+            sessions.refuse_taken(tx, bodies.checked_id(session_id))
+        if self._told.origin is not None:
+            self._origin(tx, self._told)
+
     def run(self, tx: port.Tx, told: Iterable[tuple[int, lines.Any]], sealed_at: int) -> None:
         """It may run again, from the beginning."""
         self.title, self.routes = None, []

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import NamedTuple
 
 from holdfast import errors, reports, types
 from holdfast.store import (
@@ -20,6 +21,7 @@ from holdfast.store import (
     exports,
     imports,
     lines,
+    place,
     points,
     port,
     search,
@@ -59,11 +61,11 @@ class Retention(blobs.Blobs):
         """Write what the plan names to an archive, read that back, and remove it: all in one transaction.
 
         The archive is an export (`import_from` takes it), with attachments in `<archive>.blobs`. What changed
-        since it was written stays in the store.
+        since it was written stays in the store, and so does what names an attachment that is damaged.
         """
         if not isinstance(plan, reports.PrunePlan):
             raise errors.OutOfRange("This takes a plan that plan_prune made.")
-        path = _archive_path(archive)
+        path = _archive_path(self.driver, archive)
         if not plan.going:
             return reports.PruneReport(None, (), (), 0)
         if os.path.lexists(path):
@@ -75,7 +77,9 @@ class Retention(blobs.Blobs):
             self.searcher.forget(key)
         sizes = {going.conversation_id: going.bytes for going in plan.going}
         kept = tuple(name for name in sizes if name not in removed)
-        return reports.PruneReport(path, tuple(removed), kept, sum(sizes[name] for name in removed))
+        return reports.PruneReport(
+            path, tuple(removed), kept, sum(sizes[name] for name in removed), archived.lost_blobs
+        )
 
     def scrub(self) -> types.Collected:
         """Nothing of what was deleted or redacted before this call is in any file of the store after it.
@@ -148,9 +152,7 @@ def _reason(tx: port.Tx, conversation_id: str, routed: int, read: int) -> str | 
     return "a branch reads from it" if read else None
 
 
-def _remove(
-    tx: port.Tx, going: Sequence[reports.Prunable], archived: dict[str, tuple[int, int]], now: float
-) -> dict[str, int]:
+def _remove(tx: port.Tx, going: Sequence[reports.Prunable], archived: _Archived, now: float) -> dict[str, int]:
     """The keys of those that went: still what the archive has, and still not needed."""
     removed: dict[str, int] = {}
     for name in (each.conversation_id for each in going):
@@ -159,7 +161,7 @@ def _remove(
         except errors.NoSuchSession:
             continue
         routed, read = tx.one("prune_needed", conversation=here.key) or (1, 1)
-        if archived.get(name) == (here.epoch, here.last_seq) and _reason(tx, name, routed, read) is None:
+        if archived.whole.get(name) == (here.epoch, here.last_seq) and _reason(tx, name, routed, read) is None:
             removed[name] = erase.delete(tx, name, now)
     return removed
 
@@ -175,29 +177,58 @@ class _Other(exports.Exports, imports.Imports):
         self._clock = time.time
 
 
-def _archive_path(archive: object) -> str:
+# Lines that may be of these kinds: most are messages, and need not be decoded.
+_TOLD = (b'"kind":"conversation"', b'"kind":"blob"')
+
+
+class _Archived(NamedTuple):
+    """Where each conversation that is whole in an archive stood when it was written; what the archive lacks."""
+
+    whole: dict[str, tuple[int, int]]
+    lost_blobs: tuple[str, ...]
+
+
+def _archive_path(driver: port.Driver, archive: object) -> str:
     given = os.fspath(archive) if isinstance(archive, str | os.PathLike) else None
     if not isinstance(given, str) or not given or "\0" in given:
         raise errors.OutOfRange("An archive needs the path of a file, as text.")
-    return os.path.abspath(given)
+    path = os.path.abspath(given)
+    if not driver.memory:
+        place.refuse_own(driver.path, os.path.realpath(path))
+    return path
 
 
-def _archive(
-    store: Retention, path: str, names: list[str], progress: port.Progress | None
-) -> dict[str, tuple[int, int]]:
-    """Write it and read it back; where each conversation stood when it was written."""
+def _archive(store: Retention, path: str, names: list[str], progress: port.Progress | None) -> _Archived:
+    """Write it and read it back, and its attachments beside it."""
     with drafts.draft(path, "prune") as temp:
         with drafts.saying(path), open(temp, "w", encoding="utf-8", newline="\n") as file:
             wanted = _Other(store.driver).export_to(file, names, progress=progress).blobs
         points.reach("prune", "exported")
         with drafts.saying(path):
-            archived = _read_back(store.driver, path, temp)
+            _read_back(store.driver, path, temp)
         points.reach("prune", "verified")
-        blobs.copied(blobs.beside(path), store._shelf, wanted)
-    return archived
+        lost = blobs.copied(blobs.beside(path), store._shelf, wanted)
+        # A missing one was lost before; of a damaged one there is something left to lose.
+        damaged = {digest for digest in lost if store._shelf.state(digest) == "damaged"}
+        with drafts.saying(path):
+            return _Archived(_whole(temp, damaged), lost)
 
 
-def _read_back(driver: port.Driver, path: str, temp: str) -> dict[str, tuple[int, int]]:
+def _whole(temp: str, damaged: set[str]) -> dict[str, tuple[int, int]]:
+    """The conversations of an archive that name no damaged attachment."""
+    found: dict[str, tuple[int, int]] = {}
+    name = ""
+    with open(temp, "rb") as file:
+        for data in file:
+            line = lines.decode(data) if any(kind in data for kind in _TOLD) else None
+            if isinstance(line, lines.Conversation):
+                name, found[line.id] = line.id, (line.epoch, line.last_seq)
+            elif isinstance(line, lines.Blob) and line.digest in damaged:
+                found.pop(name, None)
+    return found
+
+
+def _read_back(driver: port.Driver, path: str, temp: str) -> None:
     """Import the archive into another store, and export that: the same bytes, or CopyDamaged."""
     with drafts.scratch(path) as scratch, contextlib.closing(driver.adopt(scratch)) as other:
         with open(temp, "rb") as file:
@@ -210,6 +241,3 @@ def _read_back(driver: port.Driver, path: str, temp: str) -> dict[str, tuple[int
         bad = [str(outcome.error) for outcome in report.outcomes if not outcome.ok]
         if bad or written.digest() != again.digest():
             raise errors.CopyDamaged(path, bad or ["read back, it is not what was written"])
-    with open(temp, "rb") as file:
-        told = [lines.decode(data) for number, data in enumerate(file) if number and b'"kind":"conversation"' in data]
-    return {line.id: (line.epoch, line.last_seq) for line in told if isinstance(line, lines.Conversation)}

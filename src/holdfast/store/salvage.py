@@ -41,6 +41,7 @@ except ImportError:  # Windows: there a file in use does not open.
 
 # Where in the -shm file every open connection holds a lock for as long as it is open.
 IN_USE = 128
+_PLACEHOLDER = telling.PLACEHOLDER.encode()
 _REFUSALS = (errors.ImportInvalid, errors.StoreRefused, errors.IdTaken, errors.ConversationDeleted, errors.IdInvalid)
 
 
@@ -110,9 +111,10 @@ def run(damaged: str, new: str, progress: Callable[[int, int], None] | None = No
         found.gather(row for row in book.doubtful_rows() if remains.proves_itself(row))
     lost = _damage(log, book, found)
     with drafts.draft(new, "salvage") as temp:
-        lost += _write(found, temp, shelf.Shelf(f"{damaged}.blobs"), shelf.Shelf(f"{new}.blobs"))
-        counts = _finish(temp, new)
-    return reports.SalvageReport(new, *counts, tuple(lost), time.monotonic() - began)
+        missed, placeholders = _write(found, temp, shelf.Shelf(f"{damaged}.blobs"), shelf.Shelf(f"{new}.blobs"))
+        conversations, sessions, messages = _finish(temp, new)
+    counts = (conversations, sessions, messages - placeholders)
+    return reports.SalvageReport(new, *counts, tuple(lost + missed), time.monotonic() - began)
 
 
 def _damage(log: carve.Wal, book: carve.Book, found: remains.Remains) -> list[reports.Lost]:
@@ -123,7 +125,11 @@ def _damage(log: carve.Wal, book: carve.Book, found: remains.Remains) -> list[re
         "pages of the file are damaged or missing": len(book.missing_pages),
         "rows cannot be read": unread,
     }
-    return [reports.Lost(f"{count} {what}") for what, count in counts.items() if count]
+    lost = [reports.Lost(f"{count} {what}") for what, count in counts.items() if count]
+    # Every store counts its restores: without that note, and with nothing else either, it hardly was one.
+    if not (found.known() or found.tombstones or found.generation):
+        lost.append(reports.Lost("everything: nothing in this file is of a store"))
+    return lost
 
 
 def _read(path: str, *, needed: bool = False) -> bytes:
@@ -157,8 +163,10 @@ def _unused(path: str) -> Iterator[None]:
 # --- the new store ---------------------------------------------------------------------------------------
 
 
-def _write(found: remains.Remains, temp: str, old: shelf.Shelf, new: shelf.Shelf) -> list[reports.Lost]:
+def _write(found: remains.Remains, temp: str, old: shelf.Shelf, new: shelf.Shelf) -> tuple[list[reports.Lost], int]:
+    """What could not go over, and how many messages are only placeholders."""
     lost: list[reports.Lost] = []
+    placeholders = 0
     wanted: dict[str, str] = {}
     with contextlib.closing(sqlite.SqliteDriver(temp, durability="process-crash")) as driver:
         origins: dict[int, telling.Kept] = {}
@@ -168,26 +176,27 @@ def _write(found: remains.Remains, temp: str, old: shelf.Shelf, new: shelf.Shelf
                 what = f"{story.messages} messages of a conversation whose name is lost"
                 lost.append(reports.Lost(what))
             elif story is not None:
-                kept, missed = _conversation(driver, story)
+                told, missed = _conversation(driver, story)
                 lost += missed
-                if kept is not None:
-                    origins[key] = kept
+                if told is not None:
+                    origins[key] = _kept(told)
+                    placeholders += sum(map(_is_placeholder, told))
                     wanted.update({digest: story.id for body in story.bodies for digest in blobs.mentioned(body)})
         gone = [digest for digest in sorted(wanted) if not new.copy_from(old, digest)]
         lost += [reports.Lost(f"attachment {digest}", wanted[digest]) for digest in gone]
         sizes = {digest: os.path.getsize(new.path(digest)) for digest in wanted if digest not in gone}
         driver.write("salvage", lambda tx: _settle(tx, found, sizes))
-    return lost
+    return lost, placeholders
 
 
-def _conversation(driver: port.Driver, story: telling.Story) -> tuple[telling.Kept | None, list[reports.Lost]]:
-    """In the fullest way the constraints let in."""
+def _conversation(driver: port.Driver, story: telling.Story) -> tuple[list[lines.Any] | None, list[reports.Lost]]:
+    """In the fullest way the constraints let in: that way, and what it left out."""
     for told, left in story.ways:
         try:
             _replayed(driver, told)
         except _REFUSALS:
             continue
-        return _kept(told), story.lost + left
+        return told, story.lost + left
     return None, [reports.Lost("everything: what is left of it does not fit together", story.id)]
 
 
@@ -211,6 +220,11 @@ def _kept(told: list[lines.Any]) -> telling.Kept:
         head.last_seq,
         {line.epoch: line.seen_seq for line in told if isinstance(line, lines.Compaction)},
     )
+
+
+def _is_placeholder(line: lines.Any) -> bool:
+    """Whether it stands for a message that is lost."""
+    return isinstance(line, lines.Message) and line.uid == f"lost-{line.seq}" and bytes(line.body) == _PLACEHOLDER
 
 
 def _settle(tx: port.Tx, found: remains.Remains, sizes: dict[str, int]) -> None:

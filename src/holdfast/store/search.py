@@ -6,6 +6,7 @@ is precious: damaged, missing or belonging to another store, it is thrown away a
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ logger = logging.getLogger("holdfast.store")
 
 NAME = "search"
 CHUNK = 1_000
-CANDIDATES = 120
+CANDIDATES = 60
 MAX_QUERY = 10_000
 MAX_HITS = 1_000
 MAX_NEIGHBOURS = 20
@@ -120,7 +121,7 @@ class Searcher:
                 self._index = None
 
     def find(self, text: str, limit: int, wanted: Filter) -> list[types.Hit]:
-        question = words.question(text, _tags(wanted))
+        question = words.question(text, *_tags(wanted))
         if question is None:
             return []
         return self._healing(lambda index: self._find(index, question, limit, wanted))
@@ -287,14 +288,14 @@ class Searcher:
             # What is indexed can be found; the newest messages will be, when there is room or time again.
             logger.warning("The search index could not catch up: %s", error)
         stretches = self._log.read(partial(_stretches, session_id=wanted.session_id))
-        most = max(CANDIDATES, 4 * limit)
+        most, look = max(CANDIDATES, 4 * limit), _near
         while True:
-            found = index.read(partial(_candidates, question=question, stretches=stretches, most=most))
+            found, more = index.read(partial(look, question=question, stretches=stretches, most=most))
             hits = self._log.read(partial(_best, found=found, limit=limit, question=question, wanted=wanted))
-            # Filters that the index does not know may leave too few: look further down.
-            if len(hits) >= limit or len(found) < most:
+            # Filters that the index does not know may leave too few: look everywhere, further and further down.
+            if len(hits) >= limit or not more:
                 return hits
-            most *= 8
+            most, look = most * 8, _anywhere
 
 
 def _best(tx: port.Tx, found: list[Candidate], limit: int, question: words.Question, wanted: Filter) -> list[types.Hit]:
@@ -302,8 +303,9 @@ def _best(tx: port.Tx, found: list[Candidate], limit: int, question: words.Quest
 
 
 def _state(store: port.Driver) -> str:
+    """Changes whenever the index has something to do; its first word, when all of it has to be made again."""
     row = store.read(lambda tx: tx.one("search_state"))
-    return " ".join(map(str, row or ()))
+    return f"{words.CUT}." + " ".join(map(str, row or ()))
 
 
 def _note(tx: port.Tx, generation: str, now: str) -> None:
@@ -316,9 +318,11 @@ def _forget(tx: port.Tx, *, key: int) -> None:
     tx.run("index_forget_progress", conversation=key)
 
 
-def _tags(wanted: Filter) -> list[str]:
-    named = (("r", wanted.role), ("t", wanted.tool), ("o", wanted.owner))
-    return [words.tag(kind, value) for kind, value in named if value is not None]
+def _tags(wanted: Filter) -> tuple[list[str], list[str]]:
+    """What a message itself must be tagged with, and what its whole conversation is tagged with."""
+    own, shared = (("r", wanted.role), ("t", wanted.tool)), (("o", wanted.owner),)
+    tagged = [[words.tag(kind, value) for kind, value in named if value is not None] for named in (own, shared)]
+    return tagged[0], tagged[1]
 
 
 def _documents(rows: list[port.Row], owner: str) -> Iterator[dict[str, Any]]:
@@ -335,51 +339,75 @@ def _documents(rows: list[port.Row], owner: str) -> Iterator[dict[str, Any]]:
         yield {"seq": row[0], "text": texts[at], "around": around, "tags": " ".join(tags)}
 
 
-Stretch = tuple[int, int, int]
+# From which id in the log to which, both included.
+Stretch = tuple[int, int]
 Candidate = tuple[float, float, int, int]
 Ranked = tuple[float, int, int]
+EVERYTHING = [(0, 2**63 - 1)]
 
 
-def _stretches(tx: port.Tx, session_id: str | None) -> list[Stretch] | None:
+def _stretches(tx: port.Tx, session_id: str | None) -> list[Stretch]:
     """Where the messages of a conversation lie: its own log, and what it reads of its origins."""
     if session_id is None:
-        return None
+        return EVERYTHING
     here = state.look(tx, session_id)
     key, upto, forked_at, origin = here.key, here.last_seq, here.forked_at, here.origin
-    found = [(key, forked_at, upto)]
+    found = [_stretch(key, forked_at, upto)]
     while origin is not None:
         upto, key = min(upto, forked_at), origin
         origin, forked_at, _, _ = tx.one("origin_of", key=key) or (None, 0, None, None)
-        found.append((key, min(forked_at, upto), upto))
+        found.append(_stretch(key, min(forked_at, upto), upto))
     return found
 
 
-def _candidates(tx: port.Tx, question: words.Question, stretches: list[Stretch] | None, most: int) -> list[Candidate]:
-    """Messages and how well they and their neighbours fit, from the conversations that fit best.
+def _stretch(key: int, after: int, upto: int) -> Stretch:
+    return (key << 32) + after + 1, (key << 32) + upto
+
+
+def _near(tx: port.Tx, question: words.Question, stretches: list[Stretch], most: int) -> tuple[list[Candidate], bool]:
+    """Candidates from where messages' own words fit best, and whether there may be others.
 
     To score every message with its neighbours would cost five times what its own words cost; so its own
-    words say first which conversations are worth it.
+    words say first where it is worth it.
     """
-    asked = {"match": question.match, "around": AROUND, "limit": most}
-    talks: dict[int, float] = {}
-    if stretches is None:
-        talks = _talks(tx.all("index_find", match=question.own, limit=most))
-        chosen = sorted(talks, key=lambda key: -talks[key])[: most // 10]
-        rows = tx.all("index_find_in", conversations=str(chosen), **asked)
-    else:
-        rows = [
-            row
-            for key, after, upto in stretches
-            for row in tx.all("index_find_within", conversation=key, after=after, upto=upto, **asked)
-        ]
-    return [(score, talks.get(key, 0.0), key, seq) for key, seq, score in rows]
+    own = [_rows(tx, question.own, 0.0, stretch, most) for stretch in stretches]
+    places = {
+        place
+        for (first, last), rows in zip(stretches, own, strict=True)
+        for found, _ in rows
+        for place in range(max(first, found - NEAR), min(last, found + NEAR) + 1)
+    }
+    if not places:
+        return [], False
+    closer = {"first": min(places), "last": max(places), "places": str(sorted(places))}
+    rows = tx.all("index_find_at", match=question.match, around=AROUND, **closer)
+    return _candidates(rows, own, stretches), any(len(each) >= most for each in own)
+
+
+def _anywhere(
+    tx: port.Tx, question: words.Question, stretches: list[Stretch], most: int
+) -> tuple[list[Candidate], bool]:
+    """The best candidates of all, and whether there may be others."""
+    own = [_rows(tx, question.own, 0.0, stretch, most) for stretch in stretches]
+    rows = [_rows(tx, question.match, AROUND, stretch, most) for stretch in stretches]
+    found = list(itertools.chain.from_iterable(rows))
+    return _candidates(found, own, stretches), any(len(each) >= most for each in rows)
+
+
+def _rows(tx: port.Tx, match: str, around: float, stretch: Stretch, most: int) -> list[port.Row]:
+    return tx.all("index_find", match=match, around=around, first=stretch[0], last=stretch[1], limit=most)
+
+
+def _candidates(rows: list[port.Row], own: list[list[port.Row]], stretches: list[Stretch]) -> list[Candidate]:
+    talks = _talks(own[0]) if stretches is EVERYTHING else {}
+    return [(score, talks.get(place >> 32, 0.0), place >> 32, place & 0xFFFFFFFF) for place, score in rows]
 
 
 def _talks(rows: list[port.Row]) -> dict[int, float]:
     """How much each conversation has to say: its five best messages together."""
     best: dict[int, list[float]] = {}
-    for key, score in rows:
-        best.setdefault(key, []).append(score)
+    for place, score in rows:
+        best.setdefault(place >> 32, []).append(score)
     return {key: sum(scores[:5]) for key, scores in best.items()}
 
 

@@ -6,12 +6,15 @@ import re
 import unicodedata
 
 from holdfast import errors
-from holdfast.store import port, state
+from holdfast.store import port, state, words
 
 MAX_TITLE = 100
 # Control, zero-width and direction characters, lone surrogates, private and unassigned code points.
 _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn"}
 _NUMBER = re.compile(r" #\d+$")
+# Which of them a branch gave, and not whoever wrote "PIN #4711".
+_BRANCHED = re.compile(r" #\d{1,2}$")
+_WORD = re.compile(r"[^\W_]+")
 
 
 def clean(title: object) -> str:
@@ -22,13 +25,18 @@ def clean(title: object) -> str:
     if len(title) > 100 * MAX_TITLE:
         raise errors.TitleInvalid(f"The title has {len(title):,} characters; at most {MAX_TITLE} are kept.")
     spaced = "".join(" " if character.isspace() else character for character in title)
-    seen = "".join(character for character in spaced if unicodedata.category(character) not in _UNSEEN)
-    cleaned = " ".join(seen.split())
+    cleaned = " ".join(_seen(spaced).split())
     if not cleaned:
         raise errors.TitleInvalid("The title is empty.")
     if len(cleaned) > MAX_TITLE:
         raise errors.TitleInvalid(f"The title has {len(cleaned):,} characters; at most {MAX_TITLE} are kept.")
     return cleaned
+
+
+def _seen(text: str) -> str:
+    """The text without what cannot be seen in it. Looks at each kind of character once, since texts may be long."""
+    unseen = [each for each in set(text) if not each.isspace() and unicodedata.category(each) in _UNSEEN]
+    return text.translate(dict.fromkeys(map(ord, unseen))) if unseen else text
 
 
 def refuse_taken(tx: port.Tx, owner: str, title: str, but: str | None = None) -> None:
@@ -51,3 +59,25 @@ def numbered(tx: port.Tx, owner: str, title: str | None) -> str | None:
     base = _NUMBER.sub("", title)[: MAX_TITLE - 8].rstrip()
     taken = {row[0] for row in tx.all("titles_like", owner=owner, start=base + " #")}
     return next(name for name in (f"{base} #{n}" for n in range(2, len(taken) + 3)) if name not in taken)
+
+
+def folded(text: str) -> str:
+    """A text as titles are compared with it."""
+    return _seen(text).casefold()
+
+
+def told_by(title: str, said: str) -> bool:
+    """Whether a title may have been made from a folded text: any word in common tells, common words aside.
+
+    The number of a branch is no word of its title. A word that was cut is known by its beginning, and one of
+    a script without spaces by any two of its characters.
+    """
+    base = _BRANCHED.sub("", title).casefold()
+    found = _WORD.findall(base)
+    if not found:
+        return base in " ".join(said.split())
+    whole = [word for word in found if words.indexed(word) == word]
+    pairs = [pair for word in found if word not in whole for pair in words.indexed(word).split()]
+    telling = [word for word in whole if word not in words.COMMON] or ([] if pairs else whole)
+    begins = any(word in said and re.search(rf"(?<![^\W_]){re.escape(word)}", said) for word in telling)
+    return begins or any(pair in said for pair in pairs)

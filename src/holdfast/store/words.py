@@ -18,9 +18,15 @@ import msgspec
 from holdfast import types
 
 # Han, Kana, Hangul, Thai, Lao, Khmer, Burmese: scripts without spaces, or whose spaces part no words.
-_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+)
 _UNSPACED_RUN = re.compile(f"[{_UNSPACED}]+")
 _PIECE = re.compile(rf'"([^"]*)"|([{_UNSPACED}]+)|([^\W_{_UNSPACED}]+)')
+_PART = re.compile(rf"[{_UNSPACED}]+|[^\W{_UNSPACED}]+")
+# Raised when texts are cut otherwise than before: an index of the old way is made again.
+CUT = 3
 _NEAR = 8
 MAX_TERMS = 64
 SNIPPET = 160
@@ -38,7 +44,8 @@ COMMON = frozenset(
 class Question(msgspec.Struct, frozen=True):
     """What is asked, as the index understands it, and the plain words for showing where.
 
-    `own` asks for a message's own words only, which is quick; `match` minds its neighbours as well.
+    `own` asks for a message's own words only, which is quick; `match` minds its neighbours as well. Whatever
+    `match` finds, `own` finds it too or one of its neighbours.
     """
 
     own: str
@@ -54,10 +61,11 @@ def text_of(body: types.Body) -> str:
 
 
 def text_of_content(content: types.Content) -> str:
-    """What was said, without what was attached."""
+    """What was said, without what was attached and what only a model was told."""
     if isinstance(content, str):
         return content
-    return "\n".join(str(part["text"]) for part in content if isinstance(part.get("text"), str))
+    said = (part for part in content if part.get("type") != "note")
+    return "\n".join(str(part["text"]) for part in said if isinstance(part.get("text"), str))
 
 
 def _plain(arguments: str | dict[str, Any]) -> str:
@@ -79,8 +87,11 @@ def tag(kind: str, value: str) -> str:
     return kind + blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def question(text: str, tags: Sequence[str] = ()) -> Question | None:
-    """What to ask the index; None when there is nothing to look for."""
+def question(text: str, tags: Sequence[str] = (), shared: Sequence[str] = ()) -> Question | None:
+    """What to ask the index; None when there is nothing to look for.
+
+    A message must have the tags and the shared ones, which its neighbours have as well.
+    """
     phrases, words = _pieces("".join(character if character.isprintable() else " " for character in text))
     kept = ([word for word in words if word.lower() not in COMMON] or words)[:MAX_TERMS]
     wanted = [_quoted(phrase) for phrase in phrases[:MAX_TERMS] if re.search(r"\w", phrase)]
@@ -88,15 +99,16 @@ def question(text: str, tags: Sequence[str] = ()) -> Question | None:
     if not wanted and not loose:
         return None
     near = [f"NEAR({a} {b}, {_NEAR})" for a, b in itertools.pairwise(loose) if "*" not in a + b]
-    filters = "".join(f' AND tags : "{each}"' for each in tags)
+    filters, common = ("".join(f' AND tags : "{each}"' for each in some) for some in ([*tags, *shared], shared))
     if wanted:
         # A phrase in quotes must be there; words only make it likelier.
         must, may = " AND ".join(wanted), " OR ".join(wanted + loose + near)
-        own = match = f"{{text}} : (({must}) AND ({may}))"
+        own = match = f"{{text}} : (({must}) AND ({may})){filters}"
     else:
-        own, match = f"{{text}} : ({' OR '.join(loose)})", f"{{text around}} : ({' OR '.join(loose + near)})"
+        own = f"{{text}} : ({' OR '.join(loose)}){common}"
+        match = f"{{text around}} : ({' OR '.join(loose + near)}){filters}"
     terms = tuple(dict.fromkeys(word.lower() for word in [*phrases, *kept]))
-    return Question(own + filters, match + filters, terms)
+    return Question(own, match, terms)
 
 
 def _pieces(text: str) -> tuple[list[str], list[str]]:
@@ -111,17 +123,21 @@ def _pieces(text: str) -> tuple[list[str], list[str]]:
 
 
 def _term(word: str) -> str:
-    if _UNSPACED_RUN.fullmatch(word):
-        if len(word) == 1:
-            return f'"{word}" *'
-        return _quoted(word)
-    return f'"{word}"'
+    return _quoted(word) if _UNSPACED_RUN.fullmatch(word) else f'"{word}"'
 
 
 def _quoted(phrase: str) -> str:
-    """A phrase of the index: unspaced runs become the pairs they were indexed as."""
-    spaced = _UNSPACED_RUN.sub(lambda run: f" {' '.join(pairs(run[0])[: max(1, len(run[0]) - 1)])} ", phrase)
-    return '"' + " ".join(spaced.replace('"', " ").split()) + '"'
+    """A phrase of the index: unspaced runs become the pairs they were indexed as.
+
+    A run at the end may go on in the text: its last character is not asked for alone, and one that has no
+    other is the beginning of a pair.
+    """
+    *_, end = _PART.finditer(phrase)
+    head, last = phrase[: end.start()], end[0]
+    open_ended = _UNSPACED_RUN.fullmatch(last) is not None
+    tail = pairs(last)[: max(1, len(last) - 1)] if open_ended else [last]
+    quoted = " ".join([*indexed(head).split(), *tail])
+    return f'"{quoted}" *' if open_ended and len(last) == 1 else f'"{quoted}"'
 
 
 def snippet(text: str, terms: Sequence[str], width: int = SNIPPET) -> str:

@@ -28,6 +28,9 @@ class Asking:
         with self._door.listen(self._conversation_id) as heard:
             showing = asyncio.create_task(self._listen(heard))
             answered = self._door.submit(self._conversation_id, events.Submit(words))
+            self._begun = True
+            if self._unwanted:
+                self.stop()
             try:
                 both: list[asyncio.Future[Any]] = [answered, showing]
                 await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -40,7 +43,7 @@ class Asking:
         return None if answered.cancelled() or answered.exception() else answered.result()
 
     def stop(self) -> None:
-        """Stop the turn; one that is only about to begin, as soon as it has begun."""
+        """Stop the turn, also one that is only about to begin."""
         if not self._begun:
             self._unwanted = True
             return
@@ -50,10 +53,6 @@ class Asking:
 
     async def _listen(self, heard: runtime.Listening) -> None:
         async for emitted in heard:
-            self._begun = True
-            if self._unwanted:
-                self._unwanted = False
-                self.stop()
             self._show(emitted.event)
 
 

@@ -82,7 +82,7 @@ class Page:
         self._fresh, self._flowing = True, None
         return pieces
 
-    def _told(self, event: events.TurnQueued | events.Notice | events.Titled) -> list[Piece]:
+    def _told(self, event: events.TurnQueued | events.Notice | events.Titled | events.Compacted) -> list[Piece]:
         match event:
             case events.Notice(words, level):
                 return self.prose(words, LEVELS[level])
@@ -90,6 +90,9 @@ class Page:
                 return self.prose(f"Waiting: a turn of this conversation is running elsewhere ({holder}).", "yellow")
             case events.Titled(title):
                 return self.prose(f"Title: {title}" if title else "It has no title any more.", "dim")
+            case events.Compacted(_, cut_seq, before, after):
+                told = f"Compacted up to message {cut_seq}: {before:,} tokens are {after:,} now."
+                return self.prose(f"{told} /recall brings originals back.", "dim")
             case _:
                 assert_never(event)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
 from collections.abc import Iterable
 from typing import Any
@@ -48,9 +50,14 @@ class Registry:
                 known = ", ".join(self._tools) or "none"
                 raise errors.ToolFailed(f"There is no tool {errors.shown(call.name)}. There is: {known}.")
             arguments = checked(_arguments(call), tool.spec.parameters)
-            return port.Result(capped(await tool.run(arguments)))
+            return port.Result(capped(readable(await tool.run(arguments))))
         except errors.HoldfastError as error:
             return port.Result(f"Error: {error}", ok=False)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return port.Result("Error: the tool stopped by itself.", ok=False)
         except Exception as error:
             logger.exception("the tool %s failed", call.name)
             return port.Result(f"Error: the tool failed ({type(error).__name__}).", ok=False)
@@ -94,9 +101,32 @@ def _check_kind(name: str, value: object, said: dict[str, Any]) -> None:
         raise errors.ToolFailed(f"`{name}` must be one of {', '.join(map(str, said['enum']))}.")
 
 
+def readable(output: object) -> types.Content:
+    """What a tool returned, if a message can hold it; text that is no Unicode is mended."""
+    if isinstance(output, str):
+        return output.encode("utf-8", "replace").decode()
+    if isinstance(output, list) and all(isinstance(part, dict) for part in output):
+        try:
+            parts: list[dict[str, Any]] = json.loads(json.dumps(output, allow_nan=False).encode("utf-8", "replace"))
+        except (TypeError, ValueError, RecursionError):
+            raise errors.ToolFailed("The tool returned something that cannot be stored.") from None
+        return [_mended(part) for part in parts]
+    raise errors.ToolFailed(f"The tool returned {type(output).__name__} instead of text or parts.")
+
+
+def _mended(part: dict[str, Any]) -> dict[str, Any]:
+    text = part.get("text")
+    return {**part, "text": text.encode("utf-8", "replace").decode()} if isinstance(text, str) else part
+
+
 def capped(content: types.Content, limit: int = MAX_OUTPUT) -> types.Content:
-    """The beginning and the end of an output that is too long, and how much is missing between."""
-    if not isinstance(content, str) or len(content) <= limit:
+    """The beginning and the end of an output that is too long, and how much is missing between; each text of parts."""
+    if not isinstance(content, str):
+        return [
+            {**part, "text": capped(part["text"], limit)} if isinstance(part.get("text"), str) else part
+            for part in content
+        ]
+    if len(content) <= limit:
         return content
     head, tail = content[: limit * 2 // 3], content[-limit // 3 :]
     missing = len(content) - len(head) - len(tail)

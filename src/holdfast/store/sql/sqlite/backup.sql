@@ -14,6 +14,10 @@ UPDATE conversations SET epoch = max(epoch + 1, :counter), fence = max(fence + 1
 -- Nor can the version of a route.
 UPDATE routes SET version = max(version + 1, :counter);
 
+-- name: restore_budgets
+-- Nor that of a budget.
+UPDATE budgets SET version = max(version + 1, :counter);
+
 -- name: tombstones_all
 SELECT id, deleted_at FROM tombstones;
 

@@ -12,6 +12,14 @@ ON CONFLICT (digest) DO UPDATE SET at = excluded.at, dropped_at = NULL;
 -- name: blob_get
 SELECT digest, size, media_type, at FROM blobs WHERE digest = :digest;
 
+-- name: blob_wanted
+-- Whether one is known and nobody let go of it.
+SELECT 1 FROM blobs WHERE digest = :digest AND dropped_at IS NULL;
+
+-- name: blob_given_back
+-- One that an import took in and then had no use for; unless somebody put it or is about to name it since.
+UPDATE blobs SET dropped_at = :at WHERE digest = :digest AND at = :at;
+
 -- name: blobs_all
 -- Every blob there is, for whoever collects or copies them.
 SELECT digest, size, at, dropped_at FROM blobs ORDER BY digest;

@@ -2,6 +2,21 @@
 -- When something was deleted or redacted last; 0 when nothing ever was.
 SELECT max(coalesce((SELECT max(deleted_at) FROM tombstones), 0), coalesce((SELECT max(redacted_at) FROM messages), 0));
 
+-- name: redacted_body
+-- What a message says that is about to be redacted; nothing when it was. (As bytes: a damaged one is no text.)
+SELECT CAST(body AS BLOB) FROM messages WHERE id = (:conversation << 32) + :seq;
+
+-- name: titles_of_branches
+-- The titles of a conversation and of all that came from it, at any depth.
+WITH RECURSIVE family (key) AS (
+  SELECT :conversation
+   UNION
+  SELECT c.key FROM family f
+    JOIN sessions s ON s.conversation = f.key
+    JOIN conversations c ON c.forked_from = s.id
+)
+SELECT c.key, c.title FROM family f JOIN conversations c ON c.key = f.key WHERE c.title IS NOT NULL ORDER BY c.key;
+
 -- name: tombstone_insert
 -- The ids of a conversation about to go are never used again.
 INSERT INTO tombstones (id, deleted_at) SELECT id, :at FROM sessions WHERE conversation = :conversation;

@@ -144,3 +144,9 @@ SELECT min(id), 'a title is used ' || count(*) || ' times' FROM conversations
 SELECT coalesce(c.id, l.conversation), 'a lease bears a token that was never given' FROM leases l
   LEFT JOIN conversations c ON c.key = l.conversation
  WHERE c.key IS NULL OR l.token > c.fence OR l.token < 1;
+
+-- name: fsck_budgets
+SELECT coalesce(c.id, b.conversation), 'the budget is none: of no conversation, without a version, or not readable'
+  FROM budgets b LEFT JOIN conversations c ON c.key = b.conversation
+ WHERE c.key IS NULL OR b.version < 1 OR b.uid = '' OR length(b.body) > 65536
+    OR CASE WHEN json_valid(b.body) THEN json_type(b.body, '$.spent') IS NOT 'object' ELSE 1 END;

@@ -159,6 +159,18 @@ CREATE TABLE tombstones (
   deleted_at REAL NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- What slow work has used up. It goes with its conversation whoever deletes that, a version that does not know
+-- this table included.
+CREATE TABLE budgets (
+  conversation INTEGER NOT NULL PRIMARY KEY,
+  version      INTEGER NOT NULL CHECK (version >= 1),
+  uid          TEXT NOT NULL CHECK (uid <> ''),
+  body         TEXT NOT NULL,
+  FOREIGN KEY (conversation) REFERENCES conversations (key) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED,
+  CHECK (length(body) <= 65536),
+  CHECK (json_valid(body) AND json_type(body, '$.spent') IS 'object')
+) STRICT;
+
 -- What is known of attachments; their content is in files beside the database, named by their digests.
 CREATE TABLE blobs (
   digest     TEXT NOT NULL PRIMARY KEY CHECK (length(digest) = 64),
@@ -368,6 +380,23 @@ BEGIN SELECT raise(ABORT, 'a route changes only with a new version'); END;
 CREATE TRIGGER route_is_not_deleted
 BEFORE DELETE ON routes
 BEGIN SELECT raise(ABORT, 'a route is unbound, never deleted'); END;
+
+-- budgets ----------------------------------------------------------------------------------------------
+
+CREATE TRIGGER budget_begins_at_one
+BEFORE INSERT ON budgets
+WHEN NEW.version <> 1
+BEGIN SELECT raise(ABORT, 'the first version of a budget is 1'); END;
+
+CREATE TRIGGER budget_version_only_grows
+BEFORE UPDATE ON budgets
+WHEN NEW.conversation <> OLD.conversation OR NEW.version <= OLD.version
+BEGIN SELECT raise(ABORT, 'a budget changes only with a new version'); END;
+
+CREATE TRIGGER budget_is_not_deleted
+BEFORE DELETE ON budgets
+WHEN EXISTS (SELECT 1 FROM conversations WHERE key = OLD.conversation)
+BEGIN SELECT raise(ABORT, 'no budget is deleted while its conversation exists'); END;
 
 -- tombstones -------------------------------------------------------------------------------------------
 

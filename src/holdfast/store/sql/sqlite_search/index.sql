@@ -37,18 +37,13 @@ INSERT INTO words (words) VALUES ('optimize');
 SELECT rowid >> 32, rowid & 4294967295 FROM words WHERE words MATCH :match;
 
 -- name: index_find
--- The conversations of the best matches of the whole store, best first.
-SELECT rowid >> 32, -bm25(words, 1.0, 0.0, 0.0) AS score FROM words
- WHERE words MATCH :match ORDER BY score DESC LIMIT :limit;
-
--- name: index_find_in
--- The best matches of some conversations.
-SELECT rowid >> 32, rowid & 4294967295, -bm25(words, 1.0, :around, 0.0) AS score FROM words
- WHERE words MATCH :match AND rowid >> 32 IN (SELECT value FROM json_each(:conversations))
+-- The best matches of a stretch of the log, best first.
+SELECT rowid, -bm25(words, 1.0, :around, 0.0) AS score FROM words
+ WHERE words MATCH :match AND rowid >= :first AND rowid <= :last
  ORDER BY score DESC LIMIT :limit;
 
--- name: index_find_within
--- The best matches of one stretch of a conversation.
-SELECT rowid >> 32, rowid & 4294967295, -bm25(words, 1.0, :around, 0.0) AS score FROM words
- WHERE words MATCH :match AND rowid > (:conversation << 32) + :after AND rowid <= (:conversation << 32) + :upto
- ORDER BY score DESC LIMIT :limit;
+-- name: index_find_at
+-- The matches among some messages; the plus keeps SQLite from asking the index for them one by one.
+SELECT rowid, -bm25(words, 1.0, :around, 0.0) FROM words
+ WHERE words MATCH :match AND rowid >= :first AND rowid <= :last
+   AND +rowid IN (SELECT value FROM json_each(:places));

@@ -1,0 +1,1 @@
+"""Compaction: when, where to cut, what to say, commit."""

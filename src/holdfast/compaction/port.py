@@ -1,0 +1,63 @@
+"""The values of a compaction: what a summarizer is asked, and what became of an attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from holdfast import types
+
+
+class Outcome(StrEnum):
+    """What became of an attempt. Nobody compares lengths."""
+
+    COMPACTED = "compacted"
+    NOTHING_TO_DO = "nothing_to_do"
+    BUSY = "busy"
+    COOLING_DOWN = "cooling_down"
+    FAILED = "failed"
+    EXHAUSTED = "exhausted"
+
+
+class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a summarizer is given. Secrets are redacted already."""
+
+    messages: Sequence[types.Message]
+    """What the summary is to stand for, in order."""
+    previous: str | None = None
+    """The summary so far, which is to be updated, not written anew."""
+    focus: str | None = None
+    """What the person wants kept most of all."""
+    budget: int = 2_000
+    """How many tokens the summary may have."""
+    must_keep: tuple[str, ...] = ()
+    """Open asks, files, numbers and names that have to be in it, word for word."""
+
+
+class Summarizer(Protocol):
+    """Makes a summary. It may raise anything and take for ever: whoever calls it has a deadline and a way without."""
+
+    async def summarize(self, request: SummaryRequest) -> str: ...
+
+
+class Compaction(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of an attempt to compact, and where the conversation stands now."""
+
+    outcome: Outcome
+    session_id: str
+    """The head for whoever asked: the new one if this attempt made it, else the one it had."""
+    messages: Sequence[types.Message] = ()
+    """The context after it: compacted by this attempt, or as it was."""
+    reason: str = ""
+    """One sentence for people."""
+    before: int = 0
+    after: int = 0
+    """Tokens of the context, by the meter; both only where something was tried."""
+    cut_seq: int | None = None
+    model: str | None = None
+    """Which model wrote the summary; None: the extract, which needs none."""
+    retry_in: float | None = None
+    """Seconds until the next attempt is worth making, where that is known."""

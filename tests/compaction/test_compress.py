@@ -1,0 +1,291 @@
+"""One compaction, from the lease to the commit: who wins, who loses, and what nobody loses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import AIAgent, AsyncSessionDB, errors, events, parts, types
+from holdfast.compaction import port, summary
+from holdfast.compaction.port import Outcome
+from holdfast.model import ScriptedModel
+from tests.agent import stage
+from tests.contract import steps
+
+WINDOW = 8_000
+
+
+class Writer:
+    """A summarizer that is told what to do."""
+
+    name = "writer"
+
+    def __init__(self, say: Callable[[port.SummaryRequest], Any] | None = None) -> None:
+        self.requests: list[port.SummaryRequest] = []
+        self._say = say or (lambda request: "In short. " + " ".join(request.must_keep))
+
+    async def summarize(self, request: port.SummaryRequest) -> str:
+        self.requests.append(request)
+        said = self._say(request)
+        return await said if asyncio.iscoroutine(said) else said
+
+
+def agent(db: AsyncSessionDB, writer: port.Summarizer | None = None, **given: Any) -> AIAgent:
+    given = {"session_id": "talk", **given}
+    return stage.agent(db, ScriptedModel(["ok"] * 99, window=WINDOW), summarizer=writer or Writer(), **given)
+
+
+async def filled(db: AsyncSessionDB, exchanges: int = 40, name: str = "talk") -> None:
+    await db.create_session(name, source="test")
+    for number in range(exchanges):
+        asked = f"Question {number}: what about the harbour at pier {number}? " + "It is windy there. " * 8
+        answered = f"Answer {number}: pier {number} is closed. " + "The boats stay in. " * 8
+        await db.append_messages(
+            name, [types.NewMessage(role="user", content=asked), types.NewMessage(role="assistant", content=answered)]
+        )
+
+
+def test_the_winner_moves_to_the_new_head_and_the_context_is_smaller() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        one, seen = agent(db), list[events.AnyEvent]()
+        before = await one.context_tokens()
+        made = await one.compress_context(emit=seen.append)
+        assert made.outcome is Outcome.COMPACTED
+        head = await db.head("talk")
+        assert (made.session_id, one.session_id) == (head.id, head.id)
+        assert await one.context_tokens() < before / 2
+        assert tuple(made.messages) == (await db.context("talk")).messages
+        assert [each.end_reason for each in await db.sessions("talk")] == ["compression", None]
+        assert isinstance(seen[-1], events.Compacted)
+        assert await db.leases() == []
+        found = (await db.context("talk")).summary
+        assert found is not None
+        assert found.startswith(summary.MARK)
+
+    stage.run(story)
+
+
+def test_of_two_agents_one_compacts_and_the_other_keeps_what_it_had() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        reached, go = asyncio.Event(), asyncio.Event()
+
+        async def slow(request: port.SummaryRequest) -> str:
+            reached.set()
+            await go.wait()
+            return "In short. " + " ".join(request.must_keep)
+
+        first, second = agent(db, Writer(slow)), agent(db, writer := Writer())
+        began = asyncio.create_task(first.compress_context())
+        await reached.wait()
+        had = tuple(await second.view.messages())
+        made = await second.compress_context()
+        assert (made.outcome, made.session_id) == (Outcome.BUSY, "talk")
+        assert tuple(made.messages) == had
+        assert writer.requests == []
+        go.set()
+        assert (await began).outcome is Outcome.COMPACTED
+        late = await second.compress_context()
+        assert (late.outcome, second.session_id) == (Outcome.NOTHING_TO_DO, "talk")
+        assert (await second.run_conversation("Go on")).session_id == first.session_id
+        assert second.session_id == first.session_id
+        assert len(await db.sessions("talk")) == 2
+
+    stage.run(story)
+
+
+def test_what_is_written_during_the_summary_is_in_the_context() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+
+        async def meanwhile(request: port.SummaryRequest) -> str:
+            for number in range(3):
+                await db.append_message("talk", role="user", content=f"Meanwhile {number}.")
+            return "In short. " + " ".join(request.must_keep)
+
+        made = await agent(db, Writer(meanwhile)).compress_context()
+        assert made.outcome is Outcome.COMPACTED
+        assert steps.contents(await db.context("talk"))[-3:] == [f"Meanwhile {number}." for number in range(3)]
+
+    stage.run(story)
+
+
+def test_a_held_lock_leaves_everything_as_it_was() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        assert await db.try_acquire_compression_lock("talk", "somebody")
+        writer = Writer()
+        made = await agent(db, writer).compress_context(force=True)
+        assert made.outcome is Outcome.BUSY
+        assert made.retry_in is not None
+        assert writer.requests == []
+        assert tuple(made.messages) == (await db.context("talk")).messages
+        assert await db.get_compression_lock_holder("talk") == "somebody"
+
+    stage.run(story)
+
+
+def test_a_lease_lost_during_the_summary_cancels_it_at_once() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        stuck = stage.Stuck()
+        one = agent(db, Writer(lambda _: stuck()), lease_ttl=0.3)
+        attempt = asyncio.create_task(one.compress_context())
+        await stuck.reached.wait()
+        (held,) = await db.leases()
+        await db.acquire_lease("talk", "compact", held.holder)
+        made = await attempt
+        assert made.outcome is Outcome.BUSY
+        assert stuck.cancelled
+        assert len(await db.sessions("talk")) == 1
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lambda _: "",
+        lambda _: "   \n",
+        lambda _: "word " * 50_000,
+        lambda _: "short, and everything else is forgotten",
+        lambda _: 1 // 0,
+        lambda _: None,
+    ],
+    ids=["empty", "blank", "bigger", "forgetful", "raising", "no text"],
+)
+def test_a_bad_summarizer_gives_way_to_the_extract_after_a_bounded_number_of_calls(bad: Any) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        writer = Writer(bad)
+        one = agent(db, writer)
+        before = await one.context_tokens()
+        made = await one.compress_context()
+        assert (made.outcome, made.model) == (Outcome.COMPACTED, None)
+        assert 1 <= len(writer.requests) <= summary.TRIES
+        assert made.after < before
+        assert "pier 23" in str((await db.context("talk")).summary)
+
+    stage.run(story)
+
+
+def test_a_hanging_summarizer_is_left_at_the_deadline() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        stuck = stage.Stuck()
+        from holdfast.compaction import policy
+
+        one = agent(db, Writer(lambda _: stuck()), compaction_policy=policy.Policy(deadline=0.2))
+        made = await one.compress_context()
+        assert (made.outcome, made.model) == (Outcome.COMPACTED, None)
+        assert stuck.cancelled
+
+    stage.run(story)
+
+
+def test_a_commit_that_fails_changes_nothing_and_cools_down() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        one = agent(db)
+        had, works = tuple(await one.view.messages()), db.commit_compaction
+
+        async def full(*_: object, **__: object) -> None:
+            raise errors.StoreFull()
+
+        db.commit_compaction = full  # type: ignore[method-assign,assignment]
+        made = await one.compress_context()
+        assert (made.outcome, one.session_id) == (Outcome.FAILED, "talk")
+        assert tuple(made.messages) == had
+        db.commit_compaction = works  # type: ignore[method-assign]
+        cooling = await agent(db).compress_context()
+        assert cooling.outcome is Outcome.COOLING_DOWN
+        assert cooling.retry_in == pytest.approx(30, abs=2)
+        assert (await one.compress_context(force=True)).outcome is Outcome.COMPACTED
+
+    stage.run(story)
+
+
+def test_a_cancelled_attempt_counts_and_frees_the_lock() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        stuck = stage.Stuck()
+        attempt = asyncio.create_task(agent(db, Writer(lambda _: stuck())).compress_context())
+        await stuck.reached.wait()
+        attempt.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await attempt
+        assert stuck.cancelled
+        assert await db.leases() == []
+        assert (await agent(db).compress_context()).outcome is Outcome.COOLING_DOWN
+
+    stage.run(story)
+
+
+def test_nothing_to_compact_calls_nobody_and_costs_no_budget() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db, exchanges=1)
+        writer = Writer()
+        made = await agent(db, writer).compress_context(force=True)
+        assert made.outcome is Outcome.NOTHING_TO_DO
+        assert writer.requests == []
+        assert await db.budget("talk") == (0, {})
+
+    stage.run(story)
+
+
+def test_the_seventh_compaction_of_an_hour_is_announced_as_exhausted() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        outcomes = []
+        for round_ in range(7):
+            outcomes.append((await agent(db, session_id=(await db.head("talk")).id).compress_context()).outcome)
+            for number in range(30):
+                text = f"Round {round_}, message {number}. " + "The tide is coming in now. " * 20
+                await db.append_message("talk", role=("user", "assistant")[number % 2], content=text)  # type: ignore[arg-type]
+        assert outcomes == [Outcome.COMPACTED] * 6 + [Outcome.EXHAUSTED]
+
+    stage.run(story)
+
+
+def test_hooks_are_told_and_a_raising_one_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        import msgspec
+
+        from holdfast.compaction import compress
+
+        await filled(db)
+        told: list[str] = []
+
+        async def hook(session_id: str) -> None:
+            told.append(session_id)
+            raise ValueError("a bad plug-in")
+
+        work = msgspec.structs.replace(agent(db).compaction_work(), before=(hook,), after=(hook,))
+        made = await compress.compress(work, compress.Asked())
+        assert made.outcome is Outcome.COMPACTED
+        assert told == ["talk", made.session_id]
+
+    stage.run(story)
+    assert "a hook of a compaction failed" in caplog.text
+
+
+def test_secrets_do_not_reach_the_summarizing_model() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        await db.append_message("talk", role="user", content="My key is sk-live-1234567890abcdefghijklmn, use it.")
+        await filled_more(db)
+        model = ScriptedModel(["too short"] * 9, window=100_000)
+        await agent(db, summary.ModelSummarizer(model)).compress_context()
+        assert model.requests
+        assert "sk-live-1234567890" not in str([parts.text(each.content) for each in model.requests[0].messages])
+        assert "sk-live-1234567890" not in str((await db.context("talk")).summary)
+
+    async def filled_more(db: AsyncSessionDB) -> None:
+        for number in range(20):
+            await db.append_message("talk", role="user", content=f"And pier {number}? " + "It is windy there. " * 20)
+
+    stage.run(story)

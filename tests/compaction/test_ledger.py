@@ -1,0 +1,138 @@
+"""The ledger says what left the context, within bounds; what must be kept is ranked, verbatim and fits."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+import holdfast
+from holdfast import types
+from holdfast.compaction import asks, ledger, reading
+from holdfast.model import tokens
+from tests.compaction import spoken
+
+
+def open_after(messages: list[types.Message], before: tuple[reading.Sentence, ...] = ()) -> list[str]:
+    return [ask.text for ask in asks.still_open(reading.sentences(messages), before)]
+
+
+def test_the_ledger_names_ranges_tools_files_and_open_asks() -> None:
+    messages = [
+        spoken.message(3, "user", "Please fix src/app/main.py."),
+        spoken.calling(4, "read_file", path="src/app/main.py"),
+        spoken.calling(5, "run", command="pytest tests/app/test_main.py"),
+        spoken.calling(9, "run", command="ls"),
+        spoken.message(10, "user", "Remind me to tag the release later."),
+    ]
+    found = ledger.of(messages, ["model: took too long"])
+    assert found["messages"] == 5
+    assert found["ranges"] == [[3, 5], [9, 10]]
+    assert found["tools"] == {"run": 2, "read_file": 1}
+    assert found["files"] == ["src/app/main.py", "tests/app/test_main.py"]
+    assert found["asks"] == ["Please fix src/app/main.py.", "Remind me to tag the release later."]
+    assert found["notes"] == ["model: took too long"]
+
+
+def test_a_store_takes_the_ledger_and_gives_it_back() -> None:
+    with holdfast.SessionDB(":memory:") as db:
+        session = db.create_session(source="test").id
+        db.append_messages(session, [{"role": "user", "content": "See notes/a.md."}, {"role": "user", "content": "b"}])
+        made = ledger.of(db.transcript(session), ["why"])
+        work = db.begin_compaction(session)
+        db.commit_compaction(work, summary="s", cut_seq=1, ledger=made)
+        assert db.compactions(session)[-1].ledger == made
+
+
+def test_however_much_goes_the_ledger_stays_small() -> None:
+    messages = [
+        each
+        for seq in range(1, 3_000, 3)
+        for each in (
+            spoken.calling(seq, f"tool{seq}" + "x" * 1_000, path=f"/srv/{'d' * 50}/file-{seq}.txt"),
+            spoken.message(seq + 1, "user", f"Remind me to do thing {seq} later. " + "long " * 500),
+        )
+    ]
+    made = ledger.of(messages, ["problem " * 1_000] * 100)
+    assert len(json.dumps(made)) < 60_000
+    assert made["messages"] == 2_000
+    assert made["ranges"][0][0] == 1
+    assert made["ranges"][-1][1] == 2_999
+
+
+@given(st.lists(st.integers(1, 5_000), max_size=400))
+def test_for_any_messages_the_ranges_cover_every_one(seqs: list[int]) -> None:
+    ranges = ledger.of([spoken.message(seq, "user", "x") for seq in seqs]).get("ranges", [])
+    assert len(ranges) <= ledger.RANGES
+    assert all(any(first <= seq <= last for first, last in ranges) for seq in seqs)
+    assert all(last < first for (_, last), (first, _) in itertools.pairwise(ranges))
+
+
+def test_secrets_are_in_no_ledger() -> None:
+    messages = [spoken.message(1, "user", "Please use password=hunter2! for the login")]
+    assert "hunter2" not in json.dumps(ledger.of(messages))
+    assert "hunter2" not in str(ledger.must_keep(messages, None, 500))
+
+
+# --- open asks ---------------------------------------------------------------------------------------
+
+
+def test_an_answered_ask_is_not_open() -> None:
+    assert open_after(spoken.talk("Can you list the files?", "There are three: a, b and c.")) == []
+
+
+def test_an_ask_nobody_answered_is_open_word_for_word() -> None:
+    messages = spoken.talk("Hello.", "Hello!", "Some context first. Could you  rename\tthe table?")
+    assert open_after(messages) == ["Could you rename the table?"]
+
+
+def test_an_ask_for_later_stays_open_until_it_is_done() -> None:
+    asked = spoken.talk("Remind me to renew the parking permit.", "OK.", "What is the weather?", "Sunny.")
+    assert open_after(asked) == ["Remind me to renew the parking permit."]
+    done = spoken.talk("I renewed the parking permit, it's done.", "Good.", begin=5)
+    assert open_after([*asked, *done]) == []
+
+
+def test_an_ask_that_was_put_off_stays_open() -> None:
+    messages = spoken.talk("Please compare the two quotes.", "I'll get back to you on that.", "Thanks.", "Sure.")
+    assert open_after(messages) == ["Please compare the two quotes."]
+
+
+def test_an_ask_that_left_unanswered_is_closed_by_the_next_answer() -> None:
+    before = (reading.sentence(1, "user", "Raised beds or not?", "Open asks"),)
+    assert open_after([spoken.message(2, "user", "Hm.")], before) == ["Raised beds or not?"]
+    assert open_after([spoken.message(2, "assistant", "Raised.")], before) == []
+
+
+# --- what must be kept -------------------------------------------------------------------------------
+
+
+def test_asks_come_first_then_what_the_user_said_then_the_rest() -> None:
+    messages = [
+        spoken.message(1, "user", "The deposit is 1,450 EUR and the ticket is OPS-4411."),
+        spoken.message(2, "assistant", "By the way there is also OPS-9000."),
+        spoken.message(3, "tool", "row 77120X checked", tool_call_id="x"),
+        spoken.message(4, "user", "Please remind me to call the bank later."),
+    ]
+    kept = ledger.must_keep(messages, None, 200)
+    assert kept[0] == "Please remind me to call the bank later."
+    order = [kept.index(each) for each in ("OPS-4411", "1,450 EUR", "OPS-9000", "77120X")]
+    assert max(order[:2]) < order[2] < order[3]
+
+
+def test_what_the_earlier_summary_held_is_still_to_be_kept() -> None:
+    previous = (
+        "## Facts\n> #4 user: The locker is number 3078.\n## Open asks\n> #5 user: Please remind me to pay later."
+    )
+    kept = ledger.must_keep(spoken.talk("Nice day.", "Yes."), previous, 100)
+    assert kept == ("Please remind me to pay later.", "number 3078")
+
+
+@given(st.lists(st.text(max_size=200), max_size=20), st.integers(0, 300))
+def test_for_any_texts_what_must_be_kept_fits_and_is_one_line_each(said: list[str], budget: int) -> None:
+    kept = ledger.must_keep(spoken.talk(*said), None, budget)
+    assert sum(tokens.estimate(each) for each in kept) <= budget
+    assert all(each == each.strip() and len(each.splitlines()) == 1 for each in kept)
+    assert len(set(kept)) == len(kept)

@@ -1,0 +1,293 @@
+"""The policy: when the window presses, and how often it is tried. Every limit holds, and every wait ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import errors
+from holdfast.compaction import policy
+
+NOW = 1_790_000_000.0
+POLICY = policy.Policy()
+FRESH = policy.Budget()
+
+
+def begun(budget: policy.Budget, now: float = NOW, turn: str | None = "turn", **how: Any) -> policy.Budget:
+    decision = policy.may_begin(budget, POLICY, now, turn, **how)
+    assert isinstance(decision, policy.Go), decision
+    return decision.budget
+
+
+def failing(times: int, now: float = NOW) -> policy.Budget:
+    budget = FRESH
+    for _ in range(times):
+        budget = policy.failed(budget, POLICY, now)
+    return budget
+
+
+def compacted(times: int, now: float = NOW, apart: float = 1.0) -> policy.Budget:
+    """So many compactions, the last of them now."""
+    budget = FRESH
+    for number in reversed(range(times)):
+        budget = policy.succeeded(budget, now - number * apart)
+    return budget
+
+
+# --- how full the window is ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("window", "expected"), [(8_000, 1_000), (65_536, 8_192), (200_000, 8_192), (1_000_000, 8_192)]
+)
+def test_an_eighth_is_kept_for_the_reply_and_no_more_than_is_sensible(window: int, expected: int) -> None:
+    assert POLICY.reserved(window) == expected
+    assert policy.Policy(reserved_output=500).reserved(window) == 500
+
+
+def test_usable_is_what_reply_prompt_and_tools_leave() -> None:
+    assert policy.usable(10_000, 1_000, policy.Floor(system=700, tools=300)) == 8_000
+
+
+@pytest.mark.parametrize(
+    ("reserved", "floor", "part"),
+    [
+        (9_000, policy.Floor(600, 500), "the reserved output"),
+        (1_000, policy.Floor(8_700, 0), "the system prompt"),
+        (1_000, policy.Floor(300, 8_900), "the tools"),
+        (1_000, policy.Floor(300, 8_250), "the tools"),
+        (0, policy.Floor(10_000, 0), "the system prompt"),
+    ],
+)
+def test_floor_that_leaves_no_room_is_refused_and_the_biggest_part_named(
+    reserved: int, floor: policy.Floor, part: str
+) -> None:
+    with pytest.raises(errors.NoRoom, match=part) as raised:
+        policy.usable(10_000, reserved, floor)
+    assert (raised.value.part, raised.value.window) == (part, 10_000)
+    assert raised.value.tokens == max(reserved, floor.system, floor.tools)
+
+
+@pytest.mark.parametrize(
+    ("used", "undone", "expected"),
+    [
+        (0, False, "none"),
+        (649, False, "none"),
+        (650, False, "soft"),
+        (899, False, "soft"),
+        (900, False, "hard"),
+        (5_000, False, "hard"),
+        (650, True, "none"),
+        (899, True, "none"),
+        (900, True, "hard"),
+    ],
+)
+def test_pressure_begins_at_its_thresholds_and_after_an_undo_at_the_hard_one(
+    used: int, undone: bool, expected: str
+) -> None:
+    assert policy.pressure(used, 1_000, POLICY, undone=undone) == expected
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"soft": 0.0},
+        {"soft": 0.95},
+        {"hard": 1.1},
+        {"soft": float("nan")},
+        {"tail": 0.6},
+        {"tail": -0.1},
+        {"summary": -0.1},
+        {"least_shrink": 1.0},
+        {"attempts_a_turn": 0},
+        {"an_hour": 0},
+        {"an_hour": policy.MOST_KEPT + 1},
+        {"cooldowns": (30.0, -1.0)},
+        {"cooldowns": (float("inf"),)},
+        {"deadline": 0.0},
+        {"reserved_output": -1},
+    ],
+    ids=str,
+)
+def test_settings_that_could_not_work_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(errors.SettingInvalid):
+        policy.Policy(**wrong)
+
+
+def test_settings_are_read_strictly() -> None:
+    assert msgspec.convert({"soft": 0.5}, policy.Policy).soft == 0.5
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"sofd": 0.5}, policy.Policy)
+
+
+# --- how often it is tried -------------------------------------------------------------------------------
+
+
+def test_one_turn_tries_three_times_and_the_next_turn_anew() -> None:
+    budget, now = FRESH, NOW
+    for _ in range(POLICY.attempts_a_turn):
+        budget, now = policy.let_go(begun(budget, now)), now + 1
+    refused = policy.may_begin(budget, POLICY, now, "turn")
+    assert isinstance(refused, policy.Exhausted)
+    assert "3 times" in refused.reason
+    assert "/compact" in refused.reason
+    assert begun(budget, now, "next").attempts == 1
+
+
+def test_attempts_outside_of_a_turn_are_not_counted_to_one() -> None:
+    budget = FRESH
+    for _ in range(5):
+        budget = policy.let_go(begun(budget, turn=None))
+    assert (budget.turn, budget.attempts) == (None, 0)
+
+
+@pytest.mark.parametrize(("failures", "wait"), [(1, 30.0), (2, 120.0), (3, 600.0), (4, 600.0), (50, 600.0)])
+def test_each_failure_cools_down_longer_up_to_the_last(failures: int, wait: float) -> None:
+    budget = failing(failures)
+    assert policy.may_begin(budget, POLICY, NOW, "turn") == policy.CoolingDown(wait)
+    assert policy.may_begin(budget, POLICY, NOW + wait - 1, "turn") == policy.CoolingDown(1.0)
+    begun(budget, NOW + wait)
+
+
+def test_cool_down_is_never_told_as_exhaustion() -> None:
+    spent = msgspec.structs.replace(failing(1), turn="turn", attempts=9, recent=(NOW,) * 9)
+    assert isinstance(policy.may_begin(spent, POLICY, NOW, "turn"), policy.CoolingDown)
+
+
+def test_seventh_compaction_within_an_hour_is_refused_until_the_first_is_an_hour_old() -> None:
+    budget = compacted(POLICY.an_hour, apart=60.0)
+    refused = policy.may_begin(budget, POLICY, NOW, "turn")
+    assert isinstance(refused, policy.Exhausted)
+    assert refused.seconds == policy.HOUR - 300.0
+    assert "55 min" in refused.reason
+    begun(budget, NOW + refused.seconds)
+    begun(compacted(POLICY.an_hour - 1), NOW)
+
+
+def test_after_many_manual_compactions_the_wait_is_until_few_enough_are_left() -> None:
+    budget = compacted(20, apart=60.0)
+    refused = policy.may_begin(budget, POLICY, NOW, "turn")
+    assert isinstance(refused, policy.Exhausted)
+    assert refused.seconds is not None
+    assert isinstance(policy.may_begin(budget, POLICY, NOW + refused.seconds - 1, "turn"), policy.Exhausted)
+    begun(budget, NOW + refused.seconds)
+
+
+def test_success_forgets_failures() -> None:
+    budget = policy.succeeded(begun(failing(3), NOW + 600), NOW + 610)
+    assert (budget.failures, budget.cool_until, budget.begun, budget.recent) == (0, 0.0, 0.0, (NOW + 610,))
+    assert policy.failed(budget, POLICY, NOW + 700).cool_until == NOW + 730
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [failing(3), compacted(20), policy.Budget(turn="turn", attempts=9), policy.Budget(begun=NOW - 1)],
+    ids=["cooling", "frequent", "many attempts", "one just died"],
+)
+def test_manual_command_passes_cool_down_frequency_and_attempts(budget: policy.Budget) -> None:
+    assert not isinstance(policy.may_begin(budget, POLICY, NOW, "turn"), policy.Go)
+    begun(budget, force=True, turn=None)
+
+
+def test_manual_compactions_count_to_the_hour() -> None:
+    budget = FRESH
+    for number in range(POLICY.an_hour):
+        budget = policy.succeeded(begun(budget, NOW + number, None, force=True), NOW + number)
+    assert isinstance(policy.may_begin(budget, POLICY, NOW + 10, "turn"), policy.Exhausted)
+
+
+def test_attempt_whose_process_died_counts_as_a_failure_of_its_time() -> None:
+    died = begun(FRESH)
+    assert policy.may_begin(died, POLICY, NOW + 10, "next") == policy.CoolingDown(20.0)
+    assert begun(died, NOW + 30, "next").failures == 1
+
+
+def test_processes_that_die_in_every_attempt_try_ever_more_rarely() -> None:
+    budget, tries = FRESH, 0
+    for second in range(3_600):
+        decision = policy.may_begin(budget, POLICY, NOW + second, f"turn {second}")
+        if isinstance(decision, policy.Go):
+            budget, tries = decision.budget, tries + 1
+    assert tries == 8  # at 0, 30, 150, 750, then every ten minutes
+
+
+def test_attempt_that_lost_to_another_is_no_failure() -> None:
+    assert policy.let_go(begun(FRESH)) == policy.Budget(turn="turn", attempts=1)
+
+
+YEAR = 365 * 86_400.0
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [failing(4, NOW + YEAR), compacted(20, NOW + YEAR), policy.Budget(begun=NOW + YEAR)],
+    ids=["cooling", "frequent", "begun"],
+)
+def test_clock_set_back_makes_nobody_wait(budget: policy.Budget) -> None:
+    begun(budget)
+
+
+def test_clocks_of_two_hosts_may_differ_a_little() -> None:
+    assert policy.may_begin(failing(1, NOW + 5), POLICY, NOW, "turn") == policy.CoolingDown(35.0)
+    assert isinstance(policy.may_begin(compacted(6, NOW + 5), POLICY, NOW, "turn"), policy.Exhausted)
+
+
+# --- the row ---------------------------------------------------------------------------------------------
+
+
+def test_budget_survives_its_row() -> None:
+    budget = begun(compacted(3), turn="a turn")
+    assert policy.read(policy.written(budget)) == budget
+    assert policy.read({}) == FRESH
+    assert policy.written(FRESH) == {}
+
+
+@pytest.mark.parametrize("body", [{"failures": "many"}, {"recent": 7}, {"cool_until": None}], ids=str)
+def test_row_that_makes_no_sense_counts_as_none(body: dict[str, Any]) -> None:
+    assert policy.read(body) == FRESH
+
+
+def test_row_stays_small_however_often_people_compact() -> None:
+    budget = compacted(3_000, apart=1.0)
+    assert len(budget.recent) == policy.MOST_KEPT
+    assert budget.recent[-1] == NOW
+
+
+# --- for any sequence of attempts ------------------------------------------------------------------------
+
+endings = st.sampled_from(["succeeded", "failed", "died", "lost"])
+attempts = st.lists(
+    st.tuples(st.floats(0.0, 1_500.0), endings, st.sampled_from(["a", "b", None])), min_size=1, max_size=60
+)
+
+
+def ended(budget: policy.Budget, ending: str, now: float) -> policy.Budget:
+    if ending == "succeeded":
+        return policy.succeeded(budget, now)
+    if ending == "failed":
+        return policy.failed(budget, POLICY, now)
+    return policy.let_go(budget) if ending == "lost" else budget
+
+
+@given(attempts)
+def test_for_any_attempts_limits_hold_and_every_wait_ends(script: list[tuple[float, str, str | None]]) -> None:
+    budget, now = FRESH, NOW
+    made: list[float] = []
+    for passed, ending, turn in script:
+        now += passed
+        decision = policy.may_begin(budget, POLICY, now, turn)
+        match decision:
+            case policy.Go(counted):
+                assert len([at for at in made if at > now - policy.HOUR]) < POLICY.an_hour
+                assert counted.attempts <= POLICY.attempts_a_turn
+                budget = ended(policy.read(policy.written(counted)), ending, now)
+                made += [now] if ending == "succeeded" else []
+            case policy.CoolingDown(seconds):
+                assert 0 < seconds <= POLICY.cooldowns[-1]
+            case policy.Exhausted(_, seconds):
+                assert seconds is None or 0 < seconds <= policy.HOUR
+    assert isinstance(policy.may_begin(budget, POLICY, now + policy.HOUR, "fresh"), policy.Go)

@@ -1,0 +1,256 @@
+"""Backups on a schedule: made when due and only by one, told apart by store, and never in each other's way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from holdfast import SessionDB, errors
+from holdfast.store import schedule
+from tests.contract import steps
+
+Open = Callable[..., SessionDB]
+
+
+@pytest.fixture
+def clock() -> steps.Clock:
+    return steps.Clock()
+
+
+@pytest.fixture
+def open_db(tmp_path: Path, clock: steps.Clock) -> Iterator[Open]:
+    opened: list[SessionDB] = []
+
+    def make(name: str = "store.db") -> SessionDB:
+        path = tmp_path / name
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        opened.append(SessionDB(path, clock=clock, durability="process-crash"))
+        return opened[-1]
+
+    yield make
+    for db in opened:
+        assert db.fsck().ok
+        db.close()
+
+
+def fill(db: SessionDB) -> str:
+    steps.begin(db, "talk", *"abc")
+    blob = db.put_blob(b"picture")
+    db.append_message("talk", role="user", content=[{"type": "image", "blob": blob.digest}])
+    return blob.digest
+
+
+def note(db: SessionDB, key: str, value: str) -> None:
+    db.driver.write("meta", lambda tx: tx.run("meta_set", key=key, value=value))
+
+
+def scheduled(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.db")) if folder.exists() else []
+
+
+def test_backup_is_made_when_it_is_due(open_db: Open, clock: steps.Clock, tmp_path: Path) -> None:
+    db, folder = open_db(), tmp_path / "backups"
+    fill(db)
+    assert db.backup_if_due(folder, every_hours=24, keep=3) is not None
+    for hours, due in ((23, False), (1, True), (1, False), (100, True)):
+        clock.advance(hours * 3600)
+        assert (db.backup_if_due(folder, every_hours=24, keep=3) is not None) == due
+    assert len(scheduled(folder)) == 3
+
+
+def test_only_the_newest_stay_and_other_files_are_left_alone(open_db: Open, clock: steps.Clock, tmp_path: Path) -> None:
+    db, folder = open_db(), tmp_path / "backups"
+    digest = fill(db)
+    db.backup(folder / "by-hand.db")
+    (folder / "store-notes.db").write_text("precious")
+    for _ in range(4):
+        report = db.backup_if_due(folder, every_hours=24, keep=2)
+        clock.advance(86_400)
+    assert len(scheduled(folder)) == 4
+    assert report is not None
+    assert Path(report.path).name in scheduled(folder)
+    kept = [path for path in folder.rglob(digest[2:]) if "by-hand" not in str(path)]
+    assert len(kept) == 2
+    assert kept[0].samefile(kept[1])  # an attachment that did not change takes its room once
+    assert not kept[0].samefile(db._shelf.path(digest))
+
+
+def test_of_several_one_makes_it(open_db: Open, tmp_path: Path) -> None:
+    db, other = open_db(), open_db()
+    fill(db)
+    made = steps.at_once(*(lambda each=each: each.backup_if_due(tmp_path / "b", 24) for each in (db, other, db, other)))
+    assert sum(report is not None for report in made) == 1
+
+
+def test_failed_attempt_is_made_again(open_db: Open, tmp_path: Path) -> None:
+    db = open_db()
+    (tmp_path / "file").touch()
+    for _ in range(2):
+        with pytest.raises(errors.StoreUnusable):
+            db.backup_if_due(tmp_path / "file" / "b")
+    assert db.meta(schedule.FAILED) is not None
+    assert db.backup_if_due(tmp_path / "b") is not None
+    assert db.meta(schedule.FAILED) is None
+
+
+@pytest.mark.parametrize(("every", "keep"), [(-1, 1), ("1", 1), (True, 1), (1, 0), (1, 1.5), (1, True)])
+def test_schedule_of_nonsense_is_refused(open_db: Open, tmp_path: Path, every: object, keep: object) -> None:
+    db = open_db()
+    with pytest.raises(errors.OutOfRange):
+        db.backup_if_due(tmp_path / "b", every, keep)
+    assert not (tmp_path / "b").exists()
+
+
+# --- what must not keep one from being made ------------------------------------------------------------------
+
+
+def test_one_that_is_asked_for_now_is_made_whoever_else_is_at_it(open_db: Open, tmp_path: Path) -> None:
+    db, folder = open_db(), tmp_path / "b"
+    fill(db)
+    note(db, schedule.CLAIMED, repr(steps.Clock()()))
+    assert db.backup_if_due(folder, 24) is None
+    made = [db.backup_if_due(folder, 0) for _ in range(3)]
+    assert [report is not None for report in made] == [True, True, True]
+    assert len(scheduled(folder)) == 3, "within one second none replaces another"
+
+
+def test_claim_of_another_is_left_to_it_when_one_fails(open_db: Open) -> None:
+    db, theirs = open_db(), repr(steps.Clock()() - 5)
+    claim = schedule.Claim(steps.Clock()(), 0.0, None)
+    assert db.driver.write("claim", claim.take)
+    note(db, schedule.CLAIMED, theirs)
+    db.driver.write("claim", lambda tx: claim.fail(tx, tell=True))
+    assert db.meta(schedule.CLAIMED) == theirs
+
+
+def test_restore_from_a_scheduled_backup_does_not_keep_the_next_from_being_made(
+    open_db: Open, clock: steps.Clock, tmp_path: Path
+) -> None:
+    db, folder = open_db(), tmp_path / "b"
+    fill(db)
+    report = db.backup_if_due(folder, 24)
+    assert report is not None
+    connection = apsw.Connection(report.path)
+    noted = [row[0] for row in connection.execute("SELECT key FROM meta")]
+    assert not {schedule.CLAIMED, schedule.FAILED} & set(noted)
+    # One that an older version made has the claim it was made under.
+    connection.execute("INSERT INTO meta VALUES (?, ?)", (schedule.CLAIMED, repr(clock())))
+    connection.close()
+    clock.advance(60)
+    db.restore(report.path)
+    assert db.backup_if_due(folder, 0.001) is not None
+
+
+def test_clock_that_was_wrong_once_keeps_none_from_being_made_or_kept(
+    open_db: Open, clock: steps.Clock, tmp_path: Path
+) -> None:
+    db, folder = open_db(), tmp_path / "b"
+    fill(db)
+    for _ in range(2):
+        assert db.backup_if_due(folder, 24, keep=2) is not None
+        clock.advance(86_400)
+    clock.advance(-365 * 86_400)
+    for _ in range(3):
+        report = db.backup_if_due(folder, 24, keep=2)
+        assert report is not None
+        assert os.path.exists(report.path)
+        assert len(scheduled(folder)) == 2
+        clock.advance(86_400)
+
+
+def test_folder_without_one_gets_one_however_new_the_last_is(open_db: Open, tmp_path: Path) -> None:
+    db = open_db()
+    fill(db)
+    assert db.backup_if_due(tmp_path / "b") is not None
+    assert db.backup_if_due(tmp_path / "b") is None
+    assert db.backup_if_due(tmp_path / "moved") is not None
+    for path in (tmp_path / "b").glob("*.db"):
+        path.unlink()
+    assert db.backup_if_due(tmp_path / "b") is not None
+
+
+def test_folder_seen_empty_before_another_made_one_gets_no_second(open_db: Open) -> None:
+    db, now = open_db(), steps.Clock()()
+    claim = schedule.Claim(now, 3600.0, bare=now - 60)
+    note(db, schedule.DONE, repr(now - 1))
+    assert not db.driver.write("claim", claim.take)
+    note(db, schedule.DONE, repr(now - 60))
+    assert db.driver.write("claim", claim.take)
+
+
+# --- whose they are ------------------------------------------------------------------------------------------
+
+
+def test_stores_of_one_name_keep_their_own_in_one_folder(open_db: Open, clock: steps.Clock, tmp_path: Path) -> None:
+    one, two, folder = open_db("a/holdfast.db"), open_db("b/holdfast.db"), tmp_path / "backups"
+    fill(one)
+    steps.begin(two, "another", "x")
+    first = one.backup_if_due(folder, 24, keep=1)
+    for _ in range(3):
+        assert two.backup_if_due(folder, 24, keep=1) is not None
+        clock.advance(86_400)
+    assert first is not None
+    assert one.check_backup(first.path).messages == 4
+    assert len(scheduled(folder)) == 2
+
+
+def test_store_restored_from_the_backup_of_another_stays_itself(
+    open_db: Open, clock: steps.Clock, tmp_path: Path
+) -> None:
+    one, folder = open_db("a/holdfast.db"), tmp_path / "backups"
+    known, fresh = open_db("b/holdfast.db"), open_db("c/holdfast.db")
+    fill(one)
+    first = one.backup_if_due(folder, 24, keep=1)
+    assert first is not None
+    assert known.backup_if_due(folder, 24, keep=1) is not None
+    identity = known.meta(schedule.IDENTITY)
+    for other in (known, fresh):
+        other.restore(first.path)
+        clock.advance(86_400)
+        assert other.backup_if_due(folder, 24, keep=1) is not None
+        assert os.path.exists(first.path)
+    assert known.meta(schedule.IDENTITY) == identity
+    assert len({db.meta(schedule.IDENTITY) for db in (one, known, fresh)}) == 3
+
+
+def test_link_to_the_folder_is_the_folder(open_db: Open, clock: steps.Clock, tmp_path: Path) -> None:
+    db = open_db()
+    fill(db)
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    for _ in range(3):
+        assert db.backup_if_due(tmp_path / "link", 24, keep=2) is not None
+        clock.advance(86_400)
+    assert len(scheduled(tmp_path / "real")) == 2
+
+
+def test_blobs_of_the_store_are_no_place_for_backups(open_db: Open) -> None:
+    db = open_db()
+    fill(db)
+    with pytest.raises(errors.NotABackup):
+        db.backup_if_due(f"{db.driver.path}.blobs")
+
+
+# --- what there is to tell -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("done", "failed", "says"),
+    [
+        (None, None, "yet"),
+        ("rubbish", None, "yet"),
+        ("1000.0", None, None),
+        (repr(1000.0 - 48 * 3600), None, None),
+        (repr(999.0 - 48 * 3600), None, "overdue"),
+        ("1001.0", None, "overdue"),
+        ("1000.0", "1000.0", "failed"),
+        (None, "1000.0", "failed"),
+    ],
+)
+def test_backups_that_do_not_come_are_told_of(done: str | None, failed: str | None, says: str | None) -> None:
+    told = schedule.late(done, failed, 24, now=1000.0)
+    assert told is None if says is None else says in str(told)
