@@ -151,7 +151,8 @@ class Run:
                 if text:
                     self._emit(events.ReasoningDelta(text))
             case models.Waiting(seconds, _, why):
-                self._emit(events.Notice(f"{why} Trying again in {seconds:.0f} s.", "warning"))
+                when = f"in {seconds:.0f} s" if seconds >= 0.5 else "in a moment"
+                self._emit(events.Notice(f"{why} Trying again {when}.", "warning"))
             case models.Switched(model, why):
                 self._emit(events.Notice(f"{why} Going on with {model}.", "warning"))
             case models.Called() | models.Counted() | models.Finished():
