@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from typing import Any
+
+import msgspec
 
 from holdfast import AsyncSessionDB, errors, events
 from holdfast.compaction import port as compaction
 from holdfast.model import ScriptedModel
 from tests.agent import stage
 from tests.compaction.test_compress import WINDOW, Writer, filled
+from tests.faults import turns
 
 
 def test_below_the_soft_threshold_nothing_happens() -> None:
@@ -103,5 +108,118 @@ def test_after_an_undo_the_automatic_one_waits_for_the_hard_threshold() -> None:
         await agent.run_conversation("Hello")
         await agent.close()
         assert len(writer.requests) == 1
+
+    stage.run(story)
+
+
+def test_a_pause_after_failures_does_not_stop_the_conversation() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db, exchanges=90)  # short messages, beyond the hard threshold
+        version, _ = await db.budget("talk")
+        assert await db.spend("talk", version, {"failures": 3, "cool_until": time.time() + 500})
+        writer = Writer()
+        model = ScriptedModel(["ok"] * 3, window=WINDOW)
+        agent = stage.agent(db, model, session_id="talk", summarizer=writer)
+        for number in range(3):
+            assert (await agent.run_conversation(f"Go on {number}")).completed
+        await agent.close()
+        assert writer.requests == []  # the pause holds for models
+        assert all(agent.meter.count(agent.system, (), each.messages) < WINDOW for each in model.requests)
+
+    stage.run(story)
+
+
+def test_a_large_fixed_floor_does_not_keep_a_conversation_from_being_compacted() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        window = 16_000
+        tools = [stage.says(f"tool_{number}") for number in range(12)]
+        wordy = [
+            msgspec.structs.replace(tool, spec=msgspec.structs.replace(tool.spec, description="It does much. " * 170))
+            for tool in tools
+        ]
+        model = ScriptedModel(["The boats stay in. " * 25] * 60, window=window)
+        agent = stage.agent(db, model, session_id="talk", tools=wordy, summarizer=Writer())
+        share = agent.meter.count("", agent.tools.specs, ()) / window
+        assert 0.4 < share < 0.6
+        for number in range(60):
+            result = await agent.run_conversation(f"What about pier {number}? " + "It is windy there. " * 25)
+            assert result.completed, (number, result.error)
+            used = agent.meter.count(agent.system, agent.tools.specs, model.requests[-1].messages)
+            assert used < window, number
+        await agent.close()
+        assert len(await db.sessions("talk")) >= 2
+
+    stage.run(story)
+
+
+def test_a_turn_that_waited_for_the_one_beside_it_sees_the_summary() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db, exchanges=50)
+        reached, go = asyncio.Event(), asyncio.Event()
+
+        async def slow(request: compaction.SummaryRequest) -> str:
+            reached.set()
+            await go.wait()
+            return "In short. " + " ".join(request.must_keep)
+
+        model = ScriptedModel(["ok"] * 3, window=WINDOW)
+        agent = stage.agent(db, model, session_id="talk", summarizer=Writer(slow))
+        await agent.run_conversation("one")
+        await reached.wait()
+        long = "The tide is coming in now, and nobody knows why. " * 200
+        turn = asyncio.create_task(agent.run_conversation(long))
+        await asyncio.sleep(0.05)
+        assert not turn.done()
+        go.set()
+        assert (await turn).completed
+        await agent.close()
+        seen = model.requests[-1].messages
+        assert any(each.uid.startswith("summary:") for each in seen)
+        assert agent.meter.count(agent.system, (), seen) < WINDOW
+
+    stage.run(story)
+
+
+def test_who_looks_at_the_view_beside_a_turn_does_not_make_it_lose_a_message() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db, exchanges=3)
+        works, release = db.context, asyncio.Event()
+
+        async def look(_: dict[str, Any]) -> str:
+            async def slowly(*given: Any) -> Any:
+                found = await works(*given)
+                await release.wait()
+                return found
+
+            agent.view.forget()
+            db.context = slowly  # type: ignore[method-assign,assignment]
+            looking.append(asyncio.create_task(agent.context_tokens()))
+            await asyncio.sleep(0.02)
+            db.context = works  # type: ignore[method-assign]
+            asyncio.get_running_loop().call_later(0.05, release.set)
+            return "seen"
+
+        looking: list[asyncio.Task[int]] = []
+        model = ScriptedModel([stage.calls("look"), "Done."], window=WINDOW)
+        agent = stage.agent(db, model, session_id="talk", tools=[stage.tool("look", look)])
+        assert (await agent.run_conversation("Look")).completed
+        await looking[0]
+        assert turns.invalid(model.requests[1].messages) == []
+        assert ("tool", "seen") in stage.shape(model.requests[1].messages)
+        assert turns.invalid(await agent.view.messages()) == []
+
+    stage.run(story)
+
+
+def test_one_shot_agents_begin_nothing_beside_a_turn() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db, exchanges=50)
+        writer = Writer()
+        model = ScriptedModel(["ok"], window=WINDOW)
+        agent = stage.agent(db, model, session_id="talk", summarizer=writer, background=False)
+        assert (await agent.run_conversation("Hello")).completed
+        assert not agent.in_use
+        await agent.close()
+        assert (writer.requests, await db.budget("talk")) == ([], (0, {}))
 
     stage.run(story)

@@ -251,7 +251,7 @@ def test_compact_previews_compacts_undoes_and_redoes() -> None:
             assert isinstance(preview, events.Answer)
             assert "would give way to a summary" in preview.text
             assert len(await db.sessions("talk")) == 1
-            (made,) = await told(run, "/compact the harbour")
+            _, made = await told(run, "/compact the harbour")
             assert isinstance(made, events.Compacted)
             (undone,) = await told(run, "/compact undo")
             assert isinstance(undone, events.Answer)
@@ -259,10 +259,12 @@ def test_compact_previews_compacts_undoes_and_redoes() -> None:
             (redone,) = await told(run, "/compress redo")
             assert isinstance(redone, events.Answer)
             assert (await db.context("talk")).cut_seq == made.cut_seq
-            (wrong,) = await told(run, "/compact undo undo")
-            assert isinstance(wrong, events.Answer | events.Compacted)
-            (bad,) = await told(run, "/compact here many")
-            assert isinstance(bad, events.Notice)
+            sessions = len(await db.sessions("talk"))
+            for wrong in ("/compact here many", "/compact --dry-run", "/compact --preview everything"):
+                (bad,) = await told(run, wrong)
+                assert isinstance(bad, events.Notice)
+            assert isinstance((await told(run, "/compact --preview here 2"))[0], events.Answer)
+            assert len(await db.sessions("talk")) == sessions
 
     stage.run(story)
 
@@ -277,7 +279,7 @@ def test_compact_here_keeps_exactly_the_exchanges_it_promises() -> None:
             return stage.agent(db, model, session_id=conversation_id, summarizer=Writer())
 
         async with runtime.Runtime(db, build) as run:
-            (made,) = await told(run, "/compact here 3")
+            _, made = await told(run, "/compact here 3")
             assert isinstance(made, events.Compacted)
         assert [each.content for each in await db.context("talk")][-6:] == last
         assert made.cut_seq == 74
@@ -329,5 +331,22 @@ def test_closing_right_after_a_message_came_does_not_wait_for_its_answer() -> No
         await asyncio.sleep(0)
         await run.close()
         assert answered.cancelled() or answered.result().interrupted
+
+    stage.run(story)
+
+
+def test_a_person_who_compacts_is_always_told_why_not() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        assert await db.try_acquire_compression_lock("talk", "somebody")
+
+        async def build(conversation_id: str) -> AIAgent:
+            return stage.agent(db, ScriptedModel([], window=WINDOW), session_id=conversation_id, summarizer=Writer())
+
+        async with runtime.Runtime(db, build) as run:
+            for _ in range(3):
+                _, why = await told(run, "/compact")
+                assert isinstance(why, events.Notice)
+                assert "Another process" in why.text
 
     stage.run(story)

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, errors, events, parts, types
-from holdfast.compaction import port, summary
+from holdfast.compaction import policy, port, summary
 from holdfast.compaction.port import Outcome
 from holdfast.model import ScriptedModel
+from holdfast.model import port as models
 from tests.agent import stage
 from tests.contract import steps
 
@@ -177,8 +178,6 @@ def test_a_hanging_summarizer_is_left_at_the_deadline() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db)
         stuck = stage.Stuck()
-        from holdfast.compaction import policy
-
         one = agent(db, Writer(lambda _: stuck()), compaction_policy=policy.Policy(deadline=0.2))
         made = await one.compress_context()
         assert (made.outcome, made.model) == (Outcome.COMPACTED, None)
@@ -287,5 +286,100 @@ def test_secrets_do_not_reach_the_summarizing_model() -> None:
     async def filled_more(db: AsyncSessionDB) -> None:
         for number in range(20):
             await db.append_message("talk", role="user", content=f"And pier {number}? " + "It is windy there. " * 20)
+
+    stage.run(story)
+
+
+def test_whoever_writes_the_summary_sees_no_secrets() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await db.create_session("talk", source="test")
+        key = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789"
+        call = types.ToolCall("c", "shell", {"command": "x" * 480 + f" {key}"})
+        await db.append_messages(
+            "talk",
+            [
+                types.NewMessage(role="user", content="Hello."),
+                types.NewMessage(role="assistant", content="Good day."),
+                types.NewMessage(role="user", content=f"My key is {key}, keep it."),
+                types.NewMessage(role="assistant", tool_calls=(call,)),
+                types.NewMessage(role="tool", tool_call_id="c", content=f"used {key}"),
+            ],
+        )
+        for number in range(40):
+            await db.append_message("talk", role="user", content=f"And pier {number}? " + "It is windy there. " * 12)
+            await db.append_message("talk", role="assistant", content="Closed. " + "The boats stay in. " * 12)
+        writer = Writer()
+        made = await agent(db, writer).compress_context()
+        assert made.outcome is Outcome.COMPACTED
+        assert key not in str([(each.content, each.tool_calls) for each in writer.requests[0].messages])
+        assert key not in str((await db.context("talk")).summary)
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize(
+    "deltas",
+    [[models.Said("Open asks: send the"), models.Finished("length")], [models.Said("Open asks: send the")]],
+    ids=["no room", "cut"],
+)
+def test_a_summary_that_was_not_finished_is_not_taken(deltas: Any) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        model = ScriptedModel([deltas] * 5, window=100_000)
+        made = await agent(db, summary.ModelSummarizer(model)).compress_context()
+        assert (made.outcome, made.model) == (Outcome.COMPACTED, None)
+        assert len(model.requests) == 1
+
+    stage.run(story)
+
+
+def test_a_summary_far_beyond_its_budget_is_not_taken() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        writer = Writer(lambda request: "On and on it goes. " * request.budget + " ".join(request.must_keep))
+        made = await agent(db, writer).compress_context()
+        assert (made.outcome, made.model) == (Outcome.COMPACTED, None)
+
+    stage.run(story)
+
+
+def test_a_summarizer_that_gives_up_or_ignores_being_stopped_is_left_behind() -> None:
+    async def gives_up(_: port.SummaryRequest) -> str:
+        raise asyncio.CancelledError
+
+    async def deaf(_: port.SummaryRequest) -> str:
+        while True:
+            try:
+                await asyncio.sleep(30)
+            except asyncio.CancelledError:
+                if over:
+                    raise
+
+    over: list[bool] = []
+
+    async def story(db: AsyncSessionDB) -> None:
+        for say in (gives_up, deaf):
+            name = say.__name__
+            await filled(db, name=name)
+            quick = policy.Policy(deadline=0.1)
+            made = await agent(db, Writer(say), session_id=name, compaction_policy=quick).compress_context()
+            assert (made.outcome, made.model) == (Outcome.COMPACTED, None), name
+        over.append(True)
+
+    stage.run(story)
+
+
+def test_the_gain_is_told_without_what_was_said_meanwhile() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+
+        async def meanwhile(request: port.SummaryRequest) -> str:
+            for number in range(60):
+                await db.append_message("talk", role="user", content=f"Meanwhile {number}. " + "It is windy. " * 40)
+            return "In short. " + " ".join(request.must_keep)
+
+        made = await agent(db, Writer(meanwhile)).compress_context()
+        assert made.outcome is Outcome.COMPACTED
+        assert made.after < made.before
 
     stage.run(story)

@@ -55,6 +55,7 @@ class AIAgent:
         session_id: str | None = None,
         summarizer: compaction.Summarizer | None = None,
         compaction_policy: policy.Policy | None = None,
+        background: bool = True,
         tools: Sequence[tools_port.Tool] = (),
         limits: loop.Limits | None = None,
         meter: tokens.Meter | None = None,
@@ -84,7 +85,7 @@ class AIAgent:
         self.view = context.View(self.db, self.session_id)
         self.policy = compaction_policy or policy.Policy()
         self.summarizers: tuple[compaction.Summarizer, ...] = (summarizer or summary.ModelSummarizer(model),)
-        self.room = room.Room(self.view, self.compaction_work)
+        self.room = room.Room(self.view, self.compaction_work, background)
         self.birth = types.NewConversation(source=source, owner=owner, route=route, model=model.name)
         self.patience, self.lease_ttl, self.clock = patience, lease_ttl, clock
         self._one_at_a_time = asyncio.Lock()
@@ -103,6 +104,11 @@ class AIAgent:
     def unwanted(self) -> bool:
         """Whether the turn under way was interrupted."""
         return self._interrupted
+
+    @property
+    def in_use(self) -> bool:
+        """Whether anything of this agent's is under way: a turn, or a compaction beside the turns."""
+        return self.busy or self.room.under_way
 
     def interrupt(self) -> bool:
         """Stop the turn under way, model and tools; what was said stays. Whether there was one."""

@@ -79,7 +79,7 @@ class Cache:
         for other, (old, used) in list(self._built.items()):
             if len(self._built) <= self._size and now - used <= self._idle:
                 break  # The rest was used later.
-            if other != key and not old.busy:
+            if other != key and not old.in_use:
                 del self._built[other]
 
 

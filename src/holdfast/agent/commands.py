@@ -170,6 +170,10 @@ async def _compact(asked: Asked) -> None:
     match asked.argument.split():
         case ["--preview"]:
             asked.emit(events.Answer(await _preview(agent)))
+        case ["--preview", "here", count] if count.isascii() and count.isdigit() and int(count) > 0:
+            asked.emit(events.Answer(await _preview(agent, int(count))))
+        case [word, *_] if word.startswith("--"):
+            asked.emit(events.Notice("/compact takes a focus, --preview, here N, undo or redo.", "error"))
         case ["undo"]:
             undone = await asked.desk.db.undo_compaction(asked.conversation_id)
             asked.emit(events.Answer(f"The messages up to {undone.cut_seq} are back. /compact redo takes that back."))
@@ -187,16 +191,17 @@ async def _compact(asked: Asked) -> None:
 async def _now(
     agent: agents.AIAgent, asked: Asked, *, focus: str | None = None, keep_exchanges: int | None = None
 ) -> None:
+    asked.emit(events.Notice("Compacting …"))
     made = await agent.compress_context(focus, force=True, keep_exchanges=keep_exchanges, emit=asked.emit)
     if made.outcome is compaction.Outcome.NOTHING_TO_DO:
         asked.emit(events.Answer(made.reason))
 
 
-async def _preview(agent: agents.AIAgent) -> str:
+async def _preview(agent: agents.AIAgent, keep_exchanges: int | None = None) -> str:
     """What would go and what would stay. Nothing is changed."""
     work = agent.compaction_work()
     context = await work.db.context(work.conversation_id)
-    found = compress.find(work, context)
+    found = compress.find(work, context, keep_exchanges)
     if found is None:
         return "There is nothing to compact."
     tokens = sum(map(work.meter.of, found.going))

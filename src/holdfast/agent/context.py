@@ -22,19 +22,22 @@ class View:
         self._messages: list[types.Message] = []
         self.mark: tuple[int, int] | None = None
         self.loads = 0
+        self._changes = 0
 
     def forget(self) -> None:
         """Read the context again before it is used."""
+        self._changes += 1
         self.mark = None
 
     def settle(self, epoch: int, last_seq: int) -> None:
         """Forget what is held, unless the conversation still stands where the view does."""
         if self.mark != (epoch, last_seq):
-            self.mark = None
+            self.forget()
 
     def add(self, receipt: types.Receipt, message: types.NewMessage) -> types.Message:
         """A message this agent has just appended, as it stands in the log."""
         stored = _stored(receipt, message)
+        self._changes += 1
         if self.mark == (receipt.epoch, receipt.seq - 1):
             self._messages.append(stored)
             self.mark = (receipt.epoch, receipt.seq)
@@ -44,10 +47,13 @@ class View:
 
     async def messages(self) -> Sequence[types.Message]:
         """Every call with its result next to it, in the order of the calls: what the store would say now."""
-        if self.mark is None:
+        while self.mark is None:
+            changes = self._changes
             found = await self._db.context(self._conversation_id)
-            self._messages, self.mark = list(found), (found.epoch, found.last_seq)
-            self.loads += 1
+            # Somebody may ask beside a turn that appends meanwhile: what was read then is old already.
+            if changes == self._changes:
+                self._messages, self.mark = list(found), (found.epoch, found.last_seq)
+                self.loads += 1
         self._tidy()
         return self._messages
 

@@ -29,8 +29,8 @@ Emit = Callable[[events.AnyEvent], None]
 class Room:
     """The room of one conversation. `work` says what a compaction of it needs, as of now."""
 
-    def __init__(self, view: context.View, work: Callable[[], compress.Work]) -> None:
-        self._view, self._work = view, work
+    def __init__(self, view: context.View, work: Callable[[], compress.Work], background: bool = True) -> None:
+        self._view, self._work, self._background = view, work, background
         self._beside: asyncio.Task[port.Compaction] | None = None
         self._ceiling: int | None = None
         self._overflows = 0
@@ -54,14 +54,20 @@ class Room:
             case "none":
                 return shown
             case "soft":
-                self.begin(emit)
+                self.begin(turn, emit)
                 return shown
         less = self._shortened(shown, usable)
         if self._taken(less) < self._work().policy.hard * usable:
-            self.begin(emit)
+            self.begin(turn, emit)
             return less
         await self._compacted(turn, emit)
-        return self._shortened(await self._view.messages(), usable)
+        less = self._shortened(await self._view.messages(), usable)
+        if self._taken(less) >= usable:
+            # Whatever kept a model from summing up, the conversation must go on: the extract needs none.
+            await self._attempt(compress.Asked(turn=turn, force=True), emit, by_hand=True)
+            self._view.forget()
+            less = self._shortened(await self._view.messages(), usable)
+        return less
 
     async def make_more(self, turn: str, emit: Emit) -> bool:
         """A provider said that a request was too large: whether it is worth asking again, with less."""
@@ -85,13 +91,8 @@ class Room:
         return (await work.db.conversation(work.conversation_id)).redo_epoch is not None
 
     def _usable(self) -> int:
-        work = self._work()
-        usable = policy.usable(work.window, work.policy.reserved(work.window), self._floor(work))
+        usable = self._work().usable
         return usable if self._ceiling is None else min(usable, self._ceiling)
-
-    @staticmethod
-    def _floor(work: compress.Work) -> policy.Floor:
-        return policy.Floor(work.meter.count(work.system, (), ()), work.meter.count("", work.tools, ()))
 
     def _taken(self, messages: Sequence[types.Message]) -> int:
         return sum(map(self._work().meter.of, messages))
@@ -104,10 +105,15 @@ class Room:
 
     # --- compacting ----------------------------------------------------------------------------------
 
-    def begin(self, emit: Emit) -> None:
+    @property
+    def under_way(self) -> bool:
+        """Whether a compaction is being made beside the turns."""
+        return self._beside is not None and not self._beside.done()
+
+    def begin(self, turn: str, emit: Emit) -> None:
         """Compact beside the turns, if nothing is under way yet. No prompt cancels it; closing does."""
-        if self._beside is None or self._beside.done():
-            self._beside = asyncio.create_task(self._attempt(compress.Asked(), emit))
+        if self._background and not self.under_way:
+            self._beside = asyncio.create_task(self._attempt(compress.Asked(turn=turn), emit))
 
     async def compact(self, asked: compress.Asked, emit: Emit) -> port.Compaction:
         """Compact now, and wait for it; one that is under way beside the turns is let end first."""
@@ -127,6 +133,7 @@ class Room:
         if self._beside is not None and not self._beside.done():
             await asyncio.wait([self._beside], timeout=work.policy.deadline)
             if self._beside.done() and self._succeeded(self._beside):
+                self._view.forget()
                 return
         made = await self._attempt(compress.Asked(turn=turn), emit)
         if made.outcome is port.Outcome.BUSY:
@@ -156,17 +163,19 @@ class Room:
         work = self._work()
         if self._ceiling is None:
             return work
-        floor = self._floor(work)
+        floor = compress.floor_of(work)
         window = self._ceiling + floor.system + floor.tools
-        return msgspec.structs.replace(work, window=min(work.window, window))
+        known = msgspec.structs.replace(work.policy, reserved_output=0)
+        return msgspec.structs.replace(work, window=min(work.window, window), policy=known)
 
-    async def _attempt(self, asked: compress.Asked, emit: Emit) -> port.Compaction:
-        made = await compress.compress(self._within_ceiling(), asked)
+    async def _attempt(self, asked: compress.Asked, emit: Emit, by_hand: bool = False) -> port.Compaction:
+        work = self._within_ceiling()
+        made = await compress.compress(msgspec.structs.replace(work, summarizers=()) if by_hand else work, asked)
         if made.outcome is port.Outcome.COMPACTED:
             self._said.clear()
             emit(events.Compacted(made.session_id, made.cut_seq or 0, made.before, made.after, made.model))
-        elif made.outcome is not port.Outcome.NOTHING_TO_DO and made.outcome not in self._said:
-            # One notice of each kind until the next success: nobody wants to read it at every step.
+        elif made.outcome is not port.Outcome.NOTHING_TO_DO and (asked.force or made.outcome not in self._said):
+            # One notice of each kind until the next success, unless a person asked: nobody wants one at every step.
             self._said.add(made.outcome)
             emit(events.Notice(made.reason, "info" if made.outcome is port.Outcome.BUSY else "warning"))
         return made

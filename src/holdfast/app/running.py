@@ -39,6 +39,7 @@ async def started(
     model: str | None = None,
     source: str = "terminal",
     folder: str | None = None,
+    background: bool = True,
 ) -> AsyncIterator[Running]:
     """A store that is open, a model that was chosen, and the one door to agents of both."""
     async with AsyncExitStack() as stack:
@@ -56,6 +57,7 @@ async def started(
                 session_id=conversation_id,
                 tools=tools(store, here),
                 meter=meter,
+                background=background,
                 limits=loop.Limits(steps=settings.limits.steps, cost=settings.limits.cost),
                 folder=here,
                 source=source,

@@ -23,7 +23,13 @@ def run(out: console.Console, start: chatting.Start, message: str, form: str) ->
 
 
 async def _ask(out: console.Console, start: chatting.Start, message: str, form: str) -> int:
-    async with running.started(out.settings, database=start.database, model=start.model, source="cli") as app:
+    async with running.started(
+        out.settings,
+        database=start.database,
+        model=start.model,
+        source="cli",
+        background=False,  # It would be cancelled when the answer is there.
+    ) as app:
         if app.notice:
             out.note(app.notice)
         asked = asking.Asking(app.runtime, start.conversation_id, _showing(out, form))

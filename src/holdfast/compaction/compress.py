@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast import errors, types
+from holdfast import errors, secrets, types
 from holdfast.compaction import cut, extract, ledger, policy, port, summary
 from holdfast.model import tokens
 from holdfast.store import aio, bodies
@@ -47,8 +47,19 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     clock: Callable[[], float] = time.time
     ttl: float = TTL
 
+    @property
+    def usable(self) -> int:
+        """What the messages may take of the window; NoRoom when nothing is left for them."""
+        return policy.usable(self.window, self.policy.reserved(self.window), floor_of(self))
+
     def size(self, messages: Sequence[types.Message]) -> int:
-        return self.meter.count(self.system, self.tools, messages)
+        """The tokens of messages; what every request has besides is in none of the sums."""
+        return sum(map(self.meter.of, messages))
+
+
+def floor_of(work: Work) -> policy.Floor:
+    """What every request has, whatever was said."""
+    return policy.Floor(work.meter.count(work.system, (), ()), work.meter.count("", work.tools, ()))
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +103,7 @@ async def _leased(work: Work, asked: Asked, began: types.Lease | types.Snapshot)
     if asked.expected is not None and snapshot.head_id != asked.expected:
         return _outcome(port.Outcome.NOTHING_TO_DO, asked.expected, "It was compacted already.")
     context = await work.db.context(work.conversation_id, snapshot.last_seq)
-    found = find(work, context, asked.keep_exchanges)
+    found = await asyncio.to_thread(find, work, context, asked.keep_exchanges)
     if found is None:
         return _outcome(port.Outcome.NOTHING_TO_DO, snapshot.head_id, "There is nothing to compact.")
     refused = await _counted(work, asked, snapshot.head_id)
@@ -112,8 +123,8 @@ def find(work: Work, context: types.Context, keep_exchanges: int | None = None) 
     return cut.find_cut(
         context,
         work.meter.of,
-        tail_tokens=int(work.window * work.policy.tail),
-        pinned_tokens=int(work.window * work.policy.pinned),
+        tail_tokens=int(work.usable * work.policy.tail),
+        pinned_tokens=int(work.usable * work.policy.pinned),
         keep_exchanges=keep_exchanges,
     )
 
@@ -131,10 +142,12 @@ async def _drafted(work: Work, asked: Asked, context: types.Context, found: cut.
     # Off the loop: it reads everything that goes.
     request = await asyncio.to_thread(_request, work, asked, context, found)
     check = summary.gate(
-        request.must_keep, before, lambda text: work.size([_as_message(text), *found.staying]), work.policy.least_shrink
+        request, before, lambda text: work.size([_as_message(text), *found.staying]), work.policy.least_shrink
     )
     written, problems = await summary.write(request, work.summarizers, _extracted, check, work.policy.deadline)
-    return _Draft(written or _last_rung(work, request, found, before), problems, before)
+    if written is None:
+        written = await asyncio.to_thread(_last_rung, work, request, found, before)
+    return _Draft(written, problems, before)
 
 
 def _plain(value: dict[str, Any]) -> dict[str, Any]:
@@ -150,6 +163,7 @@ def _extracted(request: port.SummaryRequest) -> str:
 async def _committed(
     work: Work, began: types.Lease | types.Snapshot, found: cut.Cut, draft: _Draft, written: summary.Written
 ) -> port.Compaction:
+    snapshot = began.snapshot if isinstance(began, types.Lease) else began
     left = await asyncio.to_thread(ledger.of, found.going, draft.problems)
     head = await work.db.commit_compaction(
         began,
@@ -168,17 +182,17 @@ async def _committed(
         messages=after.messages,
         reason=f"{len(found.going)} messages are represented by a summary now.",
         before=draft.before,
-        after=work.size(after),
+        after=work.size([message for message in after if message.seq <= snapshot.last_seq]),
         cut_seq=found.cut_seq,
         model=written.by,
     )
 
 
 def _request(work: Work, asked: Asked, context: types.Context, found: cut.Cut) -> port.SummaryRequest:
-    budget = max(200, int(work.window * work.policy.summary))
+    budget = max(200, int(work.usable * work.policy.summary))
     previous = summary.bare(context.summary) if context.summary else None
     return port.SummaryRequest(
-        messages=found.going,
+        messages=tuple(map(_redacted, found.going)),
         previous=previous,
         focus=asked.focus,
         budget=budget,
@@ -194,6 +208,25 @@ def _last_rung(work: Work, request: port.SummaryRequest, found: cut.Cut, before:
         if work.size([_as_message(text), *found.staying]) <= before * (1 - work.policy.least_shrink):
             return summary.Written(text, None)
     return None
+
+
+def _redacted(message: types.Message) -> types.Message:
+    """The message without secrets: whoever writes the summary may be anybody's."""
+    content = message.content
+    if isinstance(content, str):
+        content = secrets.redacted(content)
+    else:
+        content = [
+            {**part, "text": secrets.redacted(part["text"])} if isinstance(part.get("text"), str) else part
+            for part in content
+        ]
+    calls = [msgspec.structs.replace(call, arguments=_hidden(call.arguments)) for call in message.tool_calls]
+    body = bodies.encode(content, calls, message.tool_call_id)
+    return types.Message(message.seq, message.uid, message.session_id, message.role, message.at, body)
+
+
+def _hidden(arguments: str | dict[str, Any]) -> str:
+    return secrets.redacted(arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode())
 
 
 def _as_message(text: str) -> types.Message:

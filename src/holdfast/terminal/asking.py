@@ -57,9 +57,16 @@ class Asking:
 
 
 async def command(door: runtime.Runtime, conversation_id: str, line: str, show: Show) -> None:
-    """A line that begins with a slash: what it has to say has been shown when this returns."""
+    """A line that begins with a slash: what it has to say is shown as it comes, and all of it when this returns."""
     with door.listen(conversation_id) as heard:
-        await door.send(conversation_id, events.Command(line))
-        heard.put(None)
-        async for emitted in heard:
-            show(emitted.event)
+        showing = asyncio.create_task(_shown(heard, show))
+        try:
+            await door.send(conversation_id, events.Command(line))
+        finally:
+            heard.put(None)
+            await showing
+
+
+async def _shown(heard: runtime.Listening, show: Show) -> None:
+    async for emitted in heard:
+        show(emitted.event)

@@ -6,6 +6,7 @@ like any other: it sends commands to the runtime and renders events, and knows o
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Protocol, TextIO
 
@@ -26,6 +27,10 @@ class Paper(Protocol):
     @property
     def colour(self) -> bool: ...
     def style(self, line: str, *names: str) -> str: ...
+
+
+def stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
 
 
 class Opening(msgspec.Struct, frozen=True):
@@ -109,7 +114,7 @@ class Chat:
 
     async def _carry_out(self, line: str) -> None:
         if line.startswith("/") and not line.startswith("//"):
-            await asking.command(self._door, self._here, line, self._show)
+            await self._command(line)
             if line == "/help":
                 self._write(
                     [show.Piece("\n"), *(piece for each in prompt.KEYS for piece in self._page.prose(each, "dim"))]
@@ -120,6 +125,16 @@ class Chat:
         if self._moved is not None:
             self._here, self._moved = self._moved.conversation_id, None
             await self._arrive()
+
+    async def _command(self, line: str) -> None:
+        """Most take no time; one that does can be stopped, like a turn."""
+        task = asyncio.create_task(asking.command(self._door, self._here, line, self._show))
+        with keys.watched(self._session.input, lambda: stop(task)):
+            await asyncio.wait([task])
+        if task.cancelled():
+            self._write(self._page.prose("Stopped.", "yellow"))
+        else:
+            task.result()
 
     async def _turn(self, words: str) -> None:
         asked, self._stops = asking.Asking(self._door, self._here, self._show), 0
