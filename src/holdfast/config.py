@@ -24,6 +24,7 @@ OF_PROJECT = frozenset({"model", "fallback"})
 _UNITS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
+Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Dollars = Annotated[float, msgspec.Meta(ge=0, lt=1e6)]
 Hours = Annotated[float, msgspec.Meta(gt=0, lt=1e6)]
 Days = Annotated[float, msgspec.Meta(ge=0, lt=1e6)]
@@ -93,6 +94,17 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """US dollars one turn may cost."""
 
 
+class Compaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When a conversation is compacted, and by which model."""
+
+    soft: Share = 0.65
+    """From this share of the usable window on, a compaction is made beside the turns."""
+    hard: Share = 0.90
+    """From this share on, a turn makes room before it asks."""
+    model: str | None = None
+    """The model that writes summaries, as provider/model; without one, the model of the conversation."""
+
+
 class Secret(str):
     """A key: it is not shown where settings are."""
 
@@ -111,6 +123,7 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     providers: dict[str, Provider] = {}
     models: dict[str, Known] = {}
     limits: Limits = Limits()
+    compaction: Compaction = Compaction()
     backup: Backup = Backup()
     retention: Retention = Retention()
 
@@ -148,6 +161,7 @@ class Settings(msgspec.Struct, frozen=True):
     """The key of each provider that has one."""
     models: dict[str, Known] = {}
     limits: Limits = Limits()
+    compaction: Compaction = Compaction()
     log: str | None = None
     """The file that warnings and faults are appended to: HOLDFAST_LOG. Without it, nothing is logged."""
 
@@ -176,6 +190,7 @@ def load(environ: Mapping[str, str] | None = None, folder: str | None = None) ->
         keys=_keys(providers, given),
         models=said.models,
         limits=said.limits,
+        compaction=said.compaction,
         log=given.get("HOLDFAST_LOG") or None,
     )
 

@@ -70,6 +70,7 @@ def test_the_users_file_sets_what_the_environment_does_not(tmp_path: Path) -> No
         ("[backup]\nkeep = 0", "`backup.keep`"),
         ("[backup]\nkeep = 'seven'", "`backup.keep`"),
         ("[retention]\nmax_size = 'huge'", "is not a size"),
+        ("[compaction]\nsoft = 1.5", "`compaction.soft`"),
         ("[backup", "is not TOML"),
         ("backup = 3", "`backup`"),
     ],

@@ -63,3 +63,25 @@ def test_the_past_is_quoted_with_its_place() -> None:
     assert "Nothing" in str(result(query="boat").content)
     assert asked == [("train", 50), ("boat", recall.LIMIT)]
     assert not result().ok
+
+
+def test_originals_come_by_their_numbers() -> None:
+    log = [
+        types.Message(1, "a", "s", "user", 0.0, '{"content":"The whole of it."}'),
+        types.Message(2, "b", "s", "assistant", 0.0, '{"tool_calls":[{"id":"x","name":"look","arguments":"{}"}]}'),
+    ]
+
+    async def fetch(first: int, last: int) -> Sequence[types.Message]:
+        return [message for message in log if first <= message.seq <= last]
+
+    tools = registry.Registry([recall.recall(fetch)])
+
+    def result(**arguments: Any) -> port.Result:
+        return asyncio.run(tools.run(types.ToolCall("x", "recall", arguments)))
+
+    assert result(first=1).content == "[message 1, user]\nThe whole of it."
+    assert result(first=1, from_character=4).content == "[message 1, user]\nwhole of it."
+    assert "[calls look {}]" in str(result(first=1, last=900).content)
+    assert "no such" in str(result(first=9).content)
+    assert not result(first=0).ok
+    assert not result(first=3, last=2).ok

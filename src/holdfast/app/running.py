@@ -13,6 +13,7 @@ from typing import NamedTuple
 from holdfast import config, errors, types
 from holdfast.agent import agent, ambient, loop, runtime
 from holdfast.app import models
+from holdfast.compaction import policy, summary
 from holdfast.model import tokens
 from holdfast.store import aio, db, schedule
 from holdfast.tools import files, port, recall
@@ -45,6 +46,11 @@ async def started(
     async with AsyncExitStack() as stack:
         chosen = await models.choose(settings, model)
         stack.push_async_callback(chosen.model.close)
+        summarizer = None
+        if settings.compaction.model is not None:
+            small = await models.choose(settings, settings.compaction.model)
+            stack.push_async_callback(small.model.close)
+            summarizer = summary.ModelSummarizer(small.model)
         store = await stack.enter_async_context(aio.AsyncSessionDB(db.SessionDB(database or settings.database)))
         late = await _late(store, settings.backup)
         stack.push_async_callback(_stopped, asyncio.create_task(_looking_after(store, settings.backup)))
@@ -58,6 +64,8 @@ async def started(
                 tools=tools(store, here),
                 meter=meter,
                 background=background,
+                compaction_policy=policy.Policy(soft=settings.compaction.soft, hard=settings.compaction.hard),
+                summarizer=summarizer,
                 limits=loop.Limits(steps=settings.limits.steps, cost=settings.limits.cost),
                 folder=here,
                 source=source,
@@ -105,4 +113,8 @@ def tools(store: aio.AsyncSessionDB, folder: str) -> list[port.Tool]:
         here = ambient.current_conversation_id()
         return await store.search(query, session_id=here, limit=limit) if here else []
 
-    return [files.read_file([folder]), recall.search_conversation(find)]
+    async def fetch(first: int, last: int) -> Sequence[types.Message]:
+        here = ambient.current_conversation_id()
+        return await store.transcript(here, first - 1, last) if here else []
+
+    return [files.read_file([folder]), recall.search_conversation(find), recall.recall(fetch)]
