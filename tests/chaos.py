@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from holdfast.store.db import SessionDB
 from tests import chaos_mixed
-from tests.faults import checker, deaths, flips, keeping, kills, power, races, steps, wreckage, zygote
+from tests.faults import checker, compacting, deaths, flips, keeping, kills, power, races, steps, wreckage, zygote
 
 ROUNDS, PROCESSES, KILLS = 5_000, 32, 200
 BATCH, SOME = 50, 10
@@ -61,6 +61,27 @@ def race(run: Run) -> Iterator[str]:
         done += rounds
         kills.remove(path)
         yield f"{run.processes} processes x {done:,} rounds"
+
+
+def agents(run: Run) -> Iterator[str]:
+    """Agents that compact one conversation while others append to it: 8 and 8, again and again, some of them new."""
+    done, limit = 0, max(1, run.rounds // 5)
+    while done < limit and run.goes_on():
+        path, said = run.folder / f"agents{done}.db", list[str]()
+        with SessionDB(path) as db:
+            db.create_session("talk", source="chaos")
+            compacting.fill(db, "talk", 30)
+        for round_ in range(min(SOME, limit - done)):
+            args = {"conversation": "talk", "force": True, "round": round_, "appends": 5}
+            outcomes = run.zygote.crowd(compacting.crowd, path, args, 16)
+            yield from (Wrong(f"agents: {outcome.error}") for outcome in outcomes if outcome.error)
+            said += [f"{round_}:{index}:{number}" for index in range(1, 16, 2) for number in range(5)]
+            with SessionDB(path) as db:
+                yield from map(Wrong, compacting.wrongs(db, "talk", said))
+                compacting.fill(db, "talk", 12, begin=100 + 20 * round_)
+        done += SOME
+        kills.remove(path)
+        yield f"8 compacting agents and 8 appenders x {done:,} rounds"
 
 
 def kill(run: Run) -> Iterator[str]:
@@ -187,6 +208,7 @@ def soak(run: Run) -> Iterator[str]:
 
 
 PARTS: dict[str, Callable[[Run], Iterator[str]]] = {
+    "agents": agents,
     "races": race,
     "kills": kill,
     "keeping": kill_keeping,

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast import AsyncSessionDB, errors, events
+from holdfast import AsyncSessionDB, errors, events, types
 from holdfast.compaction import port as compaction
 from holdfast.model import ScriptedModel
 from tests.agent import stage
@@ -221,5 +221,92 @@ def test_one_shot_agents_begin_nothing_beside_a_turn() -> None:
         assert not agent.in_use
         await agent.close()
         assert (writer.requests, await db.budget("talk")) == ([], (0, {}))
+
+    stage.run(story)
+
+
+def test_closing_stops_what_is_made_beside_the_turns_and_frees_the_lock() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db, exchanges=50)
+        stuck = stage.Stuck()
+        model = ScriptedModel(["ok"], window=WINDOW)
+        agent = stage.agent(db, model, session_id="talk", summarizer=Writer(lambda _: stuck()))
+        await agent.run_conversation("Hello")
+        await stuck.reached.wait()
+        assert agent.in_use
+        await agent.close()
+        assert stuck.cancelled
+        assert not agent.in_use
+        assert await db.get_compression_lock_holder("talk") is None
+        assert len(await db.sessions("talk")) == 1
+
+    stage.run(story)
+
+
+def test_at_the_hard_threshold_a_compaction_elsewhere_is_waited_for_and_used() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db, exchanges=90)
+        lease = await db.acquire_lease("talk", "compact", "elsewhere")
+        writer, seen = Writer(), list[events.AnyEvent]()
+        model = ScriptedModel(["ok"], window=WINDOW)
+        agent = stage.agent(db, model, session_id="talk", summarizer=writer)
+        turn = asyncio.create_task(agent.run_conversation("Hello", emit=seen.append))
+        while not any(isinstance(event, events.Notice) for event in seen):
+            await asyncio.sleep(0.01)
+        assert model.requests == []
+        await db.commit_compaction(lease, summary="What they wrote.", cut_seq=170, child_id="theirs")
+        result = await turn
+        await agent.close()
+        assert (result.completed, result.session_id) == (True, "theirs")
+        assert writer.requests == []
+        assert stage.shape(model.requests[0].messages)[0] == ("user", "What they wrote.")
+        assert sum(isinstance(event, events.Notice) for event in seen) == 1
+
+    stage.run(story)
+
+
+def test_old_tool_outputs_are_shortened_before_anybody_waits() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db, exchanges=3)
+        for number in range(4):
+            call = types.ToolCall(f"c{number}", "look", "{}")
+            await db.append_messages(
+                "talk",
+                [
+                    types.NewMessage(role="user", content=f"Look {number}."),
+                    types.NewMessage(role="assistant", tool_calls=(call,)),
+                    types.NewMessage(role="tool", tool_call_id=call.id, content="a line of the output\n" * 400),
+                    types.NewMessage(role="assistant", content="Seen."),
+                ],
+            )
+        stuck = stage.Stuck()
+        writer = Writer(lambda _: stuck())
+        model = ScriptedModel(["ok"], window=WINDOW)
+        agent = stage.agent(db, model, session_id="talk", summarizer=writer)
+        assert (await agent.run_conversation("And now?")).completed
+        shown = model.requests[0].messages
+        assert turns.invalid(shown) == []
+        assert any("characters left out; recall message" in str(each.content) for each in shown)
+        assert agent.meter.count(agent.system, (), shown) < WINDOW
+        await stuck.reached.wait()  # beside it, a summary is being made all the same
+        _, budget = await db.budget("talk")
+        assert budget["attempts"] == 1
+        await agent.close()
+
+    stage.run(story)
+
+
+def test_what_one_turn_learnt_of_a_window_is_not_held_against_the_next() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db, exchanges=10)
+        model = ScriptedModel([errors.ContextOverflow()] * 5 + ["ok"], window=200_000)
+        agent = stage.agent(db, model, session_id="talk", summarizer=Writer(lambda _: 1 // 0))
+        await agent.run_conversation("one")
+        asked = len(model.requests)
+        while (await agent.run_conversation("more")).exit_reason == "overflow":
+            assert len(model.requests) < 20
+        await agent.close()
+        assert asked <= 5
+        assert not any("characters left out" in str(each.content) for each in model.requests[-1].messages)
 
     stage.run(story)

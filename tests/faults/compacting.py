@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from holdfast import AIAgent, AsyncSessionDB, types
 from holdfast.compaction import port
 from holdfast.model import ScriptedModel
-from tests.faults import zygote
+from holdfast.store.db import SessionDB
+from tests.faults import turns, zygote
 
 WINDOW = 6_000
 
@@ -61,3 +63,19 @@ def crowd(stage: zygote.Stage) -> dict[str, Any]:
             uid = f"{stage.args['round']}:{stage.index}:{number}"
             db.append_message(stage.args["conversation"], role="user", content=f"said {uid}", uid=uid)
     return {"outcome": "appended"}
+
+
+def wrongs(db: SessionDB, conversation: str, said: Sequence[str]) -> list[str]:
+    """What is lost, forked or broken after agents compacted while others wrote."""
+    found = [f"{bad.promise} {bad.detail}" for bad in db.fsck().violations]
+    logged = [message.uid for message in db.transcript(conversation)]
+    found += [f"{uid} is in the log {logged.count(uid)} times" for uid in said if logged.count(uid) != 1]
+    sessions = db.sessions(conversation)
+    found += [f"{each.id} has siblings" for each in sessions if len(db.continuations(each.id)) > 1]
+    context = db.context(conversation)
+    after = [message.seq for message in context if message.seq > context.cut_seq]
+    if after != list(range(context.cut_seq + 1, context.last_seq + 1)):
+        found.append("the context misses messages after the cut")
+    if db.get_compression_lock_holder(conversation) is not None:
+        found.append("the lock is still held")
+    return found + turns.invalid(context)

@@ -56,6 +56,7 @@ class AIAgent:
         summarizer: compaction.Summarizer | None = None,
         compaction_policy: policy.Policy | None = None,
         background: bool = True,
+        hooks: compress.Hooks | None = None,
         tools: Sequence[tools_port.Tool] = (),
         limits: loop.Limits | None = None,
         meter: tokens.Meter | None = None,
@@ -85,6 +86,8 @@ class AIAgent:
         self.view = context.View(self.db, self.session_id)
         self.policy = compaction_policy or policy.Policy()
         self.summarizers: tuple[compaction.Summarizer, ...] = (summarizer or summary.ModelSummarizer(model),)
+        self.hooks = hooks or compress.Hooks()
+        self._closed = False
         self.room = room.Room(self.view, self.compaction_work, background)
         self.birth = types.NewConversation(source=source, owner=owner, route=route, model=model.name)
         self.patience, self.lease_ttl, self.clock = patience, lease_ttl, clock
@@ -145,6 +148,7 @@ class AIAgent:
             tools=self.tools.specs,
             summarizers=self.summarizers,
             policy=self.policy,
+            hooks=self.hooks,
             clock=self.clock,
             ttl=self.lease_ttl,
         )
@@ -241,6 +245,16 @@ class AIAgent:
         self.interrupt()
         async with self._one_at_a_time:
             await self.room.close()
+            if not self._closed:
+                self._closed = True
+                await compress.told(self.hooks.closing, await self._head())
+
+    async def _head(self) -> str:
+        """The head now; the session this agent knows, where the store cannot say."""
+        try:
+            return (await self.db.head(self.conversation_id)).id
+        except errors.HoldfastError:
+            return self.session_id
 
 
 class _Turn:

@@ -28,7 +28,18 @@ MUST_KEEP_SHARE = 4
 SWAPS = 8
 
 Hook = Callable[[str], Awaitable[object]]
-"""Told the session before a compaction, or the new head after one. What it raises is logged and stops nothing."""
+"""Told a session. What it raises is logged and stops nothing."""
+
+
+class Hooks(msgspec.Struct, frozen=True):
+    """What others want to be told: memory, caches of files, plug-ins."""
+
+    before: tuple[Hook, ...] = ()
+    """Before a compaction, with the head it begins from."""
+    after: tuple[Hook, ...] = ()
+    """After one, with the new head."""
+    closing: tuple[Hook, ...] = ()
+    """Once, when an agent is closed, with the head."""
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,8 +53,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[types.ToolSpec, ...] = ()
     summarizers: tuple[port.Summarizer, ...] = ()
     policy: policy.Policy = policy.Policy()
-    before: tuple[Hook, ...] = ()
-    after: tuple[Hook, ...] = ()
+    hooks: Hooks = Hooks()
     clock: Callable[[], float] = time.time
     ttl: float = TTL
 
@@ -109,7 +119,7 @@ async def _leased(work: Work, asked: Asked, began: types.Lease | types.Snapshot)
     refused = await _counted(work, asked, snapshot.head_id)
     if refused is not None:
         return refused
-    await _told(work.before, snapshot.head_id)
+    await told(work.hooks.before, snapshot.head_id)
     # The heart stops before the commit: that frees the lease itself, which must not be taken for a loss.
     draft = await _with_heartbeat(work, began, _drafted(work, asked, context, found))
     if draft.written is None:
@@ -174,7 +184,7 @@ async def _committed(
         model=written.by,
     )
     await _spent(work, lambda budget: policy.succeeded(budget, work.clock()))
-    await _told(work.after, head.id)
+    await told(work.hooks.after, head.id)
     after = await work.db.context(work.conversation_id)
     return port.Compaction(
         outcome=port.Outcome.COMPACTED,
@@ -312,7 +322,8 @@ async def _budget(work: Work) -> tuple[int, policy.Budget]:
 # --- the rest ------------------------------------------------------------------------------------------
 
 
-async def _told(hooks: Sequence[Hook], session_id: str) -> None:
+async def told(hooks: Sequence[Hook], session_id: str) -> None:
+    """Tell them all, whatever one of them does."""
     for hook in hooks:
         try:
             await hook(session_id)
