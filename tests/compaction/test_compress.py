@@ -35,7 +35,7 @@ class Writer:
         return await said if asyncio.iscoroutine(said) else said
 
 
-def agent(db: AsyncSessionDB, writer: port.Summarizer | None = None, **given: Any) -> AIAgent:
+def agent(db: AsyncSessionDB, writer: Any = None, **given: Any) -> AIAgent:
     given = {"session_id": "talk", **given}
     return stage.agent(db, ScriptedModel(["ok"] * 99, window=WINDOW), summarizer=writer or Writer(), **given)
 
@@ -464,3 +464,14 @@ def test_what_a_model_is_asked_is_data_it_cannot_leave_and_fits_its_window() -> 
         assert model.requests[0].system == summary.INSTRUCTIONS
 
     asyncio.run(story())
+
+
+def test_where_one_summarizer_cannot_the_next_is_asked() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        broken, works = Writer(lambda _: 1 // 0), Writer()
+        made = await agent(db, [broken, works]).compress_context()
+        assert (made.outcome, made.model) == (Outcome.COMPACTED, "writer")
+        assert (len(broken.requests), len(works.requests)) == (1, 1)
+
+    stage.run(story)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast import SessionDB, parts
+from holdfast import SessionDB, parts, types
 from holdfast.terminal import recap, show
 
 
@@ -50,3 +50,12 @@ def test_nothing_said_is_nothing_shown() -> None:
 
 def test_what_is_shown_cannot_act_on_the_terminal() -> None:
     assert looks({"role": "user", "content": "\x1b[2J\u202ehi"}) == "> \\x1b[2J\\u202ehi\n\n"
+
+
+def test_the_compaction_a_conversation_stands_on_is_marked() -> None:
+    made = [types.Compaction(epoch, None, "s", 10 * epoch, 10 * epoch, None, 0.0, "summary") for epoch in (2, 3)]
+    page = show.Page(width=lambda: 100)
+    told = "".join(piece.text for piece in recap.covered(made, 2, page))
+    assert "up to 20" in told
+    assert "/recall 1-20" in told
+    assert recap.covered(made, 7, page) == []

@@ -53,7 +53,7 @@ class AIAgent:
         db: db.SessionDB | aio.AsyncSessionDB,
         model: models.Model,
         session_id: str | None = None,
-        summarizer: compaction.Summarizer | None = None,
+        summarizer: compaction.Summarizer | Sequence[compaction.Summarizer] | None = None,
         compaction_policy: policy.Policy | None = None,
         background: bool = True,
         hooks: compress.Hooks | None = None,
@@ -85,7 +85,8 @@ class AIAgent:
         self.wanted_title = title
         self.view = context.View(self.db, self.session_id)
         self.policy = compaction_policy or policy.Policy()
-        self.summarizers: tuple[compaction.Summarizer, ...] = (summarizer or summary.ModelSummarizer(model),)
+        given = summarizer or summary.ModelSummarizer(model)
+        self.summarizers = tuple(given) if isinstance(given, Sequence) else (given,)
         self.hooks = hooks or compress.Hooks()
         self._closed = False
         self.room = room.Room(self.view, self.compaction_work, background)

@@ -50,7 +50,8 @@ async def started(
         if settings.compaction.model is not None:
             small = await models.choose(settings, settings.compaction.model)
             stack.push_async_callback(small.model.close)
-            summarizer = summary.ModelSummarizer(small.model)
+            # Where the one for summaries cannot, the model of the conversation writes them.
+            summarizer = [summary.ModelSummarizer(each.model) for each in (small, chosen)]
         store = await stack.enter_async_context(aio.AsyncSessionDB(db.SessionDB(database or settings.database)))
         late = await _late(store, settings.backup)
         stack.push_async_callback(_stopped, asyncio.create_task(_looking_after(store, settings.backup)))

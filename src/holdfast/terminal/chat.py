@@ -90,6 +90,9 @@ class Chat:
         messages = await self._door.db.transcript(self._here, max(0, found.last_seq - recap.STRETCH))
         many = "1 message" if found.last_seq == 1 else f"{found.last_seq:,} messages"
         self._write(self._page.prose(f"{found.title or found.id} {self._page.marks.dot} {many}", "dim"))
+        if found.compaction_epoch is not None:
+            made = await self._door.db.compactions(self._here)
+            self._write(recap.covered(made, found.compaction_epoch, self._page))
         self._write([*self._page.lines(""), *recap.drawn(messages, self._page)])
 
     # --- typing --------------------------------------------------------------------------------------

@@ -25,6 +25,15 @@ def drawn(messages: Sequence[types.Message], page: show.Page) -> list[show.Piece
     return [*pieces, show.Piece("\n")] if said and said[-1][0] == "user" else pieces
 
 
+def covered(compactions: Sequence[types.Compaction], epoch: int | None, page: show.Page) -> list[show.Piece]:
+    """The mark of the compaction a conversation stands on, and how to open it; nothing where there is none."""
+    for each in compactions:
+        if each.epoch == epoch:
+            told = f"A summary stands for the messages up to {each.cut_seq}. /recall 1-{each.cut_seq} opens them."
+            return page.prose(told, "dim")
+    return []
+
+
 def _words(message: types.Message) -> str:
     """What people said to each other in a message; calls, results and damaged messages are not that."""
     if message.role not in ("user", "assistant") or message.redacted:
