@@ -97,7 +97,7 @@ def test_a_process_stopped_in_mid_turn_past_its_lease_cannot_write_afterwards(
     clock = zygotes.Clock(str(place / "clock"), 1_790_000_000.0)
     count = points_of(zygote, place / "counted.db")
     overtaken = 0
-    for at in range(0, count, 2):
+    for at in range(count):
         path = place / f"{at}.db"
         with SessionDB(path, clock=clock) as db:
             db.append_message("talk", role="user", content="Hello.", create=types.NewConversation(source="test"))
@@ -126,7 +126,7 @@ def test_a_process_stopped_in_mid_turn_past_its_lease_cannot_write_afterwards(
         else:
             # It had not begun, or had ended: its turn is whole, before or behind the other's.
             assert last.value["exit"] == "completed", last
-    assert overtaken >= 5
+    assert overtaken >= 4, overtaken
 
 
 def holds_the_line(path: Path, clock: zygotes.Clock) -> bool:
