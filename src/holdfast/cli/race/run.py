@@ -20,6 +20,8 @@ from holdfast import errors
 from holdfast.cli.race import values
 
 PATIENCE = 60.0
+# Without masks nothing can be held back, and nothing is.
+LEAVING = {signal.SIGTERM, signal.SIGHUP} if hasattr(signal, "pthread_sigmask") else set[signal.Signals]()
 
 
 class Plan(NamedTuple):
@@ -128,14 +130,15 @@ def _dismissed(process: BaseProcess, pipe: Connection) -> None:
 def _interrupts_held() -> Iterator[None]:
     """Ctrl-C reaches every process of the terminal, and only this one is to answer it.
 
-    A process started while the signal is blocked keeps it blocked; here it is delivered afterwards.
+    A process started while the signal is blocked keeps it blocked; here it is delivered afterwards. Others are
+    held for so long, too: a process that is only half started when we leave would complain.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
     # Started with the first process otherwise, and then it would lift the block.
     resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *LEAVING})
     try:
         yield
     finally:
@@ -151,6 +154,8 @@ def take_part(
     number: int,
 ) -> None:
     """The whole life of a process in the race."""
+    if LEAVING:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, LEAVING)
     try:
         taking_part = racer(path, role, name, number)
         pipe.send(values.Answer())
