@@ -43,7 +43,7 @@ def gathered(*events: str, price: port.Price | None = None) -> port.Reply:
     for data in events:
         for delta in parser.feed(msgspec.json.decode(data)["type"], data):
             got.add(delta)
-    for delta in [] if parser.finished else parser.end():
+    for delta in parser.end():
         got.add(delta)
     return got.reply()
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from holdfast import errors
 from holdfast.model import anthropic_request, anthropic_stream, failures, port, spelling, wire
 
 BASE_URL = "https://api.anthropic.com"
@@ -74,20 +73,9 @@ class AnthropicModel:
             self._asked, names=spelling.names(request.tools), price=self._price, secrets=(self._key,)
         )
         events = self._wire.post_stream(self._url, self._headers, msgspec.json.encode(body))
-        try:
-            async with aclosing(events):
-                async for event in events:
-                    for delta in parser.feed(event.event, event.data):
-                        yield delta
-                    if parser.finished:
-                        await wire.read_out(events)
-                        return
-        except errors.ModelCut:
-            # Whoever said why it ended had nothing more to say.
-            if not parser.complete:
-                raise
-        for delta in parser.end():
-            yield delta
+        async with aclosing(wire.parsed(events, parser)) as deltas:
+            async for delta in deltas:
+                yield delta
 
 
 def _credentials(key: str | None, base_url: str) -> dict[str, str]:

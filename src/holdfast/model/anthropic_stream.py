@@ -96,7 +96,7 @@ class Parser:
         price: port.Price | None = None,
         secrets: tuple[str, ...] = (),
     ) -> None:
-        self.finished = False
+        self.done = False
         self._asked = asked
         self._names = names or {}
         self._price = price
@@ -146,7 +146,9 @@ class Parser:
         return self._first(deltas) if deltas and not self._said else deltas
 
     def end(self) -> list[port.Delta]:
-        """The stream has ended: complete, if only its last event is missing, and cut otherwise."""
+        """The stream has ended: complete, if at most its last event is missing, and cut otherwise."""
+        if self.done:
+            return []
         if self.complete:
             return self._finish()
         raise errors.ModelCut(f"{self._asked.model} broke off in the middle of its answer.", model=self._asked.model)
@@ -220,7 +222,7 @@ class Parser:
         reason = _FINISH.get(self._stop or "end_turn", "stop")
         if reason == "stop" and self._called:
             reason = "calls"
-        self.finished = True
+        self.done = True
         return [*deltas, port.Counted(self._counted()), port.Finished(reason)]
 
     def _first(self, deltas: list[port.Delta]) -> list[port.Delta]:

@@ -97,20 +97,9 @@ class OpenAIModel:
             secrets=(self._key,),
         )
         events = self._wire.post_stream(self._url, self._headers, bytes(spelling.encoded(body)))
-        try:
-            async with aclosing(events):
-                async for event in events:
-                    for delta in parser.feed(event.event, event.data):
-                        yield delta
-                    if parser.done:
-                        await wire.read_out(events)
-                        break
-        except errors.ModelCut:
-            # A server may hang up as soon as it has said why it ended.
-            if not parser.complete:
-                raise
-        for delta in parser.end():
-            yield delta
+        async with aclosing(wire.parsed(events, parser)) as deltas:
+            async for delta in deltas:
+                yield delta
 
 
 def provider_of(base_url: str) -> str:

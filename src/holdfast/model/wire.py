@@ -10,14 +10,14 @@ import asyncio
 import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import suppress
-from typing import NamedTuple
+from contextlib import aclosing, suppress
+from typing import NamedTuple, Protocol
 
 import httpx2
 import msgspec
 
 from holdfast import errors
-from holdfast.model import failures
+from holdfast.model import failures, port
 
 CONNECT = 10.0
 READ = 300.0
@@ -152,6 +152,40 @@ class Wire:
 
     def _error(self, kind: type[errors.ModelError], what: str, then: str = "") -> errors.ModelError:
         return kind(f"{self._asked.model} {what}. {then}".strip(), model=self._asked.model)
+
+
+class Parser(Protocol):
+    """What an adapter makes of the events of one stream."""
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing more to come."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the server has said why it ended, though the stream may go on."""
+
+    def feed(self, name: str, data: str) -> list[port.Delta]: ...
+    def end(self) -> list[port.Delta]:
+        """The stream has ended: what is still to be said, or ModelCut where something is missing."""
+
+
+async def parsed(events: AsyncGenerator[Event, None], parser: Parser) -> AsyncGenerator[port.Delta, None]:
+    """The stream of a reply, as its parser reads it."""
+    try:
+        async with aclosing(events):
+            async for event in events:
+                for delta in parser.feed(event.event, event.data):
+                    yield delta
+                if parser.done:
+                    await read_out(events)
+                    break
+    except errors.ModelCut:
+        # A server may hang up as soon as it has said why it ended.
+        if not parser.complete:
+            raise
+    for delta in parser.end():
+        yield delta
 
 
 async def read_out(events: AsyncIterator[Event]) -> None:
