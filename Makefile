@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help run test acceptance lint types bench chaos clean
+.PHONY: help run test acceptance lint types bench chaos pictures clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -43,6 +43,9 @@ bench: $(VENV)/dev.stamp ## figures beside the floor of the same run, what falls
 
 chaos: $(VENV)/dev.stamp ## long, seeded fault runs: make chaos SEED=1 ROUNDS=5000
 	@$(BIN)/python -m tests.chaos --seed "$(SEED)" --rounds "$(ROUNDS)"
+
+pictures: $(VENV)/dev.stamp ## take the terminal pictures of the guide again; needs tmux
+	@$(BIN)/python docs/pictures/make.py
 
 clean: ## forget the set-up
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -9,11 +9,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench import provider, timing
+from bench import beside, provider, servers, timing
 from bench.figures import Figure, at_most
 from bench.scale import Scale
 from holdfast import AIAgent, AsyncSessionDB, SessionDB, types
-from holdfast.compaction import port
 from holdfast.model import OpenAIModel, ScriptedModel
 
 WRITES_A_TURN = 4
@@ -36,7 +35,8 @@ asyncio.run(main())
 
 def figures(scale: Scale, folder: Path) -> Iterator[Figure]:
     yield from asyncio.run(_turns(scale, folder))
-    yield asyncio.run(_beside(scale, folder))
+    yield asyncio.run(servers.figures(scale, folder))
+    yield from asyncio.run(beside.figures(scale, folder))
     yield from _starting(scale, folder)
 
 
@@ -72,38 +72,6 @@ async def _turns(scale: Scale, folder: Path) -> list[Figure]:
             "agent.flat", f"the same at {many:,} messages in the log", "ms", middle["long"] * 1e3, wire, at_most(1.25)
         ),
     ]
-
-
-class _Slow:
-    """A summarizer that takes half a minute."""
-
-    async def summarize(self, request: port.SummaryRequest) -> str:
-        await asyncio.sleep(30)
-        return f"{len(request.messages)} messages"
-
-
-async def _beside(scale: Scale, folder: Path) -> Figure:
-    """A turn while a summary of half a minute is being made, beside one while none is."""
-    async with AsyncSessionDB(SessionDB(folder / "beside.db")) as db:
-        calm = AIAgent(db=db, model=ScriptedModel(["Fine."] * 10_000), session_id="calm", skip_context_files=True)
-        model = ScriptedModel(["Fine."] * 10_000, window=12_000)
-        full = AIAgent(db=db, model=model, session_id="full", summarizer=_Slow(), skip_context_files=True)
-        for name in ("calm", "full"):
-            said = [types.NewMessage(role=("user", "assistant")[n % 2], content="a word " * 90) for n in range(80)]  # type: ignore[arg-type]
-            await db.create_session(name, source="bench")
-            await db.append_messages(name, said)
-        taken: dict[str, list[float]] = {"calm": [], "full": []}
-        for _ in range(min(scale.turns, 60)):
-            for name, agent in (("calm", calm), ("full", full)):
-                began = time.perf_counter()
-                assert (await agent.run_conversation("ok")).completed
-                taken[name].append(time.perf_counter() - began)
-        assert len(await db.sessions("full")) == 1  # it is still being made
-        await full.close()
-    added = (timing.median(taken["full"]) - timing.median(taken["calm"])) * 1e3
-    worst = (max(taken["full"]) - timing.median(taken["calm"])) * 1e3
-    name = "added to a turn by a 30 s summary beside it"
-    return Figure("agent.beside", name, "ms", max(added, 0.001), None, at_most(50, "value"), {"worst": worst})
 
 
 async def _talk(db: AsyncSessionDB, model: OpenAIModel, name: str, size: int) -> AIAgent:

@@ -36,6 +36,8 @@ class Scale:
     turns: int = 200
     turn_log: int = 10_000
     """Messages in the log of the longer conversation."""
+    extracted: int = 1_000
+    """Messages in the window of which an extract is made beside the turns, of some 160 tokens each."""
     starts: int = 25
     opens: int = 25
 
@@ -60,6 +62,7 @@ QUICK = Scale(
     group_appends=3,
     turns=3,
     turn_log=100,
+    extracted=100,
     starts=2,
     opens=3,
 )

@@ -24,7 +24,8 @@ LINES = {
     "writers.rate", "writers.fair", "writers.worst", "open.p99", "open.worst",
     "shared.lost", "shared.refused", "shared.worst",
     "group", "fire", "version",
-    "search-append", "agent.turn", "agent.beside", "agent.wire", "agent.flat", "agent.first", "agent.memory",
+    "search-append", "agent.turn", "agent.beside", "agent.extract", "agent.wire", "agent.flat", "agent.first",
+    "agent.memory", "agent.servers",
     "retention.context.2000", "retention.context.8000", "retention.asked", "retention.recall",
 }  # fmt: skip
 

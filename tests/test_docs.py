@@ -18,7 +18,7 @@ import pytest
 from holdfast import AsyncSessionDB, SessionDB, errors
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])
 DECISIONS = sorted(ROOT.glob("docs/decisions/[0-9]*.md"))
 SECTIONS = ["Context", "Decision", "What it costs", "What would change our mind"]
 

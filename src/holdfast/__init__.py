@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.agent.ambient import current_session_id as current_session_id
     from holdfast.store.aio import AsyncSessionDB as AsyncSessionDB
     from holdfast.store.db import SessionDB as SessionDB
+    from holdfast.tools.making import tool as tool
     from holdfast.types import NewConversation as NewConversation
     from holdfast.types import NewMessage as NewMessage
 
@@ -29,6 +30,7 @@ _LAZY = {
     "NewMessage": "holdfast.types",
     "SessionDB": "holdfast.store.db",
     "current_session_id": "holdfast.agent.ambient",
+    "tool": "holdfast.tools.making",
 }
 _MODULES = ("errors", "events", "model", "reports", "types")
 
@@ -44,6 +46,7 @@ __all__ = [
     "events",
     "model",
     "reports",
+    "tool",
     "types",
 ]
 

@@ -16,6 +16,8 @@ import msgspec
 import platformdirs
 
 from holdfast import errors
+from holdfast.tools import permits
+from holdfast.tools.mcp import settings as mcp
 
 USER_FILE = "config.toml"
 PROJECT_FILE = ".holdfast.toml"
@@ -105,6 +107,49 @@ class Compaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The model that writes summaries, as provider/model; without one, the model of the conversation."""
 
 
+class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is remembered about the person, across conversations."""
+
+    enabled: bool = True
+    """Whether agents know it and can change it. `/memory` shows it either way."""
+    review: bool = True
+    """Whether the model looks over each turn for more, beside the next one."""
+
+
+class Plugins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Tools of other packages that are installed beside Holdfast."""
+
+    disabled: list[str] = []
+    """The packages whose tools are not loaded."""
+
+
+class Permissions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What tools may do: `tool`, `tool(words)` or `tool(path)`. A project's file has no say in it."""
+
+    allow: list[str] = []
+    """Done without asking, unless it is dangerous."""
+    ask: list[str] = []
+    """Asked for each time, though it is allowed otherwise."""
+    deny: list[str] = []
+    """Never done, whoever allows it."""
+
+    def rules(self) -> tuple[permits.Rule, ...]:
+        """All of them. Raises SettingInvalid with the place of one that cannot be read."""
+        said: tuple[tuple[permits.Say, list[str]], ...] = (
+            ("deny", self.deny),
+            ("ask", self.ask),
+            ("allow", self.allow),
+        )
+        return tuple(permits.rule(say, text, f"`permissions.{say}`: ") for say, texts in said for text in texts)
+
+
+class Shell(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The commands that agents run."""
+
+    environment: list[str] = []
+    """Variables that commands are given though they are named like secrets."""
+
+
 class Secret(str):
     """A key: it is not shown where settings are."""
 
@@ -124,6 +169,11 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     models: dict[str, Known] = {}
     limits: Limits = Limits()
     compaction: Compaction = Compaction()
+    memory: Memory = Memory()
+    plugins: Plugins = Plugins()
+    permissions: Permissions = Permissions()
+    shell: Shell = Shell()
+    servers: dict[str, mcp.Server] = msgspec.field(default_factory=dict, name="mcpServers")
     backup: Backup = Backup()
     retention: Retention = Retention()
 
@@ -149,6 +199,8 @@ class Settings(msgspec.Struct, frozen=True):
     """The width COLUMNS asks for; None leaves it to the terminal."""
     files: tuple[str, ...] = ()
     """The files these settings were read from."""
+    user_file: str = ""
+    """Where the user's settings are, or would be."""
     backup: Backup = Backup()
     retention: Retention = Retention()
     model: str | None = None
@@ -162,6 +214,13 @@ class Settings(msgspec.Struct, frozen=True):
     models: dict[str, Known] = {}
     limits: Limits = Limits()
     compaction: Compaction = Compaction()
+    memory: Memory = Memory()
+    plugins: Plugins = Plugins()
+    shell: Shell = Shell()
+    permissions: tuple[permits.Rule, ...] = ()
+    """What tools may do, besides what people answer."""
+    servers: tuple[mcp.Wanted, ...] = ()
+    """The servers of tools that are not turned off (`mcpServers`), with variables of the environment put in."""
     log: str | None = None
     """The file that warnings and faults are appended to: HOLDFAST_LOG. Without it, nothing is logged."""
 
@@ -182,6 +241,7 @@ def load(environ: Mapping[str, str] | None = None, folder: str | None = None) ->
         colour=not given.get("NO_COLOR") and given.get("TERM") != "dumb",
         columns=_columns(given.get("COLUMNS", "")),
         files=files,
+        user_file=os.path.join(users, USER_FILE),
         backup=msgspec.structs.replace(said.backup, folder=_path(said.backup.folder, users)),
         retention=msgspec.structs.replace(said.retention, archive=_path(said.retention.archive, users)),
         model=given.get("HOLDFAST_MODEL") or said.model,
@@ -191,8 +251,22 @@ def load(environ: Mapping[str, str] | None = None, folder: str | None = None) ->
         models=said.models,
         limits=said.limits,
         compaction=said.compaction,
+        memory=said.memory,
+        plugins=said.plugins,
+        shell=said.shell,
+        permissions=said.permissions.rules(),
+        servers=tuple(
+            mcp.wanted(name, server, given, lambda path: _path(path, users))
+            for name, server in said.servers.items()
+            if server.enabled
+        ),
         log=given.get("HOLDFAST_LOG") or None,
     )
+
+
+def environment() -> Mapping[str, str]:
+    """The environment of this process, for those who start others."""
+    return os.environ
 
 
 def _providers(said: File, given: Mapping[str, str]) -> dict[str, Provider]:
@@ -233,6 +307,7 @@ def _read(users: str, projects: str | None) -> tuple[File, tuple[str, ...]]:
         read = msgspec.convert(said, File)
         if read.retention.max_size is not None:
             size(read.retention.max_size)
+        read.permissions.rules()
     except (msgspec.ValidationError, errors.SettingInvalid) as error:
         raise errors.SettingInvalid(f"{' and '.join(files)}: {_place(str(error))}") from None
     return read, files

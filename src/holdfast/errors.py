@@ -151,6 +151,30 @@ class TitleTaken(HoldfastError, ValueError):
         self.conversation = conversation
 
 
+class KeyReused(HoldfastError, ValueError):
+    """This key already names something else."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"The key {shown(key)} already names something else.")
+        self.key = key
+
+
+class MemoryInvalid(HoldfastError, ValueError):
+    """A memory is 1 to 500 printable characters."""
+
+
+class MemoryFull(HoldfastError):
+    """There are as many memories of this owner as are kept; forget some first."""
+
+
+class NoSuchMemory(HoldfastError, LookupError):
+    """This owner has no memory with this id."""
+
+    def __init__(self, memory_id: int) -> None:
+        super().__init__(f"There is no memory {shown(str(memory_id))}.")
+        self.memory_id = memory_id
+
+
 class OutOfRange(HoldfastError, ValueError):
     """A number lies outside what the conversation allows."""
 
@@ -264,6 +288,14 @@ class TurnBusy(HoldfastError):
 
 class ToolFailed(HoldfastError):
     """A tool could not do what it was asked; the model is told why."""
+
+
+class NotAllowed(ToolFailed):
+    """A tool may not do what it was asked to do."""
+
+
+class PartMissing(HoldfastError):
+    """An optional part of Holdfast is not installed."""
 
 
 # --- settings ------------------------------------------------------------------------------------------

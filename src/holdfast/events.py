@@ -73,6 +73,8 @@ class TurnStarted(Event, frozen=True, tag="turn.start"):
     session_id: str
     text: str
     seq: int
+    notice: str = ""
+    """The kind of notice the message is, where a program tells it and not a person."""
 
 
 class TextDelta(Event, frozen=True, tag="text.delta"):
@@ -112,6 +114,35 @@ class ToolFinished(Event, frozen=True, tag="tool.complete"):
     preview: str
 
 
+class ToolProgress(Event, frozen=True, tag="tool.progress"):
+    """How far a tool is, or a piece of what it shows meanwhile; the log has only its result."""
+
+    call_id: str
+    text: str
+
+
+class ApprovalAsked(Event, frozen=True, tag="approval.request"):
+    """A tool wants to do something that somebody has to allow; the turn waits. `Approve` answers."""
+
+    request_id: str
+    call_id: str
+    tool: str
+    summary: str
+    detail: str = ""
+    danger: str = ""
+    """Why to look twice; with it, the answer holds for this once only."""
+    remembers: str = ""
+    """What `conversation` and `always` would allow from now on, in words; empty: only `once` can be answered."""
+
+
+class ApprovalSettled(Event, frozen=True, tag="approval.settled"):
+    """It was answered, by whomever and wherever, or nobody can answer any more."""
+
+    request_id: str
+    allowed: bool
+    by: str
+
+
 class Notice(Event, frozen=True, tag="notice"):
     """Something people should know, in one sentence."""
 
@@ -144,6 +175,12 @@ class Answer(Event, frozen=True, tag="answer"):
     text: str
 
 
+class Say(Event, frozen=True, tag="say"):
+    """The words a command stands for: whoever asked submits them, as if they had been typed."""
+
+    text: str
+
+
 class Moved(Event, frozen=True, tag="moved"):
     """Whoever asked goes on in this conversation; `new` when it begins with the next message."""
 
@@ -169,10 +206,14 @@ AnyEvent = (
     | MessageStored
     | ToolStarted
     | ToolFinished
+    | ToolProgress
+    | ApprovalAsked
+    | ApprovalSettled
     | Notice
     | Titled
     | Compacted
     | Answer
+    | Say
     | Moved
     | Quit
     | TurnFinished
@@ -215,4 +256,17 @@ class Command(msgspec.Struct, frozen=True, tag_field="type", tag="command"):
     line: str
 
 
-AnyCommand = Submit | Interrupt | Steer | Command
+Answered = Literal["once", "conversation", "always", "deny"]
+
+
+class Approve(msgspec.Struct, frozen=True, tag_field="type", tag="approve"):
+    """The answer to a question whether a tool may do something; from someone allowed to answer."""
+
+    request_id: str
+    answer: Answered
+    by: str = ""
+    reason: str = ""
+    """Of a denial, what the model is told."""
+
+
+AnyCommand = Submit | Interrupt | Steer | Command | Approve

@@ -4,7 +4,7 @@ A message stores its content as text or as a list of JSON objects. Here those be
 can match on. What this version does not know is skipped by readers and kept by the store.
 
 Two kinds of object are only ever text to a model: a `note`, which people are not shown (what day it is),
-and a `cut`, which says that and why a reply ended where it does.
+and a `cut`, which says that and why a reply ended where it does. A text with `notice` is what a program tells.
 """
 
 from __future__ import annotations
@@ -50,6 +50,17 @@ _TEXTS = ("note", "cut")
 def note(text: str) -> dict[str, Any]:
     """Something the model is told with a message, and people are not shown."""
     return {"type": "note", "text": text}
+
+
+def notice(text: str, kind: str) -> dict[str, Any]:
+    """Something a program tells, in the place of a person's words: a text with the kind of notice it is."""
+    return {"type": "text", "text": text, "notice": kind}
+
+
+def noticed(content: types.Content) -> str:
+    """The kind of notice a content is; empty where a person says it."""
+    kinds = (part.get("notice") for part in content) if isinstance(content, list) else ()
+    return next((kind for kind in kinds if isinstance(kind, str)), "")
 
 
 def cut(why: str) -> dict[str, Any]:

@@ -265,6 +265,13 @@ class Hide(msgspec.Struct, frozen=True):
     shown_epoch: int | None
 
 
+class Pin(msgspec.Struct, frozen=True):
+    """A message that a person wants to stay in the context word for word."""
+
+    seq: int
+    at: float
+
+
 class Route(msgspec.Struct, frozen=True):
     """A chat key and the conversation it names (None: the next message begins a new one)."""
 
@@ -373,3 +380,81 @@ class Collected(msgspec.Struct, frozen=True):
 
     blobs: int
     bytes: int
+
+
+# --- what agents have besides their conversations ------------------------------------------------------
+
+ProcessState = Literal["running", "exited", "killed", "gone"]
+"""At work; ended by itself; ended by somebody; not there any more, and nobody knows how it ended."""
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """A program that an agent started and that works beside its turns."""
+
+    id: str
+    conversation_id: str
+    command: str
+    folder: str
+    started_at: float
+    place: str
+    """Where it is found again: whatever the one who started it wrote down, as JSON."""
+    state: ProcessState = "running"
+    ended_at: float | None = None
+    exit_code: int | None = None
+
+
+class Inbound(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that came in for a conversation, and is answered once."""
+
+    id: int
+    key: str
+    """Who sends the same thing again uses the same key: it is one message."""
+    conversation_id: str
+    text: str
+    kind: str
+    at: float
+    outcome: str | None = None
+    """What became of it; None while it waits."""
+    seq: int | None = None
+    """The message it became, where it became one."""
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """Something to remember about a person, in all conversations of that person."""
+
+    id: int
+    owner: str
+    text: str
+    at: float
+    updated_at: float
+    source: str | None = None
+    """The conversation it was learnt in."""
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """A permission somebody gave for more than once."""
+
+    id: int
+    owner: str
+    rule: str
+    conversation_id: str | None
+    """The one it holds in; None: in all of this owner's."""
+    at: float
+    by: str
+
+
+class Audited(msgspec.Struct, frozen=True, kw_only=True):
+    """An act of a tool, and who allowed it."""
+
+    id: int
+    conversation_id: str
+    call_id: str
+    tool: str
+    summary: str
+    allowed: bool
+    by: str
+    """Who decided: a rule, a grant, a person on a front end, or that nobody could answer."""
+    at: float
+    ended_at: float | None = None
+    ok: bool | None = None
+    """Whether it did what it set out to do; None while it runs, and for ever if its process died."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from holdfast import AIAgent, AsyncSessionDB, errors, types
 from holdfast.agent import cache
+from holdfast.compaction import hooks as telling
 from holdfast.model import ScriptedModel
 from tests.agent import stage
 from tests.contract import steps
@@ -17,11 +19,17 @@ class Builder:
     def __init__(self, db: AsyncSessionDB) -> None:
         self.db = db
         self.built: list[str] = []
+        self.closed: list[str] = []
+        """The sessions that hooks were told the end of."""
 
     async def __call__(self, conversation_id: str) -> AIAgent:
         self.built.append(conversation_id)
         await asyncio.sleep(0)
-        return stage.agent(self.db, ScriptedModel(["ok"] * 99), session_id=conversation_id)
+        hooks = telling.Hooks(closing=(self._closing,))
+        return stage.agent(self.db, ScriptedModel(["ok"] * 99), session_id=conversation_id, hooks=hooks)
+
+    async def _closing(self, session_id: str) -> None:
+        self.closed.append(session_id)
 
 
 def test_switching_between_two_conversations_rebuilds_and_reloads_nothing() -> None:
@@ -165,5 +173,76 @@ def test_configurations_do_not_share_agents() -> None:
         assert await agents.get("talk", "a") is not await agents.get("talk", "b")
         agents.forget("talk")
         assert len(agents) == 0
+
+    stage.run(story)
+
+
+def test_whoever_wants_to_hear_of_the_end_hears_of_agents_that_are_dropped() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        builder = Builder(db)
+        agents = cache.Cache(builder, size=2)
+        for name in ("a", "b", "c", "d"):
+            await (await agents.get(name)).run_conversation("Hello")
+        agents.forget("c")
+        await agents.close()
+        assert sorted(builder.closed) == ["a", "b", "c", "d"]
+        assert builder.closed[-1] == "d"
+
+    stage.run(story)
+
+
+def test_an_agent_dropped_in_the_middle_of_a_turn_is_not_stopped_and_told_of_afterwards() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        reached, go, closed = asyncio.Event(), asyncio.Event(), list[str]()
+
+        async def wait(_: dict[str, Any]) -> str:
+            reached.set()
+            await go.wait()
+            return "waited"
+
+        async def closing(session_id: str) -> None:
+            closed.append(session_id)
+
+        async def build(name: str) -> AIAgent:
+            model, tools = ScriptedModel([stage.calls("wait"), "Done."]), [stage.tool("wait", wait)]
+            return stage.agent(db, model, session_id=name, tools=tools, hooks=telling.Hooks(closing=(closing,)))
+
+        agents = cache.Cache(build)
+        turn = asyncio.create_task((await agents.get("a")).run_conversation("Hello"))
+        await reached.wait()
+        agents.forget("a")
+        await agents.close()
+        assert closed == []
+        go.set()
+        assert (await turn).completed
+        assert closed == ["a"]
+
+    stage.run(story)
+
+
+def test_nothing_is_told_of_a_conversation_that_never_began() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        builder = Builder(db)
+        agents = cache.Cache(builder, size=1)
+        await agents.get("a")
+        agent = await agents.get("b")
+        await agents.close()
+        assert builder.closed == []
+        # It is told once something was said.
+        await agent.run_conversation("Hello")
+        await agent.close()
+        assert builder.closed == ["b"]
+
+    stage.run(story)
+
+
+def test_the_end_of_a_deleted_conversation_is_told_with_the_session_that_was_known() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        builder = Builder(db)
+        agents = cache.Cache(builder)
+        await (await agents.get("a")).run_conversation("Hello")
+        await db.delete_conversation("a")
+        await agents.close()
+        assert builder.closed == ["a"]
 
     stage.run(story)

@@ -39,4 +39,4 @@ def test_the_prompt_is_the_same_bytes_every_time(tmp_path: Path) -> None:
     (tmp_path / "AGENTS.md").write_text("Use tabs.", encoding="utf-8")
     one, two = (prompt.system(str(tmp_path), "likes tea", "extra") for _ in range(2))
     assert one == two
-    assert one.index("Use tabs.") < one.index("likes tea") < one.index("extra")
+    assert one.index("Use tabs.") < one.index("extra") < one.index("likes tea")

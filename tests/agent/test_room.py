@@ -9,10 +9,9 @@ from typing import Any
 import msgspec
 
 from holdfast import AsyncSessionDB, errors, events, types
-from holdfast.compaction import port as compaction
 from holdfast.model import ScriptedModel
 from tests.agent import stage
-from tests.compaction.test_compress import WINDOW, Writer, filled
+from tests.compaction.test_compress import WINDOW, Writer, filled, held
 from tests.faults import turns
 
 
@@ -31,13 +30,7 @@ def test_below_the_soft_threshold_nothing_happens() -> None:
 def test_a_turn_does_not_wait_for_a_compaction_beside_it() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db, exchanges=50)
-        reached, go = asyncio.Event(), asyncio.Event()
-
-        async def slow(request: compaction.SummaryRequest) -> str:
-            reached.set()
-            await go.wait()
-            return "In short. " + " ".join(request.must_keep)
-
+        slow, reached, go = held()
         model = ScriptedModel(["One.", "Two.", "Three."], window=WINDOW)
         agent = stage.agent(db, model, session_id="talk", summarizer=Writer(slow))
         assert (await agent.run_conversation("a")).completed
@@ -146,6 +139,8 @@ def test_a_large_fixed_floor_does_not_keep_a_conversation_from_being_compacted()
             assert result.completed, (number, result.error)
             used = agent.meter.count(agent.system, agent.tools.specs, model.requests[-1].messages)
             assert used < window, number
+        while agent.room.under_way:  # turns as short as these may be over before it is
+            await asyncio.sleep(0.01)
         await agent.close()
         assert len(await db.sessions("talk")) >= 2
 
@@ -155,13 +150,7 @@ def test_a_large_fixed_floor_does_not_keep_a_conversation_from_being_compacted()
 def test_a_turn_that_waited_for_the_one_beside_it_sees_the_summary() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db, exchanges=50)
-        reached, go = asyncio.Event(), asyncio.Event()
-
-        async def slow(request: compaction.SummaryRequest) -> str:
-            reached.set()
-            await go.wait()
-            return "In short. " + " ".join(request.must_keep)
-
+        slow, reached, go = held()
         model = ScriptedModel(["ok"] * 3, window=WINDOW)
         agent = stage.agent(db, model, session_id="talk", summarizer=Writer(slow))
         await agent.run_conversation("one")

@@ -345,7 +345,7 @@ def test_a_person_who_compacts_is_always_told_why_not() -> None:
 
         async with runtime.Runtime(db, build) as run:
             for _ in range(3):
-                _, why = await told(run, "/compact")
+                (why,) = await told(run, "/compact")
                 assert isinstance(why, events.Notice)
                 assert "Another process" in why.text
 

@@ -7,11 +7,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from holdfast import SessionDB, config
-from holdfast.app import running
+from holdfast import SessionDB, config, events, parts, types
+from holdfast.app import models, running
 from holdfast.store import schedule
+from holdfast.tools import processes
+from tests.tools.test_plugins import TOOL, installed
 
 PATIENCE = 60
 
@@ -88,3 +91,88 @@ def test_backup_that_is_due_is_made_beside_the_work(tmp_path: Path) -> None:
             await until(lambda: list((tmp_path / "copies").glob("*.db")))
 
     asyncio.run(start())
+
+
+def test_what_ended_while_nobody_watched_is_told_before_the_first_message_is_answered(tmp_path: Path) -> None:
+    with SessionDB(tmp_path / "store.db") as db:
+        db.append_message("talk", role="user", content="Begin.", create=types.NewConversation(source="test"))
+        db.append_message("talk", role="assistant", content="Begun.")
+        place = msgspec.json.encode(processes.Place(str(tmp_path / "none"), "", "")).decode()
+        for name in ("p1", "p2"):
+            db.process_started(
+                types.Process(
+                    id=name, conversation_id="talk", command="make", folder="/", started_at=1.0, place=place
+                )
+            )  # fmt: skip
+
+    async def start() -> None:
+        async with running.started(settings(tmp_path)) as app:
+            await app.runtime.submit("talk", events.Submit("And?"))
+            said = [parts.text(each.content) for each in await app.db.transcript("talk", 2) if each.role == "user"]
+        assert ["p1 ended" in said[0], "p2 ended" in said[1], said[2]] == [True, True, "And?"]
+
+    asyncio.run(start())
+
+
+def test_a_store_that_takes_too_long_keeps_nobody_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "FIRST_LOOK", 0.01)
+    looks: list[object] = []
+
+    class Slow(processes.Watcher):
+        async def look(self) -> tuple[int, int]:
+            looks.append(self)
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    monkeypatch.setattr(processes, "Watcher", Slow)
+    assert notice(tmp_path) is None
+    assert looks
+
+
+# --- what agents get -------------------------------------------------------------------------------------
+
+
+def offered(home: Path, **given: object) -> tuple[set[str], str | None]:
+    """The tools of an agent the program builds, and what it has to say at its start."""
+
+    async def start() -> tuple[set[str], str | None]:
+        async with running.started(msgspec.structs.replace(settings(home), **given)) as app:
+            agent = await app.runtime.agents.get("talk")
+            return {spec.name for spec in agent.tools.specs}, app.notice
+
+    return asyncio.run(start())
+
+
+def test_an_agent_can_read_outputs_and_remember_unless_told_otherwise(tmp_path: Path) -> None:
+    assert {"read_output", "memory"} <= offered(tmp_path)[0]
+    assert "memory" not in offered(tmp_path, memory=config.Memory(enabled=False))[0]
+
+
+def test_tools_of_other_packages_are_there_and_what_is_wrong_with_them_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.syspath_prepend(str(site))
+    installed(site, "good", {"a": ":weather"}, TOOL.format(name="weather"))
+    installed(site, "sly", {"a": ":memory"}, TOOL.format(name="memory"))
+    names, notice = offered(tmp_path)
+    assert "weather" in names
+    assert "plug-in sly" in str(notice)
+    names, notice = offered(tmp_path, plugins=config.Plugins(disabled=["good", "sly"]))
+    assert "weather" not in names
+    assert notice is None
+
+
+def test_the_offline_model_is_known_as_such_however_it_was_chosen(tmp_path: Path) -> None:
+    async def story() -> None:
+        for named in ("offline", None):
+            chosen = await models.choose(settings(tmp_path), named)
+            assert models.is_offline(chosen.model)
+        other = msgspec.structs.replace(settings(tmp_path), keys={"openai": config.Secret("k")})
+        other = msgspec.structs.replace(other, providers=config.PROVIDERS, fallback=("offline",))
+        assert not models.is_offline((await models.choose(other, "openai/some")).model)
+
+    asyncio.run(story())

@@ -230,6 +230,25 @@ def test_text_ends_with_a_line_and_work_is_told_beside_it(ask: Ask, tmp_path: Pa
     assert done.err == '-> read_file {"path": "notes.txt"}\nok: read_file  1 the note\n'
 
 
+def test_what_waited_is_answered_first_and_is_not_the_answer(ask: Ask, tmp_path: Path) -> None:
+    assert ask("-p", "Remember that the boat is called Ada.").code == 0
+    with SessionDB(tmp_path / "data" / "holdfast.db") as db:
+        (head,) = db.list_sessions()
+        db.receive(head.id, "k", "process 1 ended\n> zebra", kind="process")
+    told = ask("-c", "-p", "What is the boat called?")
+    assert told.code == 0
+    assert "Ada" in told.out
+    assert "process 1 ended" in told.err
+    assert [text for role, text in log(tmp_path) if role == "user"][1:] == [
+        "process 1 ended\n> zebra",
+        "What is the boat called?",
+    ]
+    with SessionDB(tmp_path / "data" / "holdfast.db") as db:
+        assert db.waiting() == []
+        answers = [_text(each.content) for each in db.transcript(head.id) if each.role == "assistant"]
+    assert answers[1].strip() not in told.out
+
+
 def test_json_is_the_whole_result(ask: Ask) -> None:
     with provider.playing(provider.said("Hello", " you.")) as played:
         done = ask("-p", "hi", "--output-format", "json", env=played.env)
@@ -418,6 +437,6 @@ def test_the_page_names_every_option_field_exit_and_event() -> None:
     options = {option for parameter in chatting.command.params for option in parameter.opts}
     assert {option.split()[0] for option in named} >= options
     assert named >= RESULT | set(get_args(events.Exit)) | set(chatting.FORMATS)
-    asked_for = (events.Answer, events.Moved, events.Quit)
+    asked_for = (events.Answer, events.Say, events.Moved, events.Quit)
     kinds = {kind.__struct_config__.tag for kind in get_args(events.AnyEvent) if kind not in asked_for}
     assert named >= kinds

@@ -71,6 +71,8 @@ def test_the_users_file_sets_what_the_environment_does_not(tmp_path: Path) -> No
         ("[backup]\nkeep = 'seven'", "`backup.keep`"),
         ("[retention]\nmax_size = 'huge'", "is not a size"),
         ("[compaction]\nsoft = 1.5", "`compaction.soft`"),
+        ("[memory]\nreview = 'sometimes'", "`memory.review`"),
+        ("[plugins]\ndisabled = 'all'", "`plugins.disabled`"),
         ("[backup", "is not TOML"),
         ("backup = 3", "`backup`"),
     ],
@@ -82,7 +84,9 @@ def test_a_wrong_setting_is_refused_with_its_place(tmp_path: Path, said: str, to
     assert str(tmp_path / "config.toml") in str(refused.value)
 
 
-@pytest.mark.parametrize("said", ["database = 'theirs.db'", "[backup]\nfolder = '/tmp'", "evil = 1"])
+@pytest.mark.parametrize(
+    "said", ["database = 'theirs.db'", "[backup]\nfolder = '/tmp'", "evil = 1", "[memory]\nreview = true"]
+)
 def test_a_projects_file_says_nothing_about_where_data_is(tmp_path: Path, said: str) -> None:
     with pytest.raises(errors.SettingInvalid, match="project's file may not set"):
         settings_of(tmp_path, projects=said)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import SessionDB, config, errors
+from holdfast import SessionDB, config, errors, types
 from holdfast.cli import console, keeping
 from holdfast.store import port, schedule
+from holdfast.tools import folders
 from tests.cli import program, terminal
 from tests.cli.conftest import BRANCH, TRIP
 
@@ -221,6 +222,32 @@ def test_delete_leaves_no_byte_of_the_text(holdfast: Holdfast, trip: Path, tmp_p
     assert ids(trip) == {TRIP, "other"}
     for path in tmp_path.glob("trip.db*"):
         assert b"only in the branch" not in path.read_bytes()
+
+
+@pytest.mark.parametrize("how", ["delete", "redact"])
+def test_what_processes_wrote_goes_at_once_and_nothing_else_does(
+    holdfast: Holdfast, trip: Path, tmp_path: Path, how: str
+) -> None:
+    home = tmp_path / "data" / "processes"
+    with SessionDB(trip) as db:
+        for name, here in (("p1", TRIP), ("p2", "other")):
+            folder = home / name
+            folder.mkdir(parents=True, mode=0o700)
+            (folder / "out.0").write_text("the key is 17")
+            folders.sign(str(folder), folders.signature(str(trip)))
+            call = {"id": name, "name": "start_process", "arguments": {"command": f"make {name}"}}
+            db.append_message(here, role="assistant", tool_calls=[call])
+            db.process_started(
+                types.Process(
+                    id=name, conversation_id=here, command=f"make {name}", folder="/", started_at=1.0, place="{}"
+                )
+            )  # fmt: skip
+            db.process_ended(name, "exited", 0, "it ended")
+        seq = db.conversation(TRIP).last_seq
+    which = [TRIP, BRANCH] if how == "delete" else [TRIP, str(seq)]
+    assert holdfast("sessions", how, *which, "--yes", "--db", trip).code == 0
+    assert [each.name for each in home.iterdir()] == ["p2"]
+    assert (home / "p2" / "out.0").exists()
 
 
 def test_delete_takes_branches_before_what_they_read_from(holdfast: Holdfast, trip: Path) -> None:

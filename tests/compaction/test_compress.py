@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, errors, events, parts, types
-from holdfast.compaction import compress, policy, port, summary
+from holdfast.compaction import hooks as telling
+from holdfast.compaction import policy, port, summary
 from holdfast.compaction.port import Outcome
-from holdfast.model import ScriptedModel
+from holdfast.model import ScriptedModel, tokens
 from holdfast.model import port as models
 from holdfast.store import bodies
 from tests.agent import stage
 from tests.contract import steps
 
 WINDOW = 8_000
+
+
+def held() -> tuple[Callable[[port.SummaryRequest], Awaitable[str]], asyncio.Event, asyncio.Event]:
+    """A summary that is written when it is let go: it, the event that it was begun, and the one it waits for."""
+    reached, go = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: port.SummaryRequest) -> str:
+        reached.set()
+        await go.wait()
+        return "In short. " + " ".join(request.must_keep)
+
+    return slow, reached, go
 
 
 class Writer:
@@ -74,13 +87,7 @@ def test_the_winner_moves_to_the_new_head_and_the_context_is_smaller() -> None:
 def test_of_two_agents_one_compacts_and_the_other_keeps_what_it_had() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db)
-        reached, go = asyncio.Event(), asyncio.Event()
-
-        async def slow(request: port.SummaryRequest) -> str:
-            reached.set()
-            await go.wait()
-            return "In short. " + " ".join(request.must_keep)
-
+        slow, reached, go = held()
         first, second = agent(db, Writer(slow)), agent(db, writer := Writer())
         began = asyncio.create_task(first.compress_context())
         await reached.wait()
@@ -260,7 +267,7 @@ def test_hooks_are_told_and_a_raising_one_stops_nothing(caplog: pytest.LogCaptur
             told.append(session_id)
             raise ValueError("a bad plug-in")
 
-        one = agent(db, hooks=compress.Hooks((hook,), (hook,), (hook,)))
+        one = agent(db, hooks=telling.Hooks((hook,), (hook,), (hook,)))
         made = await one.compress_context()
         assert made.outcome is Outcome.COMPACTED
         await one.close()
@@ -459,7 +466,7 @@ def test_what_a_model_is_asked_is_data_it_cannot_leave_and_fits_its_window() -> 
         asked = str(model.requests[0].messages[0].content)
         assert asked.count("</messages>") == 1
         assert asked.count("</record>") == 1
-        assert len(asked) < 2 * 20_000 + 5_000
+        assert tokens.Meter().count(summary.INSTRUCTIONS, (), model.requests[0].messages) < 18_000
         assert "older messages are left out" in asked
         assert model.requests[0].system == summary.INSTRUCTIONS
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import SessionDB, parts, types
-from holdfast.compaction import cut
+from holdfast.compaction import cut, speaker
 from holdfast.model import tokens
-from holdfast.store import view
+from holdfast.store import bodies, view
 
 TALK = "talk"
 
@@ -35,7 +35,10 @@ def message(line: str) -> types.NewMessage:
         return types.NewMessage(role="assistant", content="c" * length, tool_calls=calls)
     if kind == "result":
         return types.NewMessage(role="tool", content="r" * length, tool_call_id=names[0] if names else None)
-    return types.NewMessage(role=kind, content=kind[0] * length)  # type: ignore[arg-type]
+    if kind == "notice":
+        return types.NewMessage(role="user", content=[parts.notice("n" * length, "process")])
+    uid = f"{speaker.STEERED}{bodies.mint_uid()}" if kind == "steer" else None
+    return types.NewMessage(role="user" if uid else kind, content=kind[0] * length, uid=uid)  # type: ignore[arg-type]
 
 
 def say(db: SessionDB, *lines: str) -> None:
@@ -199,13 +202,13 @@ def test_late_result_is_not_taken_for_an_ask(db: SessionDB) -> None:
     say(db, *talk(2), "user", "assistant 60", "result lost 40", "assistant 40")
     cut_ = found(db, 120)
     assert 5 in cut_.pinned
-    assert not cut.is_ask(db.context(TALK)[6])
+    assert not speaker.is_ask(db.context(TALK)[6])
 
 
 def test_summary_is_not_taken_for_an_ask(db: SessionDB) -> None:
     say(db, *talk(5), "assistant", "assistant", "assistant")
     after = commit(db, found(db, 20))
-    assert [cut.is_ask(message) for message in after if message.uid.startswith("summary:")] == [False]
+    assert [speaker.is_ask(message) for message in after if message.uid.startswith("summary:")] == [False]
     assert 9 in seqs(after)
 
 
@@ -230,6 +233,29 @@ def test_last_exchanges_are_kept_exactly(db: SessionDB, exchanges: int, first: i
     assert [m for m in after if m.seq >= first] == [m for m in before if m.seq >= first]
 
 
+@pytest.mark.parametrize("between", ["steer", "notice", "result lost"])
+@pytest.mark.parametrize(("exchanges", "first"), [(1, 26), (2, 21), (3, 16)])
+def test_an_exchange_begins_where_a_turn_does(db: SessionDB, between: str, exchanges: int, first: int) -> None:
+    say(db, *["user", "calls a", "result a", between, "assistant"] * 6)
+    assert found(db, 1, keep_exchanges=exchanges).cut_seq == first - 1
+
+
+def test_where_notices_came_since_the_last_ask_stays_with_its_answer_and_so_does_the_last_notice(db: SessionDB) -> None:
+    say(
+        db, *talk(5), "user", *turn("a", "b"), "assistant", *["notice", "assistant"] * 4, "notice", *turn("c", "d", "e")
+    )
+    cut_ = found(db, 30)
+    assert cut_.carried == (11, 16, 25)
+    commit(db, cut_)
+    say(db, "assistant", *talk(8))
+    assert found(db, 30).carried == ()
+
+
+def test_notice_stays_with_the_reply_after_it(db: SessionDB) -> None:
+    say(db, *talk(5), "notice 500", "assistant 500")
+    assert found(db, 1).cut_seq == 10
+
+
 def test_more_exchanges_than_there_are_leave_nothing_to_cut(db: SessionDB) -> None:
     say(db, *talk(5))
     assert find(db, 1, keep_exchanges=5) is None
@@ -240,14 +266,19 @@ def test_more_exchanges_than_there_are_leave_nothing_to_cut(db: SessionDB) -> No
 # --- pinned ----------------------------------------------------------------------------------------------
 
 
-def test_what_people_pin_stays_with_its_whole_group_at_every_cut(db: SessionDB) -> None:
+def test_what_people_pin_stays_with_its_whole_group_at_every_cut_until_they_unpin_it(db: SessionDB) -> None:
     say(db, *talk(2), "calls a,b", "result a", "result b", *talk(10))
     cut_ = found(db, pinned=[6], pinned_tokens=60)
     assert cut_.pinned == (1, 2, 5, 6, 7)
     commit(db, cut_)
     say(db, *talk(10))
-    again = found(db, pinned_tokens=60)
-    assert (again.pinned, again.carried) == ((1, 2, 5, 6, 7), ())
+    again = found(db, pinned=[6], pinned_tokens=60)
+    assert again.pinned == (1, 2, 5, 6, 7)
+    commit(db, again)
+    say(db, *talk(10))
+    last = found(db, pinned_tokens=60)
+    assert (last.pinned, last.carried) == ((1, 2), ())
+    assert seqs(last.going)[:3] == [5, 6, 7]
 
 
 @pytest.mark.parametrize("pinned", [5, 2], ids=["the last ask", "a call with a late result"])
@@ -255,10 +286,31 @@ def test_what_is_pinned_and_would_be_carried_anyway_stays_pinned(db: SessionDB, 
     say(db, "user", "calls z", *talk(1), "user", *turn("a", "b", "c"), "result z", "assistant")
     cut_ = found(db, 30, pinned=[pinned], pinned_tokens=60)
     assert pinned in cut_.pinned
-    assert pinned not in cut_.carried
     commit(db, cut_)
     say(db, *talk(8))
-    assert pinned in found(db, pinned_tokens=60).pinned
+    assert pinned in found(db, pinned=[pinned], pinned_tokens=60).pinned
+
+
+def test_first_exchange_that_was_pinned_and_unpinned_stays_all_the_same(db: SessionDB) -> None:
+    say(db, *talk(10))
+    commit(db, found(db, pinned=[2]))
+    say(db, *talk(10))
+    assert found(db).pinned == (1, 2)
+
+
+def test_pins_that_a_cut_would_have_no_room_for_are_told_before_there_is_one(db: SessionDB) -> None:
+    say(db, *talk(3), "user 60", "calls a", "result a 15", "assistant")
+    context = db.context(TALK)
+
+    def left(*pinned: int, share: int = 60) -> tuple[int, ...]:
+        return cut.too_much(context, size, share, pinned)
+
+    assert (left(3), left(7), left(9), left(8, 9)) == ((), (7,), (), ())
+    # The first exchange comes first, and an older pin before a newer one; a result counts with its call.
+    assert (left(3, 4, 9, share=60), left(3, 4, 10, share=50)) == ((9,), ())
+    assert left(1, 2, share=10) == (2,)
+    # What is not in view is nobody's business here.
+    assert left(99) == ()
 
 
 def test_pinned_messages_have_a_share_filled_from_the_oldest_on(db: SessionDB) -> None:
@@ -272,6 +324,14 @@ def test_pinned_message_too_big_for_the_share_makes_way_for_the_others(db: Sessi
     say(db, "user 900", "assistant", *talk(20))
     cut_ = found(db, pinned=[7])
     assert (cut_.pinned, cut_.unpinned) == ((2, 7), (1,))
+
+
+def test_pinned_message_that_is_carried_all_the_same_is_not_said_to_go(db: SessionDB) -> None:
+    say(db, *talk(3), "user 90", *["assistant"] * 20)
+    cut_ = found(db, 30, pinned=[7], pinned_tokens=20)
+    assert 7 in cut_.carried
+    assert 7 in seqs(cut_.staying)
+    assert cut_.unpinned == ()
 
 
 def test_first_exchange_is_pinned_once_and_no_other_in_its_place(db: SessionDB) -> None:
@@ -317,7 +377,7 @@ def test_every_message_is_measured_once(db: SessionDB) -> None:
 names = st.sampled_from(["a", "b", "c"])
 lengths = st.sampled_from([1, 30, 400, 400, 6_000, 6_000])
 lines = st.one_of(
-    st.sampled_from(["user", "user", "assistant", "system", "result"]),
+    st.sampled_from(["user", "user", "assistant", "system", "result", "notice", "steer"]),
     names.map(lambda name: f"result {name}"),
     st.lists(names, min_size=1, max_size=3, unique=True).map(lambda some: "calls " + ",".join(some)),
 )
@@ -373,12 +433,13 @@ def assert_valid(context: types.Context) -> None:
 
 
 def last_ask(messages: Any) -> str | None:
-    return next((message.uid for message in reversed(list(messages)) if cut.is_ask(message)), None)
+    return next((message.uid for message in reversed(list(messages)) if speaker.is_ask(message)), None)
 
 
 def uids(messages: Any) -> list[str]:
     """Of what somebody wrote; what closes a dead call is nobody's, and comes and goes with the call."""
-    return [m.uid for m in messages if not m.uid.startswith("summary:") and m.content != view.NO_RESULT]
+    said = [m.uid for m in messages if not m.uid.startswith("summary:") and m.content != view.NO_RESULT]
+    return [uid.removeprefix("late:") for uid in said]
 
 
 # Some hundred tokens: less than what makes a cut worth it.
@@ -411,7 +472,7 @@ def cut_and_look(db: SessionDB, step: Step, meter: tokens.Meter) -> None:
 def spoken(context: types.Context, after: int) -> list[int]:
     """The tail without results: a late one may find another call of the same id, which had none."""
     said = [message for message in context if message.seq > after and message.role != "tool"]
-    return [message.seq for message in said if message.role != "user" or cut.is_ask(message)]
+    return [message.seq for message in said if message.role != "user" or speaker.is_ask(message)]
 
 
 @given(st.lists(steps, min_size=1, max_size=3))

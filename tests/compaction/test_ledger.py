@@ -70,6 +70,26 @@ def test_for_any_messages_the_ranges_cover_every_one(seqs: list[int]) -> None:
     assert all(last < first for (_, last), (first, _) in itertools.pairwise(ranges))
 
 
+def test_where_there_are_too_many_ranges_the_nearest_are_joined() -> None:
+    near = [*range(1, 2 * ledger.RANGES, 2)]  # a gap of one message after each
+    far = [10_000, 20_000, 30_000]
+    made = ledger.of([spoken.message(seq, "user", "x") for seq in near + far])
+    assert made["ranges"][-3:] == [[seq, seq] for seq in far]
+    assert made["ranges"][0] == [1, 7]
+    assert len(made["ranges"]) == ledger.RANGES
+
+
+def test_of_too_many_files_and_asks_those_named_last_are_in_the_ledger() -> None:
+    count = 200
+    messages = [
+        spoken.message(seq, "user", f"Remind me to look at src/part{seq}.py later.") for seq in range(1, count + 1)
+    ]
+    made = ledger.of(messages)
+    assert made["files"] == [f"src/part{seq}.py" for seq in range(count - ledger.FILES + 1, count + 1)]
+    assert made["asks"][-1] == "Remind me to look at src/part200.py later."
+    assert len(made["asks"]) == ledger.ASKS
+
+
 def test_secrets_are_in_no_ledger() -> None:
     messages = [spoken.message(1, "user", "Please use password=hunter2! for the login")]
     assert "hunter2" not in json.dumps(ledger.of(messages))
@@ -128,6 +148,31 @@ def test_what_the_earlier_summary_held_is_still_to_be_kept() -> None:
     )
     kept = ledger.must_keep(spoken.talk("Nice day.", "Yes."), previous, 100)
     assert kept == ("Please remind me to pay later.", "number 3078")
+
+
+def test_asks_take_half_of_the_room_newest_first_and_all_of_it_fits() -> None:
+    asked = [spoken.message(seq, "user", f"Remind me to water plant {seq} on the sill later.") for seq in range(1, 30)]
+    told = [spoken.message(seq, "user", f"The ticket is OPS-{seq}00.") for seq in range(30, 90)]
+    budget = 120
+    kept = ledger.must_keep([*asked, *told], None, budget)
+    asks_kept = [each for each in kept if each.startswith("Remind")]
+    assert asks_kept[0] == "Remind me to water plant 29 on the sill later."
+    assert sum(tokens.estimate(each) + 1 for each in asks_kept) <= budget // 2
+    assert len(kept) > len(asks_kept)
+    assert sum(tokens.estimate(each) + 1 for each in kept) <= budget
+
+
+def test_what_stands_in_something_kept_is_not_kept_twice() -> None:
+    messages = spoken.talk("Fine.", "OK.", "Please remind me to close OPS-4411 later.")
+    assert ledger.must_keep(messages, None, 200) == ("Please remind me to close OPS-4411 later.",)
+
+
+def test_an_ask_too_long_for_the_room_makes_place_for_smaller_ones() -> None:
+    short = "Remind me to pay the rent later."
+    long = f"Remind me to tell {' and '.join(['Anna', 'Bert', 'Clara'] * 8)} later."
+    messages = [spoken.message(1, "user", short), spoken.message(2, "user", long)]
+    assert ledger.must_keep(messages, None, 40)[0] == short
+    assert ledger.must_keep(messages, None, 200)[:2] == (long, short)
 
 
 @given(st.lists(st.text(max_size=200), max_size=20), st.integers(0, 300))

@@ -193,6 +193,13 @@ def test_manual_command_passes_cool_down_frequency_and_attempts(budget: policy.B
     begun(budget, force=True, turn=None)
 
 
+def test_an_attempt_that_had_to_be_made_within_a_turn_counts_to_it() -> None:
+    budget = begun(policy.Budget(), force=True)
+    assert (budget.turn, budget.attempts) == ("turn", 1)
+    budget = policy.let_go(begun(policy.let_go(begun(policy.let_go(budget), force=True)), force=True))
+    assert isinstance(policy.may_begin(budget, policy.Policy(), NOW, "turn"), policy.Exhausted)
+
+
 def test_manual_compactions_count_to_the_hour() -> None:
     budget = FRESH
     for number in range(POLICY.an_hour):

@@ -12,11 +12,11 @@ import apsw
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, events, types
-from holdfast.compaction import policy, port
+from holdfast.compaction import policy
 from holdfast.compaction.port import Outcome
 from holdfast.model import ScriptedModel
 from tests.agent import stage
-from tests.compaction.test_compress import Writer, agent, filled
+from tests.compaction.test_compress import Writer, agent, filled, held
 from tests.faults import turns
 
 
@@ -151,13 +151,7 @@ def test_a_cool_down_is_not_taken_for_exhaustion_and_nothing_is_wiped() -> None:
 def test_a_new_prompt_does_not_cancel_the_compaction_and_does_not_wait_for_it() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db, exchanges=50)
-        reached, go = asyncio.Event(), asyncio.Event()
-
-        async def slow(request: port.SummaryRequest) -> str:
-            reached.set()
-            await go.wait()
-            return "In short. " + " ".join(request.must_keep)
-
+        slow, reached, go = held()
         writer = Writer(slow)
         one = agent(db, writer)
         await one.run_conversation("first")

@@ -61,6 +61,9 @@ CALLS: dict[str, Arguments | Callable[[SessionDB], Arguments]] = {
     "hide": {"session_id": "talk", "from_seq": 1, "to_seq": 2},
     "show": {"session_id": "talk", "hide_epoch": None},
     "hides": {"session_id": "talk"},
+    "pin": {"session_id": "talk", "seq": 2},
+    "unpin": {"session_id": "talk", "seq": 1},
+    "pins": {"session_id": "talk"},
     "redact": {"session_id": "talk", "seq": 1},
     "delete_conversation": {"session_id": "talk"},
     "acquire_lease": {"session_id": "talk", "purpose": "turn", "holder": "me", "ttl": 5},
@@ -81,6 +84,24 @@ CALLS: dict[str, Arguments | Callable[[SessionDB], Arguments]] = {
     "compactions": {"session_id": "talk"},
     "budget": {"session_id": "talk"},
     "spend": {"session_id": "talk", "version": 0, "body": {"a": 1}},
+    "remember": {"owner": "o", "text": "likes rain", "source": "talk"},
+    "memories": {"owner": "o"},
+    "revise_memory": {"owner": "o", "memory_id": 1, "text": "likes cake"},
+    "forget_memory": {"owner": "o", "memory_id": 1},
+    "receive": {"session_id": "talk", "key": "new", "text": "x", "kind": "notice"},
+    "waiting": {"session_id": "talk", "limit": 3},
+    "settle": {"inbound_id": 2, "outcome": "completed", "seq": 1},
+    "process_started": {"process": steps.process("new", "talk")},
+    "process_ended": {"process_id": "running", "state": "exited", "exit_code": 0, "text": "x", "at": 1.0},
+    "processes": {"session_id": "talk", "running_only": True},
+    "grant": {"owner": "o", "rule": "shell(ls)", "session_id": "talk", "by": "me"},
+    "grants": {"owner": "o", "session_id": "talk"},
+    "revoke": {"grant_id": 1},
+    "audit_begin": {
+        "session_id": "talk", "call_id": "c", "tool": "t", "summary": "s", "allowed": True, "by": "me",
+    },
+    "audit_end": {"audit_id": 1, "ok": True},
+    "audit": {"session_id": "talk", "since": 1.0, "denied": False, "limit": 3},
     "route": {"key": "r"},
     "routes": {"session_id": "talk"},
     "bind_route": {"key": "r", "session_id": "talk", "version": 0},
@@ -104,6 +125,7 @@ def fill(db: SessionDB) -> None:
     steps.begin(db, "talk", *"abc")
     steps.compact(db, "talk", 1)
     db.hide("talk", 3)
+    steps.act(db, "talk")
 
 
 def refused(call: Callable[[], object]) -> errors.HoldfastError | None:

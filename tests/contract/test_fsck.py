@@ -17,6 +17,7 @@ def fill(db: SessionDB) -> None:
     db.bind_route("r", "c", version=0)
     db.acquire_lease("c", "turn")
     db.spend("c", 0, {"attempts": 1})
+    steps.act(db, "c")
 
 
 def test_empty_store_is_sound(db: SessionDB) -> None:

@@ -39,8 +39,10 @@ def furnish(db: SessionDB) -> None:
     db.bind_route("chat", "a", version=1)
     for version in (0, 1):
         db.spend("a", version, {"attempts": version})
+    _act(db, "a")
     db.create_session("b", source="test")
     _say(db, "b", 2)
+    db.pin("b", 2)
     db.end_session("b", "done")
     db.branch("a", 4, branch_id="a-b")
     db.append_message("a-b", role="user", content="in the branch", uid="a-b:5")
@@ -52,6 +54,27 @@ def furnish(db: SessionDB) -> None:
     _say(db, "u", 3)
     db.commit_compaction(db.acquire_lease("u", "compact", "me"), summary="s", cut_seq=2, child_id="u-1")
     db.undo_compaction("u")
+
+
+def _act(db: SessionDB, c: str) -> None:
+    """Two memories (1, 2), what came in (1 settled, 2 waiting, 3 of a process), processes p (ended) and q (running),
+    grants (1 everywhere, 2 here), acts (1 ended, 2 open, 3 denied)."""
+    db.remember("o", "likes tea", source=c)
+    db.remember("o", "likes rain")
+    db.settle(db.receive(c, "k", "text").id, "completed", 2)
+    db.receive(c, "w", "text")
+    for name in ("p", "q"):
+        db.process_started(process(name, c))
+    db.process_ended("p", "exited", 0, "p ended")
+    db.grant("o", "shell(git)", by="me")
+    db.grant("o", "shell(git)", session_id=c, by="me")
+    db.audit_end(db.audit_begin(c, "c1", "shell", "ran", True, "me"), True)
+    for allowed in (True, False):
+        db.audit_begin(c, "c2", "shell", "runs", allowed, "me")
+
+
+def process(name: str, c: str) -> types.Process:
+    return types.Process(id=name, conversation_id=c, command="make", folder="/", started_at=1.0, place='{"pid":1}')
 
 
 def _say(db: SessionDB, c: str, upto: int) -> None:
@@ -120,6 +143,12 @@ def _moved(change: str, key: int = A) -> str:
 HIDE = "INSERT INTO hides (conversation, epoch, from_seq, to_seq, shown_epoch) VALUES"
 BUDGET = "INSERT INTO budgets (conversation, version, uid, body) VALUES"
 SPENT = '{"spent":{}}'
+MEMORY = "INSERT INTO memories (owner, text, at, updated_at, source) VALUES"
+INBOX = "INSERT INTO inbox (conversation, key, kind, text, at, outcome, settled_at, settled_by) VALUES"
+PROCESS = "INSERT INTO processes (id, conversation, command, folder, place, started_at, state, ended_at) VALUES"
+GRANT = "INSERT INTO grants (owner, rule, conversation, given_at, given_by) VALUES"
+AUDIT = "INSERT INTO audit (conversation, uid, call_id, tool, summary, allowed, decided_by, at, ended_at, ok) VALUES"
+PIN = "INSERT INTO pins (conversation, seq, at) VALUES"
 LEASE = "INSERT INTO leases (conversation, purpose, token, holder, expires, boot, snap_seq) VALUES"
 OPEN_A, ENDED_A, ENDED_B = (f"conversation = {c} AND ordinal = {o}" for c, o in ((A, 2), (A, 1), (B, 1)))
 REDACTED, LAST_OF_A, FIRST_OF_B = (f"id = ({c} << 32) + {s}" for c, s in ((A, 1), (A, 6), (B, 1)))
@@ -332,4 +361,102 @@ THE_REST = [
     Forbidden("tombstone replaced", "INSERT OR REPLACE INTO tombstones VALUES ('d', 9.0)", seen=False),
 ]
 
-EVERY = [*LINEAGE, *CONVERSATIONS, *MESSAGES, *COMPACTIONS, *THE_REST]
+ACTS = [
+    Forbidden("memory without words", f"{MEMORY} ('o', '', 1.0, 1.0, NULL)"),
+    Forbidden("endless memory", f"{MEMORY} ('o', printf('%.501c', 'x'), 1.0, 1.0, NULL)"),
+    Forbidden("memory said twice", f"{MEMORY} ('o', 'likes tea', 1.0, 1.0, NULL)"),
+    Forbidden("memory learnt nowhere", f"{MEMORY} ('o', 'x', 1.0, 1.0, 77)"),
+    Forbidden(
+        "more memories than are kept",
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 499)"
+        " INSERT INTO memories (owner, text, at, updated_at) SELECT 'o', 'fact ' || i, 1.0, 1.0 FROM n",
+    ),
+    Forbidden("memory given to another owner", _set("memories", "owner = 'x'", "id = 1"), seen=False),
+    Forbidden("memory learnt elsewhere", _set("memories", f"source = {B}", "id = 1"), seen=False),
+    Forbidden("memory renumbered", _set("memories", "id = 9", "id = 1"), seen=False),
+    Forbidden("inbound of no conversation", f"{INBOX} (77, 'n', 'notice', 't', 1.0, NULL, NULL, NULL)"),
+    Forbidden("inbound without a key", f"{INBOX} ({A}, '', 'notice', 't', 1.0, NULL, NULL, NULL)"),
+    Forbidden("inbound without a text", f"{INBOX} ({A}, 'n', 'notice', '', 1.0, NULL, NULL, NULL)"),
+    Forbidden("inbound that comes in twice", f"{INBOX} ({E}, 'k', 'notice', 't', 1.0, NULL, NULL, NULL)"),
+    Forbidden("inbound born settled", f"{INBOX} ({A}, 'n', 'notice', 't', 1.0, 'completed', 1.0, 'u')", seen=False),
+    Forbidden(
+        "inbound replaced", f"INSERT OR REPLACE{INBOX[6:]} ({A}, 'k', 'notice', 't', 1.0, NULL, NULL, NULL)", False
+    ),
+    Forbidden("outcome rewritten", _set("inbox", "outcome = 'failed'", "id = 1"), seen=False),
+    Forbidden(
+        "outcome taken back",
+        _set("inbox", "outcome = NULL, seq = NULL, settled_at = NULL, settled_by = NULL", "id = 1"),
+        False,
+    ),
+    Forbidden("outcome with another message", _set("inbox", "seq = 3", "id = 1"), seen=False),
+    Forbidden(
+        "outcome with a message that is not there",
+        _set("inbox", "outcome='x', seq=99, settled_at=1.0, settled_by='u'", "id = 2"),
+    ),
+    Forbidden("inbound half settled", _set("inbox", "outcome = 'completed'", "id = 2")),
+    Forbidden("inbound settled by nobody", _set("inbox", "outcome = 'x', settled_at = 1.0", "id = 2")),
+    Forbidden("inbound that waits as a message", _set("inbox", "seq = 2", "id = 2")),
+    Forbidden("inbound with another text", _set("inbox", "text = 'lie'", "id = 2"), seen=False),
+    Forbidden("inbound that lost its text", _set("inbox", "text = ''", "id = 1")),
+    Forbidden("inbound redacted while it waits", _set("inbox", "text = '', redacted_at = 1.0", "id = 2")),
+    Forbidden("inbound with another key", _set("inbox", "key = 'other'", "id = 2"), seen=False),
+    Forbidden("inbound of another kind", _set("inbox", "kind = 'other'", "id = 2"), seen=False),
+    Forbidden("inbound moved to another conversation", _set("inbox", f"conversation = {E}", "id = 2"), seen=False),
+    Forbidden("inbound deleted", "DELETE FROM inbox WHERE id = 2", seen=False),
+    Forbidden("process of no conversation", f"{PROCESS} ('n', 77, 'c', '/', '{{}}', 1.0, 'running', NULL)"),
+    Forbidden("process without an id", f"{PROCESS} ('', {A}, 'c', '/', '{{}}', 1.0, 'running', NULL)"),
+    Forbidden("process nobody finds again", f"{PROCESS} ('n', {A}, 'c', '/', 'here', 1.0, 'running', NULL)"),
+    Forbidden("process started twice", f"{PROCESS} ('q', {A}, 'c', '/', '{{}}', 1.0, 'running', NULL)"),
+    Forbidden("process born ended", f"{PROCESS} ('n', {A}, 'c', '/', '{{}}', 1.0, 'exited', 1.0)"),
+    Forbidden("process that naps", f"{PROCESS} ('n', {A}, 'c', '/', '{{}}', 1.0, 'napping', NULL)"),
+    Forbidden("process that runs and has ended", _set("processes", "ended_at = 1.0", "id = 'q'")),
+    Forbidden("process that runs with an exit code", _set("processes", "exit_code = 0", "id = 'q'")),
+    Forbidden("process that ended at no time", _set("processes", "state = 'gone'", "id = 'q'")),
+    Forbidden(
+        "process whose end nobody is told of", _set("processes", "state='gone', ended_at=1.0, ended_by='u'", "id = 'q'")
+    ),
+    Forbidden("process ended again", _set("processes", "state = 'killed'", "id = 'p'"), seen=False),
+    Forbidden("process with another exit code", _set("processes", "exit_code = 1", "id = 'p'"), seen=False),
+    Forbidden(
+        "process that runs again",
+        _set("processes", "state='running', ended_at=NULL, ended_by=NULL, exit_code=NULL", "id = 'p'"),
+        False,
+    ),
+    Forbidden("process with another command", _set("processes", "command = 'lie'", "id = 'q'"), seen=False),
+    Forbidden("process found elsewhere", _set("processes", "place = '{}'", "id = 'q'"), seen=False),
+    Forbidden(
+        "process moved to another conversation", _set("processes", f"conversation = {E}", "id = 'q'"), seen=False
+    ),
+    Forbidden("process deleted", "DELETE FROM processes WHERE id = 'p'", seen=False),
+    Forbidden(
+        "process replaced", f"INSERT OR REPLACE{PROCESS[6:]} ('p', {A}, 'c', '/', '{{}}', 1.0, 'running', NULL)", False
+    ),
+    Forbidden("grant in no conversation", f"{GRANT} ('o', 'r', 77, 1.0, 'me')"),
+    Forbidden("grant of nothing", f"{GRANT} ('o', '', NULL, 1.0, 'me')"),
+    Forbidden("grant given twice", f"{GRANT} ('o', 'shell(git)', NULL, 1.0, 'me')", seen=False),
+    Forbidden(
+        "grant widened to all conversations", _set("grants", "conversation = NULL, rule = 'x'", "id = 2"), seen=False
+    ),
+    Forbidden("grant of something else", _set("grants", "rule = 'shell'", "id = 1"), seen=False),
+    Forbidden("act of no conversation", f"{AUDIT} (77, 'n', 'c', 't', 's', 1, 'me', 1.0, NULL, NULL)"),
+    Forbidden("act half allowed", f"{AUDIT} ({A}, 'n', 'c', 't', 's', 2, 'me', 1.0, NULL, NULL)"),
+    Forbidden("act written down afterwards", f"{AUDIT} ({A}, 'n', 'c', 't', 's', 1, 'me', 1.0, 1.0, 1)", seen=False),
+    Forbidden("act that ended without saying how", _set("audit", "ended_at = 1.0", "id = 2")),
+    Forbidden("denied act that was done", _set("audit", "ended_at = 1.0, ok = 1", "id = 3")),
+    Forbidden("act ended again", _set("audit", "ok = 0", "id = 1"), seen=False),
+    Forbidden("act allowed afterwards", _set("audit", "allowed = 1", "id = 3"), seen=False),
+    Forbidden("act of another tool", _set("audit", "tool = 'x'", "id = 2"), seen=False),
+    Forbidden("act with another summary", _set("audit", "summary = 'lie'", "id = 2"), seen=False),
+    Forbidden("act with a summary after its redaction", _set("audit", "summary = 'lie', redacted_at = 1.0", "id = 2")),
+    Forbidden("act allowed by somebody else", _set("audit", "decided_by = 'x'", "id = 2"), seen=False),
+    Forbidden("act moved to another conversation", _set("audit", f"conversation = {E}", "id = 2"), seen=False),
+    Forbidden("act deleted", "DELETE FROM audit WHERE id = 3", seen=False),
+    Forbidden("pin in no conversation", f"{PIN} (77, 1, 1.0)"),
+    Forbidden("pin before the log", f"{PIN} ({B}, 0, 1.0)"),
+    Forbidden("pin beyond the log", f"{PIN} ({B}, 3, 1.0)"),
+    Forbidden("pin set twice", f"{PIN} ({B}, 2, 1.0)", seen=False),
+    Forbidden("pin moved to another message", _set("pins", "seq = 1", f"conversation = {B}"), seen=False),
+    Forbidden("pin moved to another conversation", _set("pins", f"conversation = {E}", f"conversation = {B}"), False),
+]
+
+EVERY = [*LINEAGE, *CONVERSATIONS, *MESSAGES, *COMPACTIONS, *THE_REST, *ACTS]

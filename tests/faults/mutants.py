@@ -21,9 +21,12 @@ from holdfast.store import (
     erase,
     hides,
     holders,
+    inbox,
     leases,
     lineage,
     log,
+    pins,
+    processes,
     queries,
     sessions,
     sqlite,
@@ -249,6 +252,37 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "budget that takes itself for another": Mutant(
         "spending", (Edit(budgets, "put", "row is not None and row[:2] == (version + 1, uid)", "False"),)
+    ),
+    # the inbox and processes
+    "inbound settled again": Mutant(
+        "arriving", (Query("inbound_settle", " AND outcome IS NULL", ""),), ("inbound_is_settled_once",)
+    ),
+    "settling that takes itself for another": Mutant(
+        "arriving", (Edit(inbox, "settle", "row is not None and row[0] == uid", "False"),)
+    ),
+    "settling that does not ask who was the faster": Mutant(
+        "arriving", (Edit(inbox, "settle", "row is not None and row[0] == uid", "row is not None"),)
+    ),
+    "inbound with another text under its key": Mutant(
+        "arriving", (Edit(inbox, "receive", "(redacted or found.text == text)", "True"),)
+    ),
+    "end of a process told again": Mutant("arriving", (Edit(processes, "ended", "row[9] == uid", "True"),)),
+    "end of a process without a notice": Mutant(
+        "arriving",
+        (Edit(processes, "ended", 'inbox.receive(tx, here, notice_key(process_id), "process", text, now)', "pass"),),
+        ("process_end_is_told",),
+    ),
+    # pins
+    "pin that a compaction in flight does not see": Mutant(
+        "pinning", (Edit(pins, "pin", "state.moved(tx, here)", "pass"),)
+    ),
+    "branch that takes no pins": Mutant(
+        "pinning", (Edit(lineage, "branch", "pins.copy_to_branch(tx, here.key, made)", "pass"),)
+    ),
+    "branch that takes pins beyond its fork point": Mutant(
+        "pinning",
+        (Edit(pins, "copy_to_branch", "if each.seq <= branch.forked_at:", "if True:"),),
+        ("pin_lies_within_the_log",),
     ),
 }
 

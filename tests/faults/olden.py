@@ -31,6 +31,9 @@ class Older(NamedTuple):
 
 ALL_TRIGGERS = tuple(re.findall(r"CREATE TRIGGER (\w+)", queries.schema("sqlite")))
 
+ACTS = ("memories", "inbox", "processes", "grants", "audit", "pins")
+OF_ACTS = tuple(re.findall(rf"INDEX (\w+) ON (?:{'|'.join(ACTS)}) ", queries.schema("sqlite")))
+
 OLDER: dict[str, Older] = {
     "no redaction of messages": Older(columns=(("messages", "redacted_at"),)),
     "no redaction of summaries": Older(columns=(("compactions", "redacted_at"),)),
@@ -39,15 +42,16 @@ OLDER: dict[str, Older] = {
     "no tombstones": Older(tables=("tombstones",)),
     "no leases": Older(tables=("leases",)),
     "no budgets": Older(tables=("budgets",)),
+    "no acts": Older(tables=ACTS, indexes=OF_ACTS),
     "no index": Older(indexes=("conversations_by_origin", "routes_by_conversation")),
     "no triggers": Older(triggers=ALL_TRIGGERS),
     "other triggers": Older(changed=ALL_TRIGGERS[:5]),
     "much": Older(
         columns=(("messages", "redacted_at"), ("compactions", "redacted_at"), ("conversations", "redo_epoch")),
-        tables=("hides", "tombstones", "leases", "budgets"),
+        tables=("hides", "tombstones", "leases", "budgets", *ACTS),
         triggers=ALL_TRIGGERS[::2],
         changed=ALL_TRIGGERS[1::4],
-        indexes=("conversations_by_origin",),
+        indexes=("conversations_by_origin", *OF_ACTS),
     ),
 }
 
@@ -135,7 +139,7 @@ def _table(sql: str, gone: list[str]) -> str:
 
 NEXT = reconcile.Plan(
     format=2,
-    revision=4,
+    revision=5,
     steps={
         2: [
             "ALTER TABLE routes ADD COLUMN label TEXT",

@@ -174,6 +174,30 @@ def _budgets(stage: zygote.Stage, db: SessionDB, number: int) -> Any:
     return [version, db.spend("c", version, {"rounds": spent.get("rounds", 0) + 1})]
 
 
+def _ends(stage: zygote.Stage, db: SessionDB, number: int) -> bool:
+    """Everybody saw that the process has ended, and each would tell of it in words of its own."""
+    name = f"p{number}"
+    _first(stage, lambda: db.process_started(_process(name)))
+    return db.process_ended(name, "exited", stage.index, f"told by {stage.index}")
+
+
+def _process(name: str) -> types.Process:
+    return types.Process(id=name, conversation_id="c", command="make", folder="/", started_at=1.0, place="{}")
+
+
+def _arrivals(stage: zygote.Stage, db: SessionDB, number: int) -> list[Any]:
+    """The same thing comes in by all of them, and all of them say what became of it."""
+    inbound = db.receive("c", f"k{number}", "came in")
+    stage.barrier.wait()
+    return [inbound.id, db.settle(inbound.id, f"settled by {stage.index}", 1)]
+
+
+def _facts(stage: zygote.Stage, db: SessionDB, number: int) -> list[int]:
+    """All of them remember and allow the same."""
+    made = db.remember("o", f"fact {number}", source="c"), db.grant("o", f"rule {number}", session_id="c", by="me")
+    return [each.id for each in made]
+
+
 def _deletion(stage: zygote.Stage, db: SessionDB, number: int) -> str:
     """One deletes, one branches, the others write: whoever comes first decides."""
     c = f"c{number}"
@@ -202,5 +226,8 @@ ROUNDS: dict[str, Callable[[zygote.Stage, SessionDB, int], Any]] = {
     "titles": _titles,
     "routes": _routes,
     "budgets": _budgets,
+    "ends": _ends,
+    "arrivals": _arrivals,
+    "facts": _facts,
     "deletion": _deletion,
 }

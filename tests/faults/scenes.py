@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast import errors, types
-from holdfast.store import budgets
+from holdfast.store import budgets, inbox
 from holdfast.store.db import SessionDB
 from tests.faults import checker, interleavings, kills, steps, zygote
 from tests.faults.interleavings import appender, compactor
@@ -161,6 +161,44 @@ def _spending(without_triggers: Sequence[str]) -> list[str]:
         return found + checker.verify(db, also=["c"])
 
 
+def _arriving(without_triggers: Sequence[str]) -> list[str]:
+    """What comes in twice is one. The second who settles it, or ends a process, is told so; a repeated attempt not."""
+    with opened(":memory:", without_triggers) as db:
+        steps.say(db, "c")
+        first, again = (db.receive("c", "k", "came in") for _ in range(2))
+        found = [] if first == again else ["what came in twice is two"]
+        found += _refused("another text", errors.KeyReused, lambda: db.receive("c", "k", "something else"))
+        told = [db.settle(first.id, outcome, 1) for outcome in ("completed", "failed")]
+        found += [] if told == [True, False] else [f"of those who settled it {told} were told they were first"]
+        db.process_started(steps.process("c"))
+        told = [db.process_ended("c", "exited", code, f"ended with {code}") for code in (0, 1)]
+        found += [] if told == [True, False] else [f"of the watchers {told} were told they were first"]
+        other = db.receive("c", "other", "came in").id
+        again_ = [db.driver.write("inbox", lambda tx: inbox.settle(tx, other, "x", 1, "mine", 1.0)) for _ in range(2)]
+        if again_ != [True, True]:
+            found.append("a repeated attempt to settle took itself for another's")
+        notices = [each.text for each in db.waiting("c")]
+        if notices != ["ended with 0"] or db.processes("c")[0].exit_code != 0:
+            found.append(f"the process was told of with {notices}")
+        return found + checker.verify(db, also=["c"])
+
+
+def _pinning(without_triggers: Sequence[str]) -> list[str]:
+    """A pin comes in while a compaction is made that does not know of it; and a branch is made from before a pin."""
+    with opened(":memory:", without_triggers) as db:
+        steps.say(db, "c")
+        lease = db.acquire_lease("c", "compact", "me")
+        for seq in (2, 2, 4):
+            db.pin("c", seq)
+        found = _refused(
+            "the compaction", errors.Superseded, lambda: db.commit_compaction(lease, summary="", cut_seq=2)
+        )
+        db.branch("c", 3, branch_id="b")
+        told = [[each.seq for each in db.pins(name)] for name in "cb"]
+        found += [] if told == [[2, 4], [2]] else [f"pinned are {told}"]
+        return found + checker.verify(db, also=["c", "b"])
+
+
 SCENES: dict[str, Callable[[Sequence[str]], list[str]]] = {
     "watching": _watching,
     "acknowledging": _acknowledging,
@@ -170,4 +208,6 @@ SCENES: dict[str, Callable[[Sequence[str]], list[str]]] = {
     "branching": _branching,
     "calling twice": _calling_twice,
     "spending": _spending,
+    "arriving": _arriving,
+    "pinning": _pinning,
 }

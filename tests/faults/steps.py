@@ -97,6 +97,59 @@ def _spent(db: SessionDB, c: str, args: Args | None = None) -> Args:
     return args
 
 
+def process(c: str) -> types.Process:
+    return types.Process(id=c, conversation_id=c, command="make", folder="/", started_at=1.0, place="{}")
+
+
+def _received(db: SessionDB, c: str) -> Args:
+    args = say(db, c)
+    return {**args, "inbound": db.receive(c, f"key of {c}", "came in").id}
+
+
+def _running(db: SessionDB, c: str) -> Args:
+    args = say(db, c)
+    db.process_started(process(c))
+    return args
+
+
+def _remembered(db: SessionDB, c: str) -> Args:
+    args = say(db, c)
+    return {**args, "memory": db.remember(c, "likes tea", source=c).id}
+
+
+def _acted(db: SessionDB, c: str) -> Args:
+    """A message that called, what the call did and started, and what came in and became it."""
+    args, call = say(db, c, 0), {"id": "call", "name": "start_process", "arguments": {"command": "make"}}
+    db.append_message(c, role="assistant", tool_calls=[call], uid=f"{c}:1")
+    db.settle(db.receive(c, f"key of {c}", "came in").id, "completed", 1)
+    db.audit_begin(c, "call", "start_process", "make", True, "me")
+    db.process_started(process(c))
+    db.process_ended(c, "exited", 0, "ended: make", at=2.0)
+    return args
+
+
+def _pinned(db: SessionDB, c: str) -> Args:
+    args = say(db, c)
+    db.pin(c, 2)
+    return args
+
+
+def _audited(db: SessionDB, c: str) -> Args:
+    args = say(db, c)
+    return {**args, "act": db.audit_begin(c, "call", "shell", "make", True, "me")}
+
+
+def _all_of_it(db: SessionDB, c: str) -> Args:
+    args = _bound(db, c)
+    db.receive(c, f"key of {c}", "came in")
+    db.process_started(process(c))
+    db.remember(c, "likes tea", source=c)
+    db.pin(c, 2)
+    db.grant(c, "shell(make)", session_id=c, by="me")
+    db.audit_begin(c, "call", "shell", "make", True, "me")
+    return args
+
+
 def _nothing(db: SessionDB, c: str) -> Args:
     return {"id": c}
 
@@ -161,7 +214,7 @@ STEPS: dict[str, Step] = {
     "undo": Step(("undo",), compacted, lambda db, args: db.undo_compaction(args["id"]), again=False),
     "redo": Step(("redo",), _undone, lambda db, args: db.redo_compaction(args["id"]), again=False),
     "redact": Step(("redact",), _read_by_branch, lambda db, args: db.redact(args["id"], 1), again=False),
-    "delete": Step(("delete",), _bound, lambda db, args: db.delete_conversation(args["id"]), again=False),
+    "delete": Step(("delete",), _all_of_it, lambda db, args: db.delete_conversation(args["id"]), again=False),
     "create": Step(("create",), _nothing, lambda db, args: db.create_session(args["id"], source="fault")),
     "two_calls": Step(("end", "create"), say, two_calls),
     "title": Step(("title",), say, lambda db, args: db.set_session_title(args["id"], f"other {args['id']}")),
@@ -170,14 +223,42 @@ STEPS: dict[str, Step] = {
     ),
     "spend_first": Step(("budget",), say, lambda db, args: db.spend(args["id"], 0, {"attempts": 1})),
     "spend": Step(("budget",), _spent, lambda db, args: db.spend(args["id"], 1, {"attempts": 2})),
+    "remember": Step(("memory",), say, lambda db, args: db.remember(args["id"], "likes tea", source=args["id"])),
+    "revise": Step(
+        ("memory",),
+        _remembered,
+        lambda db, args: db.revise_memory(args["id"], args["memory"], "likes rain"),
+    ),
+    "forget": Step(("memory",), _remembered, lambda db, args: db.forget_memory(args["id"], args["memory"])),
+    "receive": Step(("inbox",), say, lambda db, args: db.receive(args["id"], f"key of {args['id']}", "came in")),
+    "settle": Step(("inbox",), _received, lambda db, args: db.settle(args["inbound"], "completed", 2)),
+    "process_started": Step(("process",), say, lambda db, args: db.process_started(process(args["id"]))),
+    "process_ended": Step(
+        ("process",), _running, lambda db, args: db.process_ended(args["id"], "exited", 0, "it ended", at=2.0)
+    ),
+    "grant": Step(
+        ("grant",), say, lambda db, args: db.grant(args["id"], "shell(make)", session_id=args["id"], by="me")
+    ),
+    "pin": Step(("pin",), say, lambda db, args: db.pin(args["id"], 2)),
+    "unpin": Step(("pin",), _pinned, lambda db, args: db.unpin(args["id"], 2)),
+    "branch_pinned": Step(("branch",), _pinned, lambda db, args: db.branch(args["id"], 3, branch_id=f"{args['id']}-b")),
+    "audit_begin": Step(
+        ("audit",),
+        say,
+        lambda db, args: db.audit_begin(args["id"], "call", "shell", "make", True, "me"),
+        again=False,
+    ),
+    "audit_end": Step(("audit",), _audited, lambda db, args: db.audit_end(args["act"], True)),
+    "redact_acts": Step(("redact",), _acted, lambda db, args: db.redact(args["id"], 1), again=False),
 }
 
 
 def observe(db: SessionDB, c: str) -> str:
     """The state of a conversation and of its branch, as text that two equal states share."""
     seen = [_seen(db, name) for name in (c, f"{c}-b")]
-    route = db.route(f"chat:{c}")
-    text = json.dumps([seen, route.conversation_id, route.version], default=msgspec.to_builtins, sort_keys=True)
+    route, memories = db.route(f"chat:{c}"), [(each.text, each.source) for each in db.memories(c)]
+    found = [seen, route.conversation_id, route.version, memories]
+    text = json.dumps(found, default=msgspec.to_builtins, sort_keys=True)
     return text.replace(c, "@")
 
 
@@ -206,9 +287,26 @@ def _seen(db: SessionDB, name: str) -> Any:
             for made in db.compactions(name)
         ],
         "hides": db.hides(name),
+        "pins": [each.seq for each in db.pins(name)],
         "budget": db.budget(name),
+        "inbox": _inbox(db, name),
+        "processes": [
+            (each.id, each.command, each.state, each.ended_at, each.exit_code) for each in db.processes(name)
+        ],
+        "grants": [(each.rule, each.conversation_id, each.by) for each in db.grants(name, name)],
+        "audit": [
+            (each.call_id, each.summary, each.allowed, each.ended_at is None, each.ok) for each in db.audit(name)
+        ],
         "leases": [(held.purpose, held.token) for held in db.leases() if held.conversation_id == stands.id],
     }
+
+
+def _inbox(db: SessionDB, c: str) -> list[Any]:
+    """What came in, settled or not: text, kind, outcome, message."""
+    rows = [
+        db.driver.read(lambda tx, key=key: tx.one("inbound_by_key", key=key)) for key in (f"key of {c}", f"process:{c}")
+    ]
+    return [row and (row[3], row[4], row[6], row[7]) for row in rows]
 
 
 def deleted(db: SessionDB, c: str) -> bool:

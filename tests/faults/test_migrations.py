@@ -158,8 +158,8 @@ def test_newer_revision_is_left_alone(labelled: bool, place: Path) -> None:
         before = olden.contents(db)
     more = [
         "ALTER TABLE sessions ADD COLUMN mood TEXT",
-        "CREATE TABLE inbox (id INTEGER PRIMARY KEY)",
-        "CREATE TRIGGER inbox_is_read BEFORE DELETE ON inbox BEGIN SELECT 1; END",
+        "CREATE TABLE outbox (id INTEGER PRIMARY KEY)",
+        "CREATE TRIGGER outbox_is_read BEFORE DELETE ON outbox BEGIN SELECT 1; END",
         "DROP TRIGGER tombstone_stays",
         "CREATE TRIGGER tombstone_stays BEFORE UPDATE ON tombstones BEGIN SELECT raise(ABORT, 'a newer word'); END",
         "UPDATE meta SET value = '7' WHERE key = 'schema_revision'",
@@ -191,11 +191,15 @@ def test_older_version_deletes_a_conversation_with_rows_it_does_not_know(place: 
     with kills.hooked(statements.append):
         older.write("delete", lambda tx: erase.delete(tx, "c", 1.0))
     older.close()
-    # It has no query for budgets, and none was needed.
-    assert not any("budget" in point for point in statements)
+    # It has no query for what came later, and none was needed.
+    known = ("budget", "inbox", "inbound", "process", "audit", "grant", "pin_", "pins")
+    assert not any(word in point for point in statements for word in known)
     with SessionDB(path) as db:
         assert db.fsck().ok
         assert db.driver.read(lambda tx: tx.one("budget_get", conversation=1)) is None
+        assert (db.waiting(), db.processes(), db.audit()) == ([], [], [])
+        assert db.driver.read(lambda tx: tx.all("pins_of", conversation=1)) == []
+        assert [(each.text, each.source) for each in db.memories("c")] == [("likes tea", None)]
 
 
 def test_database_of_another_program_is_not_touched(place: Path) -> None:

@@ -165,3 +165,11 @@ def test_tools_are_weighed_again_when_they_change() -> None:
     other = msgspec.structs.replace(TOOL, description=TOOL.description * 20)
     assert meter.count("", [other], []) > one
     assert meter.count("", [TOOL], []) == one
+
+
+def test_counting_the_rest_of_a_request_does_not_have_its_tools_weighed_again() -> None:
+    meter = tokens.Meter()
+    meter.count("", [TOOL], [])
+    kept = meter._weighed
+    meter.count("a prompt", [], [])
+    assert meter._weighed is kept

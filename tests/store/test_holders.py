@@ -9,6 +9,7 @@ import sys
 import msgspec
 import pytest
 
+from holdfast import alive
 from holdfast.store import holders
 
 
@@ -32,7 +33,7 @@ def test_this_process_is_alive() -> None:
 
 
 def holder_of(process: subprocess.Popen[bytes]) -> holders.Holder:
-    return msgspec.structs.replace(holders.this_process("it"), pid=process.pid, started=holders._started(process.pid))
+    return msgspec.structs.replace(holders.this_process("it"), pid=process.pid, started=alive.started(process.pid))
 
 
 def test_process_that_ended_is_dead_before_and_after_it_is_buried() -> None:
@@ -88,8 +89,8 @@ def test_clock_that_was_given_serves_leases_too() -> None:
 
 def test_machine_clock_names_the_boot_it_counts_from() -> None:
     timeline = holders.timeline(None)
-    assert (timeline.boot, timeline.now) == (holders.boot_id(), timeline.machine)
-    assert timeline.left(holders.boot_id(), timeline.machine + 30) == pytest.approx(30)
+    assert (timeline.boot, timeline.now) == (alive.boot_id(), timeline.machine)
+    assert timeline.left(alive.boot_id(), timeline.machine + 30) == pytest.approx(30)
 
 
 def test_lease_of_another_boot_is_over() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import SessionDB, errors
+from holdfast import SessionDB, errors, types
 from holdfast.store import port
 from tests.cli import program
 
@@ -288,6 +288,31 @@ def test_what_was_spent_goes_with_its_conversation(db: SessionDB, folder: Path) 
     db.scrub()
     assert (holding(folder, first), holding(folder, second)) == (set(), set())
     assert db.budget("kept") == (1, {"name": "kept"})
+
+
+def test_what_was_forgotten_and_what_acts_said_is_in_no_file(db: SessionDB, folder: Path) -> None:
+    """Neither what a redaction took, nor what went with its conversation, nor what a person had forgotten."""
+    texts = [secret(400, seed=number) for number in range(8)]
+    for name in ("redacted", "gone"):
+        db.create_session(name, source="test")
+        command, did, told, came = texts[:4] if name == "redacted" else texts[4:]
+        call = {"id": name, "name": "start_process", "arguments": {"command": command}}
+        db.append_message(name, role="assistant", tool_calls=[call])
+        db.audit_begin(name, name, "start_process", did, True, "me")
+        db.process_started(
+            types.Process(id=name, conversation_id=name, command=command, folder="/", started_at=1.0, place="{}")
+        )
+        db.process_ended(name, "exited", 0, told)
+        db.settle(db.receive(name, name, came).id, "completed", 1)
+    first, second = (secret(400, seed=number) for number in (8, 9))
+    known = db.remember("o", first)
+    db.revise_memory("o", known.id, second)
+    assert all(holding(folder, text) for text in (*texts, first, second))
+    db.redact("redacted", 1)
+    db.delete_conversation("gone")
+    db.forget_memory("o", known.id)
+    db.scrub()
+    assert [holding(folder, text) for text in (*texts, first, second)] == [set()] * 10
 
 
 def test_a_title_made_from_a_redacted_message_is_in_no_file(db: SessionDB, folder: Path) -> None:

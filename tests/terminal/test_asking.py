@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
-from holdfast import AIAgent, AsyncSessionDB, SessionDB, events
+from holdfast import AIAgent, AsyncSessionDB, SessionDB, events, types
 from holdfast.agent import runtime
 from holdfast.model import ScriptedModel, port
 from holdfast.terminal import asking
+from tests.agent import stage
 
 T = TypeVar("T")
 HERE = "here"
@@ -104,6 +105,31 @@ def test_a_screen_that_fails_stops_the_turn_and_is_heard_of() -> None:
         return [message.role for message in await door.db.transcript(HERE)]
 
     assert told(model, story) == ["user", "assistant"]
+
+
+def test_a_notice_that_comes_in_during_the_turn_waits_for_somebody_who_sees_it() -> None:
+    """Whoever asked is gone with the answer, and the program may be."""
+    model = ScriptedModel([stage.calls("end"), "Done.", "Never."])
+
+    async def tell(db: AsyncSessionDB) -> None:
+        async def end(_: dict[str, Any]) -> types.Content:
+            await db.receive(HERE, "one", "one ended")
+            door.poke(HERE)
+            return "ok"
+
+        async def build(conversation_id: str) -> AIAgent:
+            return stage.agent(db, model, session_id=conversation_id, tools=[stage.tool("end", end)])
+
+        async with runtime.Runtime(db, build) as door:
+            result = await asking.Asking(door, HERE, lambda _: None).ask("hi")
+            while door._lanes:
+                await asyncio.sleep(0)
+        assert result is not None
+        assert result.final_response == "Done."
+        assert [each.key for each in await db.waiting(HERE)] == ["one"]
+        assert len(model.requests) == 2
+
+    stage.run(tell)
 
 
 def test_a_fault_is_told_and_raised_to_nobody() -> None:

@@ -36,6 +36,11 @@ def test_work_and_notes_are_left_out() -> None:
     assert shown == "> hi\nreply 1\n\n"
 
 
+def test_a_notice_is_shown_as_one_and_not_as_what_somebody_asked() -> None:
+    told = {"role": "user", "content": [parts.note("n"), parts.notice("process 1 ended\n> much output", "process")]}
+    assert looks(*exchange(1), told, exchange(2)[1]) == "> ask 1\nreply 1\n\n· process 1 ended\nreply 2\n\n"
+
+
 def test_a_long_message_is_shortened_to_rows_of_the_terminal() -> None:
     shown = looks({"role": "user", "content": "word " * 100}, width=20)
     rows = shown.rstrip("\n").split("\n")

@@ -43,6 +43,13 @@ def styles(event: events.AnyEvent) -> set[str]:
     return {piece.style for piece in page().draw(event) if piece.text.strip()}
 
 
+def test_a_notice_is_told_by_its_first_line_and_a_persons_words_are_not_repeated() -> None:
+    assert (
+        drawn(events.TurnStarted("c", "s", "process 1 ended\n> \x1b[2Joutput", 3, "process")) == "· process 1 ended\n"
+    )
+    assert drawn(events.TurnStarted("c", "s", "Hello", 3)) == ""
+
+
 SAID = [events.TextDelta("Hel"), events.TextDelta("lo.\n"), events.TextDelta("  More"), events.TextDelta(" of it")]
 
 

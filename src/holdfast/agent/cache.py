@@ -2,7 +2,8 @@
 
 An agent is good while its conversation stands where the agent's last turn left it; when another process wrote,
 it reads its context again. Which chat key a conversation was reached by does not matter. Where the state cannot
-be read, the agent is used as it is: its turn compares again, under the lease.
+be read, the agent is used as it is: its turn compares again, under the lease. One that is dropped is left, as
+when a person goes on elsewhere: those who want to hear of the end of a conversation are told.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Cache:
         self._build, self._size, self._idle, self._clock = build, size, idle, clock
         self._built: OrderedDict[Key, tuple[agents.AIAgent, float]] = OrderedDict()
         self._building: dict[Key, asyncio.Task[agents.AIAgent]] = {}
+        self._leaving = set[asyncio.Task[None]]()
 
     def __len__(self) -> int:
         return len(self._built)
@@ -57,7 +59,14 @@ class Cache:
     def forget(self, conversation_id: str) -> None:
         """Build anew what is asked for next, as its configuration has changed."""
         for key in [key for key in self._built if key[0] == conversation_id]:
-            del self._built[key]
+            self._drop(key)
+
+    async def close(self) -> None:
+        """Close all agents, after those that were dropped have said so."""
+        if self._leaving:
+            await asyncio.wait(self._leaving)
+        for agent in self.every():
+            await agent.close()
 
     async def _made(self, key: Key) -> agents.AIAgent:
         building = self._building.get(key)
@@ -80,7 +89,13 @@ class Cache:
             if len(self._built) <= self._size and now - used <= self._idle:
                 break  # The rest was used later.
             if other != key and not old.in_use:
-                del self._built[other]
+                self._drop(other)
+
+    def _drop(self, key: Key) -> None:
+        """Left, not closed: whoever was just given it may begin a turn."""
+        leaving = asyncio.create_task(self._built.pop(key)[0].leave())
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
 
 
 async def _settled(agent: agents.AIAgent) -> None:

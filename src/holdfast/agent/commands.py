@@ -5,24 +5,42 @@ A command answers with events to whoever listens; it changes the conversation on
 
 from __future__ import annotations
 
-import re
+import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 import msgspec
 
-from holdfast import errors, events, parts, types
+from holdfast import errors, events, types
 from holdfast.agent import agent as agents
-from holdfast.agent import cache
+from holdfast.agent import approvals, cache, notes, originals, permitting, pinning
 from holdfast.compaction import compress
 from holdfast.compaction import port as compaction
 from holdfast.store import aio, state
 
 LISTED = 15
-RECALLED = 50
 
 Emit = Callable[[events.AnyEvent], None]
+
+
+class Standing(Protocol):
+    """A command that stands for words: what it is called, what it is for, what it takes."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def help(self) -> str: ...
+    @property
+    def argument(self) -> str: ...
+
+
+class Words(Protocol):
+    """Commands that come from elsewhere, such as prompts of servers; they may be others each time."""
+
+    def listed(self) -> Sequence[Standing]: ...
+    async def text(self, name: str, argument: str) -> str | None:
+        """What is said by the command; None where there is none of this name."""
 
 
 class Desk(Protocol):
@@ -32,6 +50,10 @@ class Desk(Protocol):
     def db(self) -> aio.AsyncSessionDB: ...
     @property
     def owner(self) -> str: ...
+    @property
+    def words(self) -> Words | None: ...
+    @property
+    def approvals(self) -> approvals.Approvals: ...
     @property
     def agents(self) -> cache.Cache: ...
     def want_title(self, conversation_id: str, title: str) -> None: ...
@@ -63,6 +85,8 @@ async def run(desk: Desk, conversation_id: str, line: str, emit: Emit) -> None:
     name, _, argument = line.strip().lstrip("/").partition(" ")
     slash = COMMANDS.get(name.lower())
     if slash is None:
+        if await _said(desk, name.lower(), argument.strip(), emit):
+            return
         emit(events.Notice(f"There is no command {errors.shown('/' + name)}. /help lists them.", "error"))
         return
     if argument.strip() and not slash.argument:
@@ -74,12 +98,25 @@ async def run(desk: Desk, conversation_id: str, line: str, emit: Emit) -> None:
         emit(events.Notice(str(error), "error"))
 
 
+async def _said(desk: Desk, name: str, argument: str, emit: Emit) -> bool:
+    """Have the words said that a command from elsewhere stands for; whether there is one."""
+    try:
+        words = await desk.words.text(name, argument) if desk.words else None
+    except errors.HoldfastError as error:
+        emit(events.Notice(str(error), "error"))
+        return True
+    if words is not None:
+        emit(events.Say(words))
+    return words is not None
+
+
 # --- the commands --------------------------------------------------------------------------------------
 
 
 async def _help(asked: Asked) -> None:
-    width = max(len(f"/{each.name} {each.argument}") for each in COMMANDS.values())
-    lines = (f"{f'/{each.name} {each.argument}':{width}}  {each.help}" for each in COMMANDS.values())
+    every: list[Standing] = [*COMMANDS.values(), *(asked.desk.words.listed() if asked.desk.words else ())]
+    width = max(len(f"/{each.name} {each.argument}") for each in every)
+    lines = (f"{f'/{each.name} {each.argument}':{width}}  {each.help}" for each in every)
     asked.emit(events.Answer("\n".join(lines)))
 
 
@@ -89,6 +126,9 @@ async def _new(asked: Asked) -> None:
     if asked.argument:
         asked.desk.want_title(fresh, asked.argument)
     asked.emit(events.Moved(fresh, new=True))
+    left = asked.desk.agents.peek(asked.conversation_id)
+    if left is not None:
+        await left.leave()
 
 
 async def _title(asked: Asked) -> None:
@@ -149,11 +189,14 @@ async def _status(asked: Asked) -> None:
 async def _usage(asked: Asked) -> None:
     try:
         used = await asked.desk.db.usage(asked.conversation_id)
+        summaries = await compress.used(asked.desk.db, asked.conversation_id)
     except errors.ConversationDeleted:
         raise
     except errors.NoSuchSession:
-        used = {}
+        used, summaries = {}, types.Usage()
     lines = [f"{model}: {_tokens(usage)}" for model, usage in used.items()]
+    if summaries != types.Usage():
+        lines.append(f"summaries: {_tokens(summaries)}")
     asked.emit(events.Answer("\n".join(lines) or "Nothing was used yet."))
 
 
@@ -167,10 +210,10 @@ def _tokens(usage: types.Usage) -> str:
 
 async def _compact(asked: Asked) -> None:
     agent = await asked.desk.agents.get(asked.conversation_id)
-    match asked.argument.split():
-        case ["--preview"]:
+    match asked.argument.lower().split():
+        case ["--preview" | "preview"]:
             asked.emit(events.Answer(await _preview(agent)))
-        case ["--preview", "here", count] if count.isascii() and count.isdigit() and int(count) > 0:
+        case ["--preview" | "preview", "here", count] if count.isascii() and count.isdigit() and int(count) > 0:
             asked.emit(events.Answer(await _preview(agent, int(count))))
         case [word, *_] if word.startswith("--"):
             asked.emit(events.Notice("/compact takes a focus, --preview, here N, undo or redo.", "error"))
@@ -191,7 +234,6 @@ async def _compact(asked: Asked) -> None:
 async def _now(
     agent: agents.AIAgent, asked: Asked, *, focus: str | None = None, keep_exchanges: int | None = None
 ) -> None:
-    asked.emit(events.Notice("Compacting …"))
     made = await agent.compress_context(focus, force=True, keep_exchanges=keep_exchanges, emit=asked.emit)
     if made.outcome is compaction.Outcome.NOTHING_TO_DO:
         asked.emit(events.Answer(made.reason))
@@ -201,7 +243,8 @@ async def _preview(agent: agents.AIAgent, keep_exchanges: int | None = None) -> 
     """What would go and what would stay. Nothing is changed."""
     work = agent.compaction_work()
     context = await work.db.context(work.conversation_id)
-    found = compress.find(work, context, keep_exchanges)
+    pins = await work.db.pins(work.conversation_id)
+    found = await asyncio.to_thread(compress.find, work, context, keep_exchanges, pins)
     if found is None:
         return "There is nothing to compact."
     tokens = sum(map(work.meter.of, found.going))
@@ -213,21 +256,49 @@ async def _preview(agent: agents.AIAgent, keep_exchanges: int | None = None) -> 
 
 
 async def _recall(asked: Asked) -> None:
-    """Originals, by number (17 or 17-23) or by words."""
-    db, here = asked.desk.db, asked.conversation_id
-    numbers = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", asked.argument, re.ASCII)
+    asked.emit(events.Answer(await originals.recalled(asked.desk.db, asked.conversation_id, asked.argument)))
+
+
+async def _pin(asked: Asked) -> None:
     if not asked.argument:
-        asked.emit(events.Notice("/recall takes the number of a message, a range (17-23), or words.", "error"))
+        asked.emit(events.Answer(await pinning.listed(asked.desk.db, asked.conversation_id)))
         return
-    if numbers:
-        first = int(numbers[1])
-        last = min(int(numbers[2] or first), first + RECALLED - 1)
-        found = [(each.seq, each.role, parts.text(each.content)) for each in await db.transcript(here, first - 1, last)]
-    else:
-        hits = await db.search(asked.argument, session_id=here, limit=LISTED)
-        found = [(hit.seq, hit.role, hit.content) for hit in hits]
-    lines = [f"[{seq} {role}] {text}" for seq, role, text in found]
-    asked.emit(events.Answer("\n".join(lines) or "Nothing was found."))
+    agent = await asked.desk.agents.get(asked.conversation_id)
+    asked.emit(events.Answer(await pinning.pin(agent, asked.argument)))
+
+
+async def _unpin(asked: Asked) -> None:
+    asked.emit(events.Answer(await pinning.unpin(asked.desk.db, asked.conversation_id, asked.argument)))
+
+
+async def _memory(asked: Asked) -> None:
+    said, changed = await notes.ordered(notes.Notes(asked.desk.db, asked.desk.owner), asked.argument)
+    for agent in asked.desk.agents.every() if changed else ():
+        agent.remembering.changed()
+    asked.emit(events.Answer(said))
+
+
+# --- permissions ---------------------------------------------------------------------------------------
+
+
+async def _approve(asked: Asked) -> None:
+    said = await permitting.approve(asked.desk.approvals, asked.conversation_id, asked.argument)
+    asked.emit(events.Answer(said))
+
+
+async def _deny(asked: Asked) -> None:
+    asked.emit(events.Answer(await permitting.deny(asked.desk.approvals, asked.conversation_id, asked.argument)))
+
+
+async def _tools(asked: Asked) -> None:
+    agent = await asked.desk.agents.get(asked.conversation_id)
+    asked.emit(events.Answer(permitting.tools(agent.tools.specs, asked.desk.approvals.law.rules)))
+
+
+async def _permissions(asked: Asked) -> None:
+    desk = asked.desk
+    said = await permitting.permissions(desk.db, desk.approvals, asked.conversation_id, asked.argument)
+    asked.emit(events.Answer(said))
 
 
 async def _stop(asked: Asked) -> None:
@@ -258,6 +329,18 @@ COMMANDS: dict[str, Slash] = {
         ),
         Slash("compress", "The same as /compact.", _compact, "[...]"),
         Slash("recall", "Show originals: a number, a range, or words.", _recall, "SEQ|WORDS"),
+        Slash("pin", "Keep a message word for word, or list what is kept so.", _pin, "[N | last]"),
+        Slash("unpin", "Let the next compaction have a message again.", _unpin, "N"),
+        Slash(
+            "memory",
+            "Show what is remembered about you, or change it.",
+            _memory,
+            "[add TEXT | edit ID TEXT | forget ID|all]",
+        ),
+        Slash("tools", "List the tools, and what the settings say of them.", _tools),
+        Slash("permissions", "List what is allowed, or take it back.", _permissions, "[revoke ID]"),
+        Slash("approve", "Allow what is asked for.", _approve, "[once | conversation | always]"),
+        Slash("deny", "Deny what is asked for; the model is told why.", _deny, "[REASON]"),
         Slash("stop", "Stop the running turn; what was said stays.", _stop),
         Slash("quit", "Leave. The conversation stays.", _quit),
     )

@@ -7,9 +7,11 @@ and the view goes on without reading. Anything else means it is read again befor
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from holdfast import types
+from holdfast.model import tokens
 from holdfast.store import aio, bodies, view
 
 
@@ -50,6 +52,8 @@ class View:
         while self.mark is None:
             changes = self._changes
             found = await self._db.context(self._conversation_id)
+            # What a message takes is kept with it; to count them all for the first time is no work for the loop.
+            await asyncio.to_thread(_weigh, found)
             # Somebody may ask beside a turn that appends meanwhile: what was read then is old already.
             if changes == self._changes:
                 self._messages, self.mark = list(found), (found.epoch, found.last_seq)
@@ -65,6 +69,11 @@ class View:
         if start and len(self._messages) - start > 1:
             arranged, _ = view.arrange(self._messages[start - 1 :], None)
             self._messages[start - 1 :] = arranged
+
+
+def _weigh(messages: Sequence[types.Message]) -> None:
+    for message in messages:
+        tokens.size(message)
 
 
 def _stored(receipt: types.Receipt, message: types.NewMessage) -> types.Message:

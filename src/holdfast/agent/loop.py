@@ -17,9 +17,11 @@ import msgspec
 
 from holdfast import errors, events, parts, types
 from holdfast.agent import context, room, turn
+from holdfast.compaction import speaker
 from holdfast.model import gather, tokens
 from holdfast.model import port as models
 from holdfast.store import bodies
+from holdfast.tools import port as tools_port
 from holdfast.tools import registry
 
 logger = logging.getLogger("holdfast.agent")
@@ -31,7 +33,7 @@ INTERRUPTED = "The answer was interrupted here."
 NO_ROOM = "The answer broke off here: it reached the longest one the model may give."
 NOT_RUN = "[No result: the turn was stopped before this call finished.]"
 
-STEERED = "steer:"
+STEERED = speaker.STEERED
 
 Emit = Callable[[events.AnyEvent], None]
 
@@ -88,8 +90,15 @@ class Run:
         self.answer = ""
         self.short = False
 
+    @property
+    def spent(self) -> types.Usage:
+        """What the turn has used: its replies, and the summaries it had to wait for."""
+        return self.usage + self._room.usage
+
     async def go(self) -> None:
         """Take steps until the model calls nothing; Stopped at a limit, ModelError where the model failed."""
+        for remark in await self._tools.freshen():
+            self._emit(events.Notice(remark, "warning"))
         while await self._step() or self.steering:
             await self._steer()
         self.over = True  # From here on nobody can steer, and nothing was said in vain.
@@ -108,8 +117,9 @@ class Run:
     def _refuse_beyond_limits(self) -> None:
         if self.api_calls >= self._limits.steps:
             raise Stopped("steps", f"I stopped after {self._limits.steps} steps. Say `go on` to let me continue.")
-        if self._limits.cost is not None and (self.usage.cost or 0.0) >= self._limits.cost:
-            raise Stopped("cost", f"I stopped: this turn has cost ${self.usage.cost or 0.0:.2f}, which is its limit.")
+        cost = self.spent.cost or 0.0
+        if self._limits.cost is not None and cost >= self._limits.cost:
+            raise Stopped("cost", f"I stopped: this turn has cost ${cost:.2f}, which is its limit.")
 
     # --- asking --------------------------------------------------------------------------------------
 
@@ -206,10 +216,17 @@ class Run:
     async def _run_tool(self, call: types.ToolCall) -> None:
         arguments = call.arguments if isinstance(call.arguments, str) else msgspec.json.encode(call.arguments).decode()
         self._emit(events.ToolStarted(call.id, call.name, arguments))
-        result = await self._tools.run(call)
+        with tools_port.calling(self._calling(call)):
+            result = await self._tools.run(call)
         await self.append(types.NewMessage(role="tool", content=result.content, tool_call_id=call.id))
         preview = parts.text(result.content)[:PREVIEW]
         self._emit(events.ToolFinished(call.id, call.name, result.ok, preview))
+
+    def _calling(self, call: types.ToolCall) -> tools_port.Calling:
+        def say(text: str) -> None:
+            self._emit(events.ToolProgress(call.id, text))
+
+        return tools_port.Calling(call.id, self._turn.lease.conversation_id, say)
 
     async def _steer(self) -> None:
         """What people said meanwhile, before the model is asked again."""

@@ -1,4 +1,4 @@
-"""The system prompt: byte-stable for as long as an agent lives, so that the provider's prompt cache holds.
+"""The system prompt: byte-stable from one compaction to the next, so that the provider's prompt cache holds.
 
 What changes is told in the turn instead: the day stands as a note with the first message of that day.
 """
@@ -26,11 +26,14 @@ def system(folder: str | None, memory: str = "", extra: str = "") -> str:
     sections = [IDENTITY]
     for name, text in context_files(folder) if folder else ():
         sections.append(f"# What {name} of this project says\n{text}")
-    if memory:
-        sections.append(f"# What you remember about the person\n{memory}")
     if extra:
         sections.append(extra)
-    return "\n\n".join(sections)
+    return remembering("\n\n".join(sections), memory)
+
+
+def remembering(said: str, memory: str) -> str:
+    """A prompt with what is remembered, if anything is: last, as it changes most."""
+    return f"{said}\n\n# What you remember about the person\n{memory}" if memory else said
 
 
 def context_files(folder: str, names: Sequence[str] = CONTEXT_FILES) -> list[tuple[str, str]]:

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
 
 import msgspec
 
 from holdfast import errors, events, types
 from holdfast.agent import context
-from holdfast.compaction import compress, policy, port, shorten
+from holdfast.compaction import compress, pace, policy, port, shorten
 
 logger = logging.getLogger("holdfast.agent")
 
 POLL = 0.1
+# A turn waits a little longer than models may take: after them come the extract and the commit.
+LONGER = 1.1
 # Each time a provider says that it was too much, so much of it is tried next, so often in a turn.
 TIGHTER, OVERFLOWS = 0.6, 4
 
@@ -31,17 +34,27 @@ class Room:
 
     def __init__(self, view: context.View, work: Callable[[], compress.Work], background: bool = True) -> None:
         self._view, self._work, self._background = view, work, background
-        self._beside: asyncio.Task[port.Compaction] | None = None
+        self._running = set[asyncio.Task[port.Compaction]]()
+        """Every attempt of this agent's, whoever wants it: beside the turns, within one, or by hand."""
+        self._patience = 0.0
+        """For how many seconds the turn under way may still wait for others."""
         self._ceiling: int | None = None
         self._overflows = 0
         self._shown: Sequence[types.Message] = ()
+        self._less: tuple[object, Sequence[types.Message]] = (None, ())
         self._said: set[port.Outcome] = set()
+        self.usage = types.Usage()
+        """What summaries have used that the turn under way had to wait for."""
 
     # --- before the model is asked -------------------------------------------------------------------
 
     def new_turn(self) -> None:
-        """What one turn learnt about a provider's idea of too large is not held against the next."""
-        self._ceiling, self._overflows = None, 0
+        """What one turn learnt about a provider's idea of too large is not held against the next.
+
+        However many steps it takes, it waits for others only as long as one compaction may take.
+        """
+        self._ceiling, self._overflows, self.usage = None, 0, types.Usage()
+        self._patience = self._work().policy.deadline * LONGER
 
     async def messages(self, turn: str, emit: Emit) -> Sequence[types.Message]:
         """What the model is to see now; NoRoom when not even the prompt fits."""
@@ -56,17 +69,15 @@ class Room:
             case "soft":
                 self.begin(turn, emit)
                 return shown
-        less = self._shortened(shown, usable)
+        less = await self._shortened(shown, usable)
         if self._taken(less) < self._work().policy.hard * usable:
             self.begin(turn, emit)
             return less
         await self._compacted(turn, emit)
-        less = self._shortened(await self._view.messages(), usable)
+        less = await self._shortened(await self._view.messages(), usable)
         if self._taken(less) >= usable:
-            # Whatever kept a model from summing up, the conversation must go on: the extract needs none.
-            await self._attempt(compress.Asked(turn=turn, force=True), emit, by_hand=True)
-            self._view.forget()
-            less = self._shortened(await self._view.messages(), usable)
+            await self._extracted(turn, emit)
+            less = await self._shortened(await self._view.messages(), usable)
         return less
 
     async def make_more(self, turn: str, emit: Emit) -> bool:
@@ -76,12 +87,12 @@ class Room:
             return False
         self._ceiling = int(self._taken(self._shown) * TIGHTER)
         await self._compacted(turn, emit)
-        less = self._shortened(await self._view.messages(), self._usable())
+        less = await self._shortened(await self._view.messages(), self._usable())
         return self._taken(less) < self._taken(self._shown)
 
     async def _pressure(self, shown: Sequence[types.Message], usable: int) -> policy.Pressure:
         found = policy.pressure(self._taken(shown), usable, self._work().policy)
-        if found == "soft" and self._beside is None and await self._undone():
+        if found == "soft" and not self.under_way and await self._undone():
             return "none"
         return found
 
@@ -97,64 +108,105 @@ class Room:
     def _taken(self, messages: Sequence[types.Message]) -> int:
         return sum(map(self._work().meter.of, messages))
 
-    def _shortened(self, messages: Sequence[types.Message], usable: int) -> Sequence[types.Message]:
-        work = self._work()
-        if self._taken(messages) < work.policy.hard * usable:
+    async def _shortened(self, messages: Sequence[types.Message], usable: int) -> Sequence[types.Message]:
+        work, taken = self._work(), self._taken(messages)
+        if taken < work.policy.hard * usable:
             return messages
-        return shorten.shortened(messages, work.meter.of, int(work.policy.hard * usable) - 1)
+        budget = int(work.policy.hard * usable) - 1
+        # What they take is a part of it: the meter learns, and then the same messages take another share.
+        key = (self._view.mark, budget, taken)
+        if self._view.mark is None or self._less[0] != key:
+            self._less = (key, await pace.aside(shorten.shortened, tuple(messages), work.size_of, budget))
+        return self._less[1]
 
     # --- compacting ----------------------------------------------------------------------------------
 
     @property
     def under_way(self) -> bool:
-        """Whether a compaction is being made beside the turns."""
-        return self._beside is not None and not self._beside.done()
+        """Whether a compaction is being made: beside the turns, for one that waits, or by hand."""
+        return bool(self._running)
 
     def begin(self, turn: str, emit: Emit) -> None:
         """Compact beside the turns, if nothing is under way yet. No prompt cancels it; closing does."""
         if self._background and not self.under_way:
-            self._beside = asyncio.create_task(self._attempt(compress.Asked(turn=turn), emit))
+            self._start(self._attempt(compress.Asked(turn=turn), emit))
 
     async def compact(self, asked: compress.Asked, emit: Emit) -> port.Compaction:
-        """Compact now, and wait for it; one that is under way beside the turns is let end first."""
-        if self._beside is not None and not self._beside.done():
-            await asyncio.wait([self._beside])
-        return await self._attempt(asked, emit)
+        """Compact now, and wait for it; what is under way already is let end first. Closing stops it."""
+
+        def at_work(messages: int, size: int) -> None:
+            emit(events.Notice(f"Summing up {messages:,} messages (about {size:,} tokens) …"))
+
+        async def after(others: frozenset[asyncio.Task[port.Compaction]]) -> port.Compaction:
+            if others:
+                emit(events.Notice("A compaction is under way already; this one comes after it …"))
+                await asyncio.wait(others)
+            told = msgspec.structs.replace(asked, beginning=at_work)
+            return await self._attempt(told, emit, person=asked.force)
+
+        attempt = self._start(after(frozenset(self._running)))
+        try:
+            await asyncio.wait([attempt])
+        finally:
+            attempt.cancel()
+            await asyncio.wait([attempt])
+        if attempt.cancelled():
+            stopped, here = "The compaction was stopped.", self._work().conversation_id
+            return port.Compaction(outcome=port.Outcome.FAILED, session_id=here, reason=stopped)
+        return attempt.result()
 
     async def close(self) -> None:
-        """Stop what is under way; it has changed nothing."""
-        if self._beside is not None:
-            self._beside.cancel()
-            await asyncio.wait([self._beside])
+        """Stop what is under way, also what somebody waits for."""
+        stopping = [attempt for attempt in self._running if attempt.cancel()]
+        if stopping:
+            await asyncio.wait(stopping)
+
+    def _start(self, attempt: Coroutine[Any, Any, port.Compaction]) -> asyncio.Task[port.Compaction]:
+        task = asyncio.create_task(attempt)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
 
     async def _compacted(self, turn: str, emit: Emit) -> None:
         """A turn cannot go on without room: wait for whoever makes it, for as long as a summary may take."""
-        work = self._work()
-        if self._beside is not None and not self._beside.done():
-            await asyncio.wait([self._beside], timeout=work.policy.deadline)
-            if self._beside.done() and self._succeeded(self._beside):
+        if others := frozenset(self._running):
+            await self._patiently(lambda: asyncio.wait(others))
+            if any(map(_succeeded, others)):
                 self._view.forget()
                 return
-        made = await self._attempt(compress.Asked(turn=turn), emit)
+        if self.under_way:
+            return
+        made = await self._start(self._attempt(compress.Asked(turn=turn), emit))
+        self.usage += made.usage
         if made.outcome is port.Outcome.BUSY:
-            await self._until_free(work)
+            await self._patiently(self._until_free)
         self._view.forget()
 
-    @staticmethod
-    def _succeeded(task: asyncio.Task[port.Compaction]) -> bool:
-        if task.cancelled() or task.exception() is not None:
-            return False
-        return task.result().outcome is port.Outcome.COMPACTED
+    async def _extracted(self, turn: str, emit: Emit) -> None:
+        """Whatever kept a model from summing up, the conversation must go on: the extract needs none."""
+        if not self.under_way:
+            await self._start(self._attempt(compress.Asked(turn=turn, force=True), emit, model=False))
+            self._view.forget()
 
-    async def _until_free(self, work: compress.Work) -> None:
-        async def free() -> None:
+    async def _patiently(self, waiting: Callable[[], Awaitable[object]]) -> None:
+        """Wait for others, as long as the turn has patience left."""
+        began = asyncio.get_running_loop().time()
+        if self._patience <= 0:
+            return
+        try:
+            async with asyncio.timeout(self._patience):
+                await waiting()
+        except TimeoutError:
+            logger.warning("a compaction was waited for in vain")
+            self._patience = 0.0
+        else:
+            self._patience -= asyncio.get_running_loop().time() - began
+
+    async def _until_free(self) -> None:
+        work = self._work()
+        try:
             while await work.db.get_compression_lock_holder(work.conversation_id) is not None:
                 await asyncio.sleep(POLL)
-
-        try:
-            await asyncio.wait_for(free(), work.policy.deadline)
-        except TimeoutError:
-            logger.warning("a compaction elsewhere was waited for in vain")
         except errors.HoldfastError as error:
             work.db.db.say_once(error)
 
@@ -168,14 +220,22 @@ class Room:
         known = msgspec.structs.replace(work.policy, reserved_output=0)
         return msgspec.structs.replace(work, window=min(work.window, window), policy=known)
 
-    async def _attempt(self, asked: compress.Asked, emit: Emit, by_hand: bool = False) -> port.Compaction:
+    async def _attempt(
+        self, asked: compress.Asked, emit: Emit, *, person: bool = False, model: bool = True
+    ) -> port.Compaction:
         work = self._within_ceiling()
-        made = await compress.compress(msgspec.structs.replace(work, summarizers=()) if by_hand else work, asked)
+        made = await compress.compress(work if model else msgspec.structs.replace(work, summarizers=()), asked)
         if made.outcome is port.Outcome.COMPACTED:
             self._said.clear()
             emit(events.Compacted(made.session_id, made.cut_seq or 0, made.before, made.after, made.model))
-        elif made.outcome is not port.Outcome.NOTHING_TO_DO and (asked.force or made.outcome not in self._said):
+        elif made.outcome is not port.Outcome.NOTHING_TO_DO and (person or made.outcome not in self._said):
             # One notice of each kind until the next success, unless a person asked: nobody wants one at every step.
             self._said.add(made.outcome)
             emit(events.Notice(made.reason, "info" if made.outcome is port.Outcome.BUSY else "warning"))
         return made
+
+
+def _succeeded(task: asyncio.Task[port.Compaction]) -> bool:
+    if not task.done() or task.cancelled() or task.exception() is not None:
+        return False
+    return task.result().outcome is port.Outcome.COMPACTED

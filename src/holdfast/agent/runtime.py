@@ -1,7 +1,8 @@
 """The one door: a front end sends commands for a conversation, and renders the events.
 
 Messages to one conversation are answered one after the other, in the order they came. Everybody who listens
-to a conversation sees the same events in the same order, whoever caused them.
+to a conversation sees the same events in the same order, whoever caused them. What waits in the inbox of a
+conversation is answered before the next message of a person, and never interrupts a turn.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Self, assert_never
 
-from holdfast import errors, events
+from holdfast import errors, events, types
 from holdfast.agent import agent as agents
-from holdfast.agent import cache, commands
+from holdfast.agent import approvals as permissions
+from holdfast.agent import cache, commands, delivery
 from holdfast.store import aio
 
 logger = logging.getLogger("holdfast.agent")
+
+MOST = 10_000
+"""So many notices are delivered before a message of a person, which is more than ever wait."""
 
 
 class Listening:
@@ -46,6 +51,10 @@ class Lane:
         self.worker: asyncio.Task[None] | None = None
         self.agent: agents.AIAgent | None = None
         self.unwanted = False
+        self.staying = 0
+        """How many of the listeners are there for more than the answer to a command."""
+        self.expected = self.ordered = False
+        """Whether the inbox is to be looked at again; whether somebody wants it delivered, listeners or not."""
         self._count = 0
 
     def interrupt(self) -> bool:
@@ -68,15 +77,31 @@ class Lane:
 
 
 class Runtime:
-    """Agents at work for any number of conversations. `async with` starts and stops it."""
+    """Agents at work for any number of conversations. `async with` starts and stops it.
 
-    def __init__(self, db: aio.AsyncSessionDB, build: cache.Build, *, owner: str = "") -> None:
+    `approvals` are those its agents were made with: whoever listens here answers for them.
+    """
+
+    def __init__(
+        self,
+        db: aio.AsyncSessionDB,
+        build: cache.Build,
+        *,
+        owner: str = "",
+        words: commands.Words | None = None,
+        approvals: permissions.Approvals | None = None,
+    ) -> None:
         self.db = db
         self.owner = owner
+        self.words = words
+        self.approvals = approvals or permissions.Approvals(db, owner=owner)
         self.agents = cache.Cache(self._built)
         self._build = build
         self._lanes: dict[str, Lane] = {}
         self._titles: dict[str, str] = {}
+        self._looks = set[asyncio.Task[None]]()
+        self._commands = set[asyncio.Task[None]]()
+        self._closing = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -87,16 +112,18 @@ class Runtime:
         await self.close()
 
     async def close(self) -> None:
-        """Stop what runs, keeping what was said; refuse what waits."""
+        """Stop what runs, keeping what was said; refuse what waits. What is in the inbox stays there."""
+        self._closing = True
+        for task in (*self._looks, *self._commands):
+            task.cancel()
         for lane in list(self._lanes.values()):
             while lane.waiting:
                 lane.waiting.popleft()[1].cancel()
             lane.interrupt()
         workers = [lane.worker for lane in self._lanes.values() if lane.worker]
-        if workers:
-            await asyncio.wait(workers)
-        for agent in self.agents.every():
-            await agent.close()
+        if running := [*workers, *self._looks, *self._commands]:
+            await asyncio.wait(running)
+        await self.agents.close()
         for lane in self._lanes.values():
             for listener in lane.listeners:
                 listener.put(None)
@@ -104,14 +131,22 @@ class Runtime:
     # --- listening -----------------------------------------------------------------------------------
 
     @contextmanager
-    def listen(self, conversation_id: str) -> Iterator[Listening]:
-        """The events of this conversation, from here to the end of the block."""
+    def listen(self, conversation_id: str, *, answers: bool = False, stays: bool = True) -> Iterator[Listening]:
+        """The events of this conversation, from here to the end of the block.
+
+        One that `answers` can be asked whether a tool may do something. Where nobody does, the answer is no. Whoever
+        `stays` has what waits in the inbox delivered; for the answer to a command nobody needs to.
+        """
         lane, listening = self._lane(conversation_id), Listening()
         lane.listeners.append(listening)
+        lane.staying += stays
+        self.poke(conversation_id)
         try:
-            yield listening
+            with self.approvals.answering(conversation_id) if answers else nullcontext():
+                yield listening
         finally:
             lane.listeners.remove(listening)
+            lane.staying -= stays
             self._tidy(lane)
 
     # --- asking --------------------------------------------------------------------------------------
@@ -137,25 +172,63 @@ class Runtime:
             case events.Steer(text):
                 if lane.agent is None or not lane.agent.steer(text):
                     self.submit(conversation_id, events.Submit(text))
+            case events.Approve():
+                if said := await self.approvals.answer(conversation_id, command):
+                    lane.emit(events.Notice(said, "warning"))
             case events.Command(line):
-                await commands.run(self, conversation_id, line, lane.emit)
+                await self._carry_out(conversation_id, line, lane.emit)
             case _:
                 assert_never(command)
         self._tidy(lane)
+
+    async def _carry_out(self, conversation_id: str, line: str, emit: commands.Emit) -> None:
+        """A command, to its end or until this closes; whoever stops waiting for it stops it."""
+        work = asyncio.create_task(commands.run(self, conversation_id, line, emit))
+        self._commands.add(work)
+        work.add_done_callback(self._commands.discard)
+        try:
+            await asyncio.wait([work])
+        finally:
+            work.cancel()
+            await asyncio.wait([work])
+        if not work.cancelled():
+            work.result()
 
     def submit(self, conversation_id: str, message: events.Submit) -> asyncio.Future[events.TurnResult]:
         """A message, answered when those before it are; the result of its turn."""
         lane = self._lane(conversation_id)
         answered: asyncio.Future[events.TurnResult] = asyncio.get_running_loop().create_future()
         lane.waiting.append((message, answered))
-        if lane.worker is None:
-            lane.worker = asyncio.create_task(self._work(lane))
+        self._start(lane)
         return answered
 
     def queued(self, conversation_id: str) -> int:
         """How many messages wait for their turn in this process."""
         lane = self._lanes.get(conversation_id)
         return len(lane.waiting) if lane else 0
+
+    # --- the inbox -----------------------------------------------------------------------------------
+
+    async def deliver(self, conversation_id: str) -> int:
+        """Have what waits in the inbox of this conversation answered, in order; how much there is.
+
+        It is answered after the turn under way, if there is one, and before the next message of a person. What
+        cannot be delivered stays in the inbox, for the next time or for another process.
+        """
+        found = len(await self._inbox(conversation_id))
+        if found and not self._closing:
+            lane = self._lane(conversation_id)
+            lane.expected = lane.ordered = True
+            self._start(lane)
+        return found
+
+    def poke(self, conversation_id: str) -> None:
+        """Something may have come in: it is delivered, if anybody here listens to that conversation."""
+        lane = self._lanes.get(conversation_id)
+        if lane is not None and lane.staying and not self._closing:
+            look = asyncio.create_task(self._look(lane))
+            self._looks.add(look)
+            look.add_done_callback(self._looks.discard)
 
     def want_title(self, conversation_id: str, title: str) -> None:
         """A title for a conversation that begins with its next message."""
@@ -166,28 +239,89 @@ class Runtime:
 
     # --- inside --------------------------------------------------------------------------------------
 
+    def _start(self, lane: Lane) -> None:
+        if lane.worker is None:
+            lane.worker = asyncio.create_task(self._work(lane))
+
     async def _work(self, lane: Lane) -> None:
         try:
-            while lane.waiting:
-                message, answered = lane.waiting.popleft()
-                await self._turn(lane, message, answered)
+            while lane.waiting or lane.expected:
+                await self._notices(lane)
+                if lane.waiting:
+                    message, answered = lane.waiting.popleft()
+                    await self._turn(lane, message, answered)
         finally:
             lane.worker = lane.agent = None
             lane.unwanted = False
             self._tidy(lane)
 
+    async def _look(self, lane: Lane) -> None:
+        """At the inbox; whoever works here already does so before the next turn."""
+        if lane.worker is None and not await self._inbox(lane.conversation_id):
+            return
+        if lane.staying and not self._closing:
+            lane.expected = True
+            self._start(lane)
+
+    async def _inbox(self, conversation_id: str) -> list[types.Inbound]:
+        """What waits; nothing where there is no conversation yet, or the store cannot say."""
+        try:
+            return await self.db.waiting(conversation_id, MOST)
+        except errors.NoSuchSession:
+            return []
+        except errors.HoldfastError as error:
+            logger.warning("the inbox of %s could not be read: %s", conversation_id, error)
+            return []
+
+    async def _notices(self, lane: Lane) -> None:
+        """Turns for all that waits, until one of them cannot be taken or is stopped, or nobody is there any more."""
+        ordered, lane.expected, lane.ordered = lane.ordered, False, False
+        for inbound in await self._inbox(lane.conversation_id):
+            wanted = ordered or lane.waiting or lane.staying
+            if not wanted or lane.unwanted or self._closing or not await self._notice(lane, inbound):
+                return
+
+    async def _notice(self, lane: Lane, inbound: types.Inbound) -> bool:
+        """The turn of one of them, and what became of it; whether the next may come."""
+        begun: list[int] = []
+        alone = False
+
+        def emit(event: events.AnyEvent) -> None:
+            begun.extend([event.seq] if isinstance(event, events.TurnStarted) else [])
+            lane.emit(event)
+
+        try:
+            result = await self._taken(lane, delivery.submitted(inbound), emit)
+            became = delivery.outcome(result, bool(begun))
+            alone = result.exit_reason == "failed"
+            # Whoever stopped it before it began meant what waits behind it.
+            lane.unwanted = lane.unwanted or (result.interrupted and not begun and bool(lane.waiting))
+        except Exception as error:
+            logger.exception("the turn of a notice to %s failed", lane.conversation_id)
+            lane.emit(events.Notice(f"The turn failed: {_sentence(error)}", "error"))
+            became = "failed" if begun else None
+        if became is None:
+            return alone  # What is wrong with this one keeps none of the others.
+        try:
+            await self.db.settle(inbound.id, became, begun[0] if begun else None)
+        except errors.HoldfastError as error:
+            # Delivered again, it is the same message, and its answer is there.
+            logger.warning("what became of a notice to %s was not noted: %s", lane.conversation_id, error)
+        return became != "interrupted"
+
+    async def _taken(self, lane: Lane, message: events.Submit, emit: commands.Emit) -> events.TurnResult:
+        """The turn of a message; one that was stopped before it began is not taken."""
+        lane.agent = agent = await self.agents.get(lane.conversation_id)
+        title = self._titles.pop(lane.conversation_id, None)
+        agent.wanted_title = title if title is not None else agent.wanted_title
+        if lane.unwanted:
+            lane.unwanted = False
+            return agent.not_begun(emit)
+        return await agent.run_conversation(message.text, content=message.content, uid=message.uid, emit=emit)
+
     async def _turn(self, lane: Lane, message: events.Submit, answered: asyncio.Future[events.TurnResult]) -> None:
         try:
-            lane.agent = agent = await self.agents.get(lane.conversation_id)
-            title = self._titles.pop(lane.conversation_id, None)
-            agent.wanted_title = title if title is not None else agent.wanted_title
-            if lane.unwanted:
-                lane.unwanted = False
-                result = agent.not_begun(lane.emit)
-            else:
-                result = await agent.run_conversation(
-                    message.text, content=message.content, uid=message.uid, emit=lane.emit
-                )
+            result = await self._taken(lane, message, lane.emit)
         except Exception as error:
             # Nobody else would hear of it, and the next message must be answered all the same.
             logger.exception("a turn of %s failed", lane.conversation_id)

@@ -13,7 +13,7 @@ from holdfast.model import known, local, port, retry
 
 # What is asked when only a key was given.
 USUAL = {"anthropic": "claude-sonnet-4-5", "openai": "gpt-4.1", "openrouter": "openrouter/auto"}
-OFFLINE = "offline"
+OFFLINE, OFFLINE_NAME = "offline", "holdfast/offline"
 
 ADVICE = (
     "No key is set and no model server runs here: this is the built-in offline model. "
@@ -26,6 +26,11 @@ class Chosen(NamedTuple):
 
     model: port.Model
     notice: str | None = None
+
+
+def is_offline(chosen: port.Model) -> bool:
+    """Whether it is the built-in one, and no language model at all."""
+    return chosen.name == OFFLINE_NAME
 
 
 async def choose(settings: config.Settings, named: str | None = None) -> Chosen:
@@ -46,7 +51,7 @@ async def _found(settings: config.Settings) -> Chosen:
             window = server.window or known.of(server.models[0]).window
             made = model.OpenAIModel(server.models[0], base_url=server.base_url, window=window, name=name)
             return Chosen(_chained([made]), f"Using {name}, which runs on this machine.")
-    return Chosen(model.OfflineModel(), ADVICE)
+    return Chosen(model.OfflineModel(name=OFFLINE_NAME), ADVICE)
 
 
 def _chain(settings: config.Settings, names: tuple[str, ...]) -> port.Model:
@@ -60,13 +65,14 @@ def _chained(made: list[port.Model]) -> port.Model:
 
 def _made(settings: config.Settings, name: str) -> port.Model:
     if name == OFFLINE:
-        return model.OfflineModel()
+        return model.OfflineModel(name=OFFLINE_NAME)
     provider, _, bare = name.partition("/")
     found = settings.providers.get(provider) or _on_this_machine(provider)
     if not bare or found is None:
         names = ", ".join([*settings.providers, *(kind.name for kind in local.KINDS)])
         raise errors.SettingInvalid(
-            f"The model {errors.shown(name)} is not of the form provider/model. Providers: {names}; or `{OFFLINE}`."
+            f"{errors.shown(name)} names no model: say provider/model, as in `openai/gpt-5`, or `{OFFLINE}`. "
+            f"Providers: {names}."
         )
     key = settings.keys.get(provider)
     if key is None and found.key_env:

@@ -6,21 +6,25 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NamedTuple
 
-from holdfast import config, errors, types
-from holdfast.agent import agent, ambient, loop, runtime
-from holdfast.app import models
+from holdfast import config, errors
+from holdfast.agent import agent, approvals, loop, runtime
+from holdfast.app import hands, models, watching
 from holdfast.compaction import policy, summary
-from holdfast.model import tokens
+from holdfast.model import port, tokens
 from holdfast.store import aio, db, schedule
-from holdfast.tools import files, port, recall
+from holdfast.tools import folders, permits, processes
+from holdfast.tools import port as tools_port
+from holdfast.tools.mcp import servers
 
 logger = logging.getLogger("holdfast.app")
 
 EVERY = 900.0
+FIRST_LOOK = 5.0
+"""Seconds a start waits to learn which processes ended while nobody watched."""
 
 
 class Running(NamedTuple):
@@ -41,40 +45,113 @@ async def started(
     source: str = "terminal",
     folder: str | None = None,
     background: bool = True,
+    yes: bool = False,
 ) -> AsyncIterator[Running]:
-    """A store that is open, a model that was chosen, and the one door to agents of both."""
+    """A store that is open, a model that was chosen, and the one door to agents of both.
+
+    `yes` allows what tools would ask for, but for what is dangerous or forbidden.
+    """
     async with AsyncExitStack() as stack:
         chosen = await models.choose(settings, model)
         stack.push_async_callback(chosen.model.close)
-        summarizer = None
-        if settings.compaction.model is not None:
-            small = await models.choose(settings, settings.compaction.model)
-            stack.push_async_callback(small.model.close)
-            # Where the one for summaries cannot, the model of the conversation writes them.
-            summarizer = [summary.ModelSummarizer(each.model) for each in (small, chosen)]
-        store = await stack.enter_async_context(aio.AsyncSessionDB(db.SessionDB(database or settings.database)))
+        summarizer = await _summarizer(stack, settings, chosen)
+        database = database or settings.database
+        store = await stack.enter_async_context(aio.AsyncSessionDB(db.SessionDB(database)))
         late = await _late(store, settings.backup)
         stack.push_async_callback(_stopped, asyncio.create_task(_looking_after(store, settings.backup)))
-        here, meter = folder or os.getcwd(), tokens.Meter()
+        here = folder or os.getcwd()
 
-        async def build(conversation_id: str) -> agent.AIAgent:
-            return agent.AIAgent(
-                db=store,
-                model=chosen.model,
-                session_id=conversation_id,
-                tools=tools(store, here),
-                meter=meter,
-                background=background,
-                compaction_policy=policy.Policy(soft=settings.compaction.soft, hard=settings.compaction.hard),
-                summarizer=summarizer,
-                limits=loop.Limits(steps=settings.limits.steps, cost=settings.limits.cost),
-                folder=here,
-                source=source,
-            )
+        def came_in(conversation_id: str) -> None:
+            door.poke(conversation_id)
 
-        door = await stack.enter_async_context(runtime.Runtime(store, build))
-        told = " ".join(line for line in (chosen.notice, late) if line)
+        known = processes.Processes(
+            watching.Book(store, came_in),
+            settings.home,
+            hands.environment(settings),
+            signature=folders.signature(database),
+        )
+        law = permits.Law(settings.permissions, os.path.realpath(here), os.path.expanduser("~"))
+        permissions = approvals.Approvals(store, law=law, yes=yes)
+        own = hands.off_limits(settings, database, here)
+        common = [*hands.of_past(store), *hands.of_machine(known, settings, here)]
+        added = await hands.of_others(settings.plugins, [*hands.of_project(here, own, object), *common])
+        others = await stack.enter_async_context(servers.Servers(settings.servers, here)) if settings.servers else None
+
+        making = _Making(
+            settings=settings,
+            store=store,
+            model=chosen.model,
+            summarizer=summarizer,
+            permissions=permissions,
+            own=own,
+            tools=[*common, *added.tools],
+            others=others,
+            meter=tokens.Meter(),
+            folder=here,
+            source=source,
+            background=background,
+        )
+        door = await stack.enter_async_context(
+            runtime.Runtime(store, making.agent, words=others, approvals=permissions)
+        )
+        stack.push_async_callback(_stopped, await _watched(known))
+        told = " ".join(line for line in (chosen.notice, late, *added.problems) if line)
         yield Running(store, door, chosen.model.name, told or None)
+
+
+class _Making(NamedTuple):
+    """All an agent of this program is made of, but for its conversation."""
+
+    settings: config.Settings
+    store: aio.AsyncSessionDB
+    model: port.Model
+    summarizer: list[summary.ModelSummarizer] | None
+    permissions: approvals.Approvals
+    own: list[str]
+    tools: list[tools_port.Tool]
+    others: servers.Servers | None
+    meter: tokens.Meter
+    folder: str
+    source: str
+    background: bool
+
+    async def agent(self, conversation_id: str) -> agent.AIAgent:
+        def epoch() -> object:
+            mark = made.view.mark
+            # Where the view is not known to stand, it may be another one each time.
+            return mark[0] if mark else object()
+
+        compaction, limits, memory = self.settings.compaction, self.settings.limits, self.settings.memory
+        made = agent.AIAgent(
+            db=self.store,
+            model=self.model,
+            session_id=conversation_id,
+            tools=[*hands.of_project(self.folder, self.own, epoch), *self.tools],
+            more_tools=self.others.offered if self.others else None,
+            approvals=self.permissions,
+            meter=self.meter,
+            background=self.background,
+            compaction_policy=policy.Policy(soft=compaction.soft, hard=compaction.hard),
+            summarizer=self.summarizer,
+            limits=loop.Limits(steps=limits.steps, cost=limits.cost),
+            folder=self.folder,
+            source=self.source,
+            remembers=memory.enabled,
+            # Nobody is behind the offline model who could judge; and whoever asks once does not wait for it.
+            reviews=memory.review and self.background and not models.is_offline(self.model),
+        )
+        return made
+
+
+async def _summarizer(
+    stack: AsyncExitStack, settings: config.Settings, chosen: models.Chosen
+) -> list[summary.ModelSummarizer] | None:
+    """Who writes summaries, where settings name somebody; where that one cannot, the conversation's model does."""
+    if settings.compaction.model is None:
+        return None
+    small = await models.choose(settings, settings.compaction.model)
+    stack.push_async_callback(small.model.close)
+    return [summary.ModelSummarizer(each.model) for each in (small, chosen)]
 
 
 async def _late(store: aio.AsyncSessionDB, kept: config.Backup) -> str | None:
@@ -102,20 +179,17 @@ async def _looking_after(store: aio.AsyncSessionDB, kept: config.Backup) -> None
         await asyncio.sleep(EVERY)
 
 
+async def _watched(known: processes.Processes) -> asyncio.Task[None]:
+    """What ended while nobody watched is in the inbox before anybody speaks, unless the store takes too long."""
+    watcher = processes.Watcher(known)
+    try:
+        async with asyncio.timeout(FIRST_LOOK):
+            await watcher.look()
+    except (errors.HoldfastError, TimeoutError) as error:
+        logger.warning("processes cannot be looked after yet: %s", error)
+    return asyncio.create_task(watcher.run())
+
+
 async def _stopped(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait([task])
-
-
-def tools(store: aio.AsyncSessionDB, folder: str) -> list[port.Tool]:
-    """What an agent can do: look into the folder it was started in, and into its own past."""
-
-    async def find(query: str, limit: int) -> Sequence[types.Hit]:
-        here = ambient.current_conversation_id()
-        return await store.search(query, session_id=here, limit=limit) if here else []
-
-    async def fetch(first: int, last: int) -> Sequence[types.Message]:
-        here = ambient.current_conversation_id()
-        return await store.transcript(here, first - 1, last) if here else []
-
-    return [files.read_file([folder]), recall.search_conversation(find), recall.recall(fetch)]

@@ -64,6 +64,11 @@ class Start(NamedTuple):
     type=click.Choice(FORMATS),
     help="How one answer is printed: as text while it comes, as one JSON object, or as one JSON event a line.",
 )
+@click.option(
+    "--yes",
+    is_flag=True,
+    help="With -p: let tools do what they would ask for, but for what is dangerous or forbidden by a rule.",
+)
 @click.option("--model", metavar="PROVIDER/MODEL", help="The model to ask (default: HOLDFAST_MODEL).")
 @lazy.database
 @click.pass_obj
@@ -73,6 +78,7 @@ def command(
     resume: str | None,
     words: str | None,
     form: str | None,
+    yes: bool,
     model: str | None,
     path: str | None,
 ) -> int:
@@ -81,6 +87,8 @@ def command(
         raise click.UsageError("--continue and --resume name two conversations.")
     message = _message(out, words)
     if message is None:
+        if yes:
+            raise click.UsageError("--yes is for one message: give it with -p.")
         return _without_message(out, go_on, resume, form, model, path)
     if not message.strip():
         raise click.UsageError("There is no message.")
@@ -88,7 +96,7 @@ def command(
         raise click.UsageError("Say which conversation to resume.")
     start = _start(out, go_on, resume, model, path)
     keep_logs(out.settings.log)
-    code: int = lazy.load("holdfast.cli.once").run(out, start, message, form or "text")
+    code: int = lazy.load("holdfast.cli.once").run(out, start, message, form or "text", yes)
     return code
 
 

@@ -280,6 +280,7 @@ def _delete(out: console.Console, db: store.SessionDB, ids: list[str]) -> list[s
 def scrub(out: console.Console, db: store.SessionDB) -> bool:
     """The files too, and whether that was done: whoever reads for long may be in the way."""
     out.progress("scrubbing the files and the search index")
+    _forget_outputs(out, db)
     try:
         db.scrub()
     except errors.StoreBusy as error:
@@ -288,6 +289,17 @@ def scrub(out: console.Console, db: store.SessionDB) -> bool:
         return False
     out.progress("")
     return True
+
+
+def _forget_outputs(out: console.Console, db: store.SessionDB) -> None:
+    """What processes wrote whose commands were redacted, or that are gone with their conversation."""
+    # Whoever only keeps conversations has no use for the rest of what runs commands.
+    folders = lazy.load("holdfast.tools.folders")
+    try:
+        found = folders.seen(folders.within(out.settings.home))
+        folders.tidied(found, folders.signature(db.driver.path), db.processes() if found else [])
+    except OSError as error:
+        out.note(f"What processes wrote could not be removed: {error.strerror or error}.")
 
 
 def _copies(path: str) -> list[str]:

@@ -17,18 +17,19 @@ BLANK = "holdfast: The model answered with nothing. Try again."
 SHORT = "The answer is not whole: it reached the longest one the model may give."
 
 
-def run(out: console.Console, start: chatting.Start, message: str, form: str) -> int:
+def run(out: console.Console, start: chatting.Start, message: str, form: str, yes: bool = False) -> int:
     """Ask once. 0 when it was answered, 1 when not, 130 when it was interrupted."""
-    return leaving.run(_ask(out, start, message, form))
+    return leaving.run(_ask(out, start, message, form, yes))
 
 
-async def _ask(out: console.Console, start: chatting.Start, message: str, form: str) -> int:
+async def _ask(out: console.Console, start: chatting.Start, message: str, form: str, yes: bool) -> int:
     async with running.started(
         out.settings,
         database=start.database,
         model=start.model,
         source="cli",
         background=False,  # It would be cancelled when the answer is there.
+        yes=yes,
     ) as app:
         if app.notice:
             out.note(app.notice)
@@ -92,23 +93,34 @@ class _Text:
     def __init__(self, out: console.Console) -> None:
         self._out = out
         self._page = show.Page(show.PLAIN, lambda: out.width or 200)
-        self._open = self._said = False
+        self._open = self._said = self._beside = False
 
     def show(self, event: events.AnyEvent) -> None:
         match event:
+            case events.TurnStarted(notice=kind) if kind:
+                # What waited for the conversation is answered first; that is not the answer that was asked for.
+                self._beside = True
+                self._note(event)
+            case events.TurnFinished() if self._beside:
+                self._beside = False
+            case events.TextDelta() if self._beside:
+                pass
             case events.TextDelta(words):
                 self._write(words)
             case events.TurnFinished(result):
                 if result.completed and not self._said:
                     self._write(_words(result))
                 self._end_line()
-            case events.ReasoningDelta() | events.Titled():
+            case events.ReasoningDelta() | events.Titled() | events.ToolProgress():
                 pass  # Nobody asked for them, and a script would have to tell them from the rest.
             case _:
-                line = "".join(piece.text for piece in self._page.draw(event)).strip()
-                if line:
-                    self._end_line()
-                    self._out.note(line)
+                self._note(event)
+
+    def _note(self, event: events.AnyEvent) -> None:
+        line = "".join(piece.text for piece in self._page.draw(event)).strip()
+        if line:
+            self._end_line()
+            self._out.note(line)
 
     def _write(self, words: str) -> None:
         if not words:

@@ -21,6 +21,8 @@ from holdfast.terminal import text
 COMMANDS = {
     "chat": ("holdfast.cli.chatting", "Talk to the agent; `holdfast` alone does this, too."),
     "sessions": ("holdfast.cli.sessions", "Look at conversations, and look after them."),
+    "mcp": ("holdfast.cli.servers", "Look at the servers of tools that settings name."),
+    "audit": ("holdfast.cli.auditing", "Show what tools did, and who allowed it."),
     "backup": ("holdfast.cli.keeping:backup", "Write a checked copy of the store."),
     "restore": ("holdfast.cli.keeping:restore", "Put a backup in the place of what the store holds."),
     "salvage": ("holdfast.cli.salvaging", "Read what can be read of a damaged store into a new one."),

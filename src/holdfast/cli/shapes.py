@@ -39,6 +39,10 @@ def message(value: types.Message) -> dict[str, Any]:
     }
 
 
+def audited(value: types.Audited) -> dict[str, Any]:
+    return msgspec.structs.asdict(value)
+
+
 def turn(value: events.TurnResult) -> dict[str, Any]:
     """What became of a turn: every field, with its messages as above."""
     return {

@@ -12,7 +12,7 @@ from itertools import groupby
 
 import msgspec
 
-from holdfast.compaction import cues, reading, sections
+from holdfast.compaction import cues, pace, reading, sections
 
 MOST = 40
 
@@ -32,6 +32,7 @@ def still_open(spoken: Sequence[reading.Sentence], before: Sequence[reading.Sent
     # A request may have none of the words that tell one: what was said last, to nobody's answer, counts too.
     last: list[reading.Sentence] = []
     for (_, role), said in groupby(spoken, key=lambda each: (each.seq, each.role)):
+        pace.breathe()
         lines = list(said)
         if role not in ("user", "assistant"):
             continue

@@ -15,31 +15,20 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast import errors, secrets, types
-from holdfast.compaction import cut, extract, ledger, policy, port, summary
+from holdfast import errors, types
+from holdfast.compaction import cut, extract, hooks, ledger, pace, policy, port, reading, speaker, summary
 from holdfast.model import tokens
-from holdfast.store import aio, bodies
+from holdfast.store import aio, bodies, holders
 
 logger = logging.getLogger("holdfast.compaction")
 T = TypeVar("T")
 
 TTL = 30.0
 MUST_KEEP_SHARE = 4
+# What is left of a summary's budget where even the extract is too long.
+RUNGS = (2, 4, 16, 64)
 SWAPS = 8
-
-Hook = Callable[[str], Awaitable[object]]
-"""Told a session. What it raises is logged and stops nothing."""
-
-
-class Hooks(msgspec.Struct, frozen=True):
-    """What others want to be told: memory, caches of files, plug-ins."""
-
-    before: tuple[Hook, ...] = ()
-    """Before a compaction, with the head it begins from."""
-    after: tuple[Hook, ...] = ()
-    """After one, with the new head."""
-    closing: tuple[Hook, ...] = ()
-    """Once, when an agent is closed, with the head."""
+MOST_TOKENS = 10**12
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,9 +42,11 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[types.ToolSpec, ...] = ()
     summarizers: tuple[port.Summarizer, ...] = ()
     policy: policy.Policy = policy.Policy()
-    hooks: Hooks = Hooks()
+    hooks: hooks.Hooks = hooks.Hooks()
     clock: Callable[[], float] = time.time
     ttl: float = TTL
+    moved: Callable[[str], object] | None = None
+    """Told the new head as soon as it stands, also where whoever asked has stopped waiting."""
 
     @property
     def usable(self) -> int:
@@ -64,7 +55,12 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
     def size(self, messages: Sequence[types.Message]) -> int:
         """The tokens of messages; what every request has besides is in none of the sums."""
-        return sum(map(self.meter.of, messages))
+        return sum(map(self.size_of, messages))
+
+    def size_of(self, message: types.Message) -> int:
+        """The tokens of one message."""
+        pace.breathe()
+        return self.meter.of(message)
 
 
 def floor_of(work: Work) -> policy.Floor:
@@ -83,60 +79,89 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     force: bool = False
     """A person asked: neither cool-down nor frequency count. The gate does."""
     keep_exchanges: int | None = None
+    beginning: Callable[[int, int], object] | None = None
+    """Told how many messages with how many tokens are about to be summed up, before anybody does."""
 
 
 async def compress(work: Work, asked: Asked) -> port.Compaction:
     """Compact, or say why not. Nothing of Holdfast's own errors is raised."""
+    bill = _Bill()
+    made = await _attempted(work, asked, bill)
+    return msgspec.structs.replace(made, usage=bill.total)
+
+
+async def _attempted(work: Work, asked: Asked, bill: _Bill) -> port.Compaction:
     here = asked.expected or work.conversation_id
     try:
+        cooling = 0.0 if asked.force else policy.cooling((await _budget(work))[1], work.policy, work.clock())
+        if cooling:
+            # Without the lease: whoever may not compact keeps nobody from it, and reads nothing.
+            return _cooling_down(here, cooling)
         began = await aio.kept(
             work.db.begin_compaction(work.conversation_id, None, work.ttl), lambda taken: _released(work, taken)
         )
     except errors.Busy as error:
-        return _outcome(port.Outcome.BUSY, here, "Another process is compacting this conversation.", error.expires_in)
+        return _outcome(port.Outcome.BUSY, here, _taken_by(error.holder), error.expires_in)
     except errors.HoldfastError as error:
         return _outcome(port.Outcome.FAILED, here, f"The compaction could not begin. {error}")
     try:
-        return await _leased(work, asked, began)
-    except (errors.LeaseLost, errors.Superseded):
-        await _spent(work, policy.let_go)
-        return _outcome(port.Outcome.BUSY, here, "Another process was faster; its compaction stands.")
+        return await _leased(work, asked, began, bill)
+    except (errors.LeaseLost, errors.Superseded) as error:
+        await _spent(work, bill, policy.let_go)
+        return _outcome(port.Outcome.BUSY, here, _overtaken(error, began))
     except errors.HoldfastError as error:
-        await _spent(work, lambda budget: policy.failed(budget, work.policy, work.clock()))
+        await _spent(work, bill, _failed(work, asked))
         return _outcome(port.Outcome.FAILED, here, f"The compaction failed. {error}")
+    except asyncio.CancelledError:
+        # It stays open in the budget, and so counts as failed; what it has cost is known by now.
+        if bill.owed != types.Usage():
+            await asyncio.shield(asyncio.ensure_future(_spent(work, bill, lambda budget: budget)))
+        raise
     finally:
         await _released(work, began)
 
 
-async def _leased(work: Work, asked: Asked, began: types.Lease | types.Snapshot) -> port.Compaction:
+async def _leased(work: Work, asked: Asked, began: types.Lease | types.Snapshot, bill: _Bill) -> port.Compaction:
     snapshot = began.snapshot if isinstance(began, types.Lease) else began
     if asked.expected is not None and snapshot.head_id != asked.expected:
         return _outcome(port.Outcome.NOTHING_TO_DO, asked.expected, "It was compacted already.")
     context = await work.db.context(work.conversation_id, snapshot.last_seq)
-    found = await asyncio.to_thread(find, work, context, asked.keep_exchanges)
+    pins = await work.db.pins(work.conversation_id)
+    found = await pace.aside(find, work, context, asked.keep_exchanges, pins)
     if found is None:
         return _outcome(port.Outcome.NOTHING_TO_DO, snapshot.head_id, "There is nothing to compact.")
     refused = await _counted(work, asked, snapshot.head_id)
     if refused is not None:
         return refused
-    await told(work.hooks.before, snapshot.head_id)
+    if asked.beginning is not None:
+        asked.beginning(len(found.going), await pace.aside(work.size, found.going))
     # The heart stops before the commit: that frees the lease itself, which must not be taken for a loss.
-    draft = await _with_heartbeat(work, began, _drafted(work, asked, context, found))
+    draft = await _with_heartbeat(work, began, _drafted(work, asked, context, found, bill))
     if draft.written is None:
-        await _spent(work, lambda budget: policy.failed(budget, work.policy, work.clock()))
+        await _spent(work, bill, _failed(work, asked))
         return _outcome(port.Outcome.FAILED, snapshot.head_id, f"No summary made it smaller: {draft.problems[-1]}.")
-    return await _committed(work, began, found, draft, draft.written)
+    return await _committed(work, began, found, draft, draft.written, bill)
 
 
-def find(work: Work, context: types.Context, keep_exchanges: int | None = None) -> cut.Cut | None:
-    """Where this context would be cut. It changes nothing: it is what a preview shows, too."""
-    return cut.find_cut(
+def find(
+    work: Work, context: types.Context, keep_exchanges: int | None = None, pins: Sequence[types.Pin] = ()
+) -> cut.Cut | None:
+    """Where this context would be cut; None: nothing is worth it. It changes nothing: a preview shows it, too."""
+    found = cut.find_cut(
         context,
-        work.meter.of,
+        work.size_of,
         tail_tokens=int(work.usable * work.policy.tail),
         pinned_tokens=int(work.usable * work.policy.pinned),
+        pinned=[pin.seq for pin in pins],
         keep_exchanges=keep_exchanges,
     )
+    return found if found is not None and _can_pass(work, context, found) else None
+
+
+def _can_pass(work: Work, context: types.Context, found: cut.Cut) -> bool:
+    """Whether the gate would let the smallest of all summaries pass: what cannot is not tried."""
+    smallest = work.size_of(_as_message(summary.MARK)) + work.meter.factor * _rung(_budget_of(work), RUNGS[-1])
+    return work.size(found.staying) + smallest <= work.size(context) * (1 - work.policy.least_shrink)
 
 
 class _Draft(msgspec.Struct, frozen=True):
@@ -145,19 +170,22 @@ class _Draft(msgspec.Struct, frozen=True):
     written: summary.Written | None
     problems: list[str]
     before: int
+    going: Sequence[types.Message]
+    """What goes, without secrets."""
 
 
-async def _drafted(work: Work, asked: Asked, context: types.Context, found: cut.Cut) -> _Draft:
-    before = work.size(context)
-    # Off the loop: it reads everything that goes.
-    request = await asyncio.to_thread(_request, work, asked, context, found)
+async def _drafted(work: Work, asked: Asked, context: types.Context, found: cut.Cut, bill: _Bill) -> _Draft:
+    await hooks.told(work.hooks.before, context.session_id, work.hooks.limit)
+    # Off the loop: it reads everything.
+    before = await pace.aside(work.size, context)
+    request = await pace.aside(_request, work, asked, context, found, bill)
     check = summary.gate(
         request, before, lambda text: work.size([_as_message(text), *found.staying]), work.policy.least_shrink
     )
     written, problems = await summary.write(request, work.summarizers, _extracted, check, work.policy.deadline)
     if written is None:
-        written = await asyncio.to_thread(_last_rung, work, request, found, before)
-    return _Draft(written, problems, before)
+        written = await pace.aside(_last_rung, work, request, found, before)
+    return _Draft(written, problems, before, request.messages)
 
 
 def _plain(value: dict[str, Any]) -> dict[str, Any]:
@@ -171,10 +199,15 @@ def _extracted(request: port.SummaryRequest) -> str:
 
 
 async def _committed(
-    work: Work, began: types.Lease | types.Snapshot, found: cut.Cut, draft: _Draft, written: summary.Written
+    work: Work,
+    began: types.Lease | types.Snapshot,
+    found: cut.Cut,
+    draft: _Draft,
+    written: summary.Written,
+    bill: _Bill,
 ) -> port.Compaction:
     snapshot = began.snapshot if isinstance(began, types.Lease) else began
-    left = await asyncio.to_thread(ledger.of, found.going, draft.problems)
+    left = await pace.aside(ledger.of, draft.going, draft.problems)
     head = await work.db.commit_compaction(
         began,
         summary=written.text,
@@ -183,51 +216,77 @@ async def _committed(
         ledger=_plain({**left, cut.CARRIED: found.carried}),
         model=written.by,
     )
-    await _spent(work, lambda budget: policy.succeeded(budget, work.clock()))
-    await told(work.hooks.after, head.id)
-    after = await work.db.context(work.conversation_id)
+    if work.moved is not None:
+        work.moved(head.id)
+    await _spent(work, bill, lambda budget: policy.succeeded(budget, work.clock()))
+    await hooks.told(work.hooks.after, head.id, work.hooks.limit)
+    after = await _after(work, head.id, snapshot.epoch + 1, found, written.text)
     return port.Compaction(
         outcome=port.Outcome.COMPACTED,
         session_id=head.id,
-        messages=after.messages,
+        messages=tuple(after),
         reason=f"{len(found.going)} messages are represented by a summary now.",
         before=draft.before,
-        after=work.size([message for message in after if message.seq <= snapshot.last_seq]),
+        after=await pace.aside(work.size, [each for each in after if each.seq <= snapshot.last_seq]),
         cut_seq=found.cut_seq,
         model=written.by,
     )
 
 
-def _request(work: Work, asked: Asked, context: types.Context, found: cut.Cut) -> port.SummaryRequest:
-    budget = max(200, int(work.usable * work.policy.summary))
-    previous = summary.bare(context.summary) if context.summary else None
+async def _after(work: Work, head: str, epoch: int, found: cut.Cut, text: str) -> Sequence[types.Message]:
+    """The context after a commit. Where it cannot be read, what is known of it: the commit stands."""
+    try:
+        return (await work.db.context(work.conversation_id)).messages
+    except errors.HoldfastError as error:
+        work.db.db.say_once(error)
+    uid, body = f"{speaker.SUMMARY}{epoch}", bodies.written(text)
+    stands = types.Message(found.cut_seq, uid, head, "user", work.clock(), body)
+    tail = next(place for place, each in enumerate(found.staying) if each.seq == found.cut_seq + 1)
+    return (*found.staying[:tail], stands, *found.staying[tail:])
+
+
+def _budget_of(work: Work) -> int:
+    """How many tokens a summary may have."""
+    return max(200, int(work.usable * work.policy.summary))
+
+
+def _request(work: Work, asked: Asked, context: types.Context, found: cut.Cut, bill: _Bill) -> port.SummaryRequest:
+    budget = _budget_of(work)
+    previous = reading.redacted(summary.bare(context.summary)) if context.summary else None
+    going = tuple(map(_redacted, found.going))
     return port.SummaryRequest(
-        messages=tuple(map(_redacted, found.going)),
+        messages=going,
         previous=previous,
         focus=asked.focus,
         budget=budget,
-        must_keep=ledger.must_keep(found.going, previous, budget // MUST_KEEP_SHARE),
+        must_keep=ledger.must_keep(going, previous, budget // MUST_KEEP_SHARE),
+        spent=bill.add,
     )
 
 
 def _last_rung(work: Work, request: port.SummaryRequest, found: cut.Cut, before: int) -> summary.Written | None:
     """The extract without anything that must be kept, in ever less room: what does not fit is in the ledger."""
-    for share in (2, 4, 16):
-        small = msgspec.structs.replace(request, budget=max(50, request.budget // share), must_keep=())
+    for share in RUNGS:
+        small = msgspec.structs.replace(request, budget=_rung(request.budget, share), must_keep=())
         text = summary.marked(_extracted(small))
         if work.size([_as_message(text), *found.staying]) <= before * (1 - work.policy.least_shrink):
             return summary.Written(text, None)
     return None
 
 
+def _rung(budget: int, share: int) -> int:
+    return max(50, budget // share)
+
+
 def _redacted(message: types.Message) -> types.Message:
     """The message without secrets: whoever writes the summary may be anybody's."""
+    pace.breathe()
     content = message.content
     if isinstance(content, str):
-        content = secrets.redacted(content)
+        content = reading.redacted(content)
     else:
         content = [
-            {**part, "text": secrets.redacted(part["text"])} if isinstance(part.get("text"), str) else part
+            {**part, "text": reading.redacted(part["text"])} if isinstance(part.get("text"), str) else part
             for part in content
         ]
     calls = [msgspec.structs.replace(call, arguments=_hidden(call.arguments)) for call in message.tool_calls]
@@ -236,7 +295,7 @@ def _redacted(message: types.Message) -> types.Message:
 
 
 def _hidden(arguments: str | dict[str, Any]) -> str:
-    return secrets.redacted(arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode())
+    return reading.redacted(arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode())
 
 
 def _as_message(text: str) -> types.Message:
@@ -293,8 +352,7 @@ async def _counted(work: Work, asked: Asked, head: str) -> port.Compaction | Non
         verdict = policy.may_begin(budget, work.policy, work.clock(), asked.turn, asked.force)
         match verdict:
             case policy.CoolingDown(seconds):
-                reason = f"The last attempts failed; the next is made in {seconds:.0f} s. /compact does it now."
-                return _outcome(port.Outcome.COOLING_DOWN, head, reason, seconds)
+                return _cooling_down(head, seconds)
             case policy.Exhausted(reason, seconds):
                 return _outcome(port.Outcome.EXHAUSTED, head, reason, seconds)
             case policy.Go(after):
@@ -303,12 +361,47 @@ async def _counted(work: Work, asked: Asked, head: str) -> port.Compaction | Non
     return _outcome(port.Outcome.BUSY, head, "Other processes are compacting this conversation.")
 
 
-async def _spent(work: Work, change: Callable[[policy.Budget], policy.Budget]) -> None:
-    """Note how an attempt ended. What fails here changes no outcome."""
+class _Bill:
+    """What models have used for one attempt, by their own account."""
+
+    def __init__(self) -> None:
+        self.total = types.Usage()
+        self.owed = types.Usage()
+        """What of it is in no budget yet."""
+
+    def add(self, usage: types.Usage) -> None:
+        """A summarizer may be anybody's: what cannot be is not believed."""
+        if not _credible(usage):
+            logger.warning("a summarizer gave an account that cannot be right")
+            return
+        self.total += usage
+        self.owed += usage
+
+
+def _credible(usage: object) -> bool:
+    if not isinstance(usage, types.Usage):
+        return False
+    *counts, cost = msgspec.structs.astuple(usage)
+    whole = all(type(count) is int and 0 <= count < MOST_TOKENS for count in counts)
+    return whole and (cost is None or (isinstance(cost, int | float) and 0 <= cost < MOST_TOKENS))
+
+
+def _failed(work: Work, asked: Asked) -> Callable[[policy.Budget], policy.Budget]:
+    """A failure calls for a pause; what a person tried does not, lest it hold up what is made by itself."""
+    if asked.force:
+        return policy.let_go
+    return lambda budget: policy.failed(budget, work.policy, work.clock())
+
+
+async def _spent(work: Work, bill: _Bill, change: Callable[[policy.Budget], policy.Budget]) -> None:
+    """Note how an attempt ended, and what it has cost. What fails here changes no outcome."""
+    # Taken before it is written: what became of a write may remain unknown, and nothing is to count twice.
+    owed, bill.owed = bill.owed, types.Usage()
     try:
         for _ in range(SWAPS):
             version, budget = await _budget(work)
-            if await work.db.spend(work.conversation_id, version, _plain(policy.written(change(budget)))):
+            after = policy.charged(change(budget), owed)
+            if await work.db.spend(work.conversation_id, version, _plain(policy.written(after))):
                 return
     except errors.HoldfastError as error:
         work.db.db.say_once(error)
@@ -319,16 +412,37 @@ async def _budget(work: Work) -> tuple[int, policy.Budget]:
     return version, policy.read(body)
 
 
+async def used(db: aio.AsyncSessionDB, session_id: str) -> types.Usage:
+    """What models have used for summaries of this conversation, in all processes, since it began."""
+    _, body = await db.budget(session_id)
+    return policy.read(body).usage
+
+
 # --- the rest ------------------------------------------------------------------------------------------
 
 
-async def told(hooks: Sequence[Hook], session_id: str) -> None:
-    """Tell them all, whatever one of them does."""
-    for hook in hooks:
-        try:
-            await hook(session_id)
-        except Exception:
-            logger.exception("a hook of a compaction failed")
+def _taken_by(holder: str) -> str:
+    # Whoever gives no name of its own goes by host, process, and a number for each time.
+    ours = holders.this_process(None).name.rpartition(":")[0]
+    if holder.rpartition(":")[0] == ours:
+        return "A compaction of this conversation is under way already."
+    return "Another process is compacting this conversation."
+
+
+def _overtaken(error: errors.HoldfastError, began: types.Lease | types.Snapshot) -> str:
+    seen = began.snapshot if isinstance(began, types.Lease) else began
+    match error:
+        case errors.Superseded(head=head) if head != seen.head_id:
+            return "Another compaction was faster; it stands."
+        case errors.Superseded():
+            return "What the model is shown was changed meanwhile, so nothing was compacted."
+        case _:
+            return "The compaction lost its lock meanwhile, so nothing was compacted."
+
+
+def _cooling_down(session_id: str, seconds: float) -> port.Compaction:
+    reason = f"The last attempts failed; the next is made in {seconds:.0f} s. /compact does it now."
+    return _outcome(port.Outcome.COOLING_DOWN, session_id, reason, seconds)
 
 
 def _outcome(outcome: port.Outcome, session_id: str, reason: str, retry_in: float | None = None) -> port.Compaction:

@@ -2,12 +2,13 @@
 
 A context is looked at in groups: a message, or a call with its results. Groups stay or go as a whole. What
 stays is a tail, at the end of the log, and before the cut what is pinned. Two kinds of group are only
-carried over this one cut, as pinned messages are: the last user message, when the turn it began has outgrown
+carried over this one cut, as pinned messages are: the last user message, when what came of it has outgrown
 the tail, and a call whose result came after the cut. The next cut may take them: which ones they are is
 written into the ledger.
 
 Pinned are the first exchange and what people pinned. They have a share of the window, filled from the oldest
-on; a pinned group that does not fit goes into the summary like any other, and the cut says which.
+on; a pinned group that does not fit goes into the summary like any other, and the cut says which. What people
+pinned is asked for at every cut, and so is only carried, too: unpinned, the next cut may take it.
 """
 
 from __future__ import annotations
@@ -17,14 +18,12 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 
 from holdfast import types
-from holdfast.store import view
+from holdfast.compaction import speaker
 
 # Under this key the ledger of a compaction has what was only carried.
 CARRIED = "carried"
 # What takes fewer tokens than this is hardly longer than its summary.
 LEAST = 256
-
-_NOTE = view.LATE_RESULT.partition("{id}")[0]
 
 Size = Callable[[types.Message], int]
 """The tokens of a message, by the meter that serves everything else too."""
@@ -58,7 +57,16 @@ class _Group(msgspec.Struct, frozen=True):
 
     @property
     def asks(self) -> bool:
-        return is_ask(self.head)
+        return speaker.is_ask(self.head)
+
+    @property
+    def begins(self) -> bool:
+        return speaker.begins(self.head)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether it is there to be answered: a turn may begin with a notice, too."""
+        return self.asks or speaker.is_notice(self.head)
 
     def reaches_beyond(self, seq: int) -> bool:
         return any(message.seq > seq for message in self.messages)
@@ -66,15 +74,6 @@ class _Group(msgspec.Struct, frozen=True):
     def open_calls(self) -> list[types.ToolCall]:
         answered = {message.tool_call_id for message in self.messages[1:]}
         return [call for call in self.head.tool_calls if self.head.role == "assistant" and call.id not in answered]
-
-
-def is_ask(message: types.Message) -> bool:
-    """Whether a person said it: neither a summary nor a late result, which stand in the user's place too."""
-    if message.role != "user" or message.uid.startswith("summary:"):
-        return False
-    content = message.content
-    said = content if isinstance(content, str) else str(content[0].get("text", "")) if content else ""
-    return not said.startswith(_NOTE)
 
 
 def find_cut(
@@ -103,6 +102,7 @@ def find_cut(
     wanted = _wanted(before, context, pinned)
     fitting = _fitting(before, wanted, tail_tokens // 2 if pinned_tokens is None else pinned_tokens)
     carried = _carried(before, tail, cut_seq) - fitting
+    by_people = fitting.difference(_wanted(before, context, ()))
     going = [group for place, group in enumerate(before) if place not in fitting | carried]
     if not going or sum(group.tokens for group in going) < least:
         return None
@@ -110,7 +110,7 @@ def find_cut(
     return Cut(
         cut_seq=cut_seq,
         pinned=_seqs(kept, cut_seq),
-        carried=_seqs([before[place] for place in carried], cut_seq),
+        carried=_seqs([before[place] for place in carried | by_people], cut_seq),
         going=_messages(going),
         staying=_messages(kept + tail),
         running=tuple(call for group in going for call in group.open_calls()),
@@ -118,9 +118,23 @@ def find_cut(
     )
 
 
+def in_view(context: types.Context) -> set[int]:
+    """The messages this context has word for word."""
+    return {message.seq for group in _groups(context, lambda _: 0) for message in group.messages}
+
+
+def too_much(context: types.Context, size: Size, pinned_tokens: int, pinned: Collection[int]) -> tuple[int, ...]:
+    """Which of these pins a cut behind all of this context would have no room for."""
+    groups = _groups(context, size)
+    wanted = _wanted(groups, context, pinned)
+    fitting = _fitting(groups, wanted, pinned_tokens)
+    left = {message.seq for place in wanted if place not in fitting for message in groups[place].messages}
+    return tuple(sorted(left.intersection(pinned)))
+
+
 def _groups(context: types.Context, size: Size) -> list[_Group]:
     """The context without its summary; results stand next to their calls already."""
-    summary = f"summary:{context.compaction.epoch}" if context.compaction else None
+    summary = f"{speaker.SUMMARY}{context.compaction.epoch}" if context.compaction else None
     found: list[list[types.Message]] = []
     for message in context:
         if message.uid == summary and message.seq == context.cut_seq:
@@ -149,20 +163,16 @@ def _tail_start(groups: Sequence[_Group], tokens: int) -> int:
     while start and groups[start - 1].tokens <= left:
         start -= 1
         left -= groups[start].tokens
-    ask = _last_ask(groups)
-    return ask if ask is not None and ask == start - 1 else start
+    waiting = [place for place, group in enumerate(groups) if group.is_answered]
+    return start - 1 if waiting and waiting[-1] == start - 1 else start
 
 
 def _exchange_start(groups: Sequence[_Group], exchanges: int) -> int:
     """Where the last so many exchanges begin; several asks in a row begin one together."""
-    asks = [group.asks for group in groups]
-    starts = [place for place, ask in enumerate(asks) if ask and not (place and asks[place - 1])]
+    begins = [group.begins for group in groups]
+    starts = [place for place, begun in enumerate(begins) if begun and not (place and begins[place - 1])]
     wanted = max(1, exchanges)
     return starts[-wanted] if len(starts) >= wanted else 0
-
-
-def _last_ask(groups: Sequence[_Group]) -> int | None:
-    return next((place for place in reversed(range(len(groups))) if groups[place].asks), None)
 
 
 # --- what stays before the cut: places among the groups up to it -----------------------------------------
@@ -207,10 +217,18 @@ def _fitting(groups: Sequence[_Group], wanted: Sequence[int], tokens: int) -> se
 
 
 def _carried(groups: Sequence[_Group], tail: Sequence[_Group], cut_seq: int) -> set[int]:
-    """Calls with results beyond the cut; and the last ask, unless the tail has one."""
+    """Calls with results beyond the cut; and what the conversation is at, unless the tail has an ask."""
     carried = {place for place, group in enumerate(groups) if group.reaches_beyond(cut_seq)}
-    ask = None if any(group.asks for group in tail) else _last_ask(groups)
-    return carried if ask is None else carried | {ask}
+    return carried if any(group.asks for group in tail) else carried | _at(groups, [*groups, *tail])
+
+
+def _at(groups: Sequence[_Group], every: Sequence[_Group]) -> set[int]:
+    """The last ask; where notices came since, its answer, lest it look open, and the last notice."""
+    waiting = [place for place, group in enumerate(every) if group.is_answered]
+    ask = next((place for place in reversed(waiting) if every[place].asks), None)
+    since = [place for place in waiting if ask is None or place > ask]
+    answer = since[0] - 1 if since and ask is not None else None
+    return {place for place in (ask, answer, *since[-1:]) if place is not None and place < len(groups)}
 
 
 def _seqs(groups: Sequence[_Group], cut_seq: int) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from functools import lru_cache
 import msgspec
 
 from holdfast import secrets, types
-from holdfast.compaction import asks, facts, ledger, port, ranking, reading, sections
+from holdfast.compaction import asks, facts, ledger, pace, port, ranking, reading, sections, speaker
 
 Estimate = Callable[[str], int]
 
@@ -66,7 +66,7 @@ def _previous(request: port.SummaryRequest) -> str:
     """The summary so far; where nobody names it, the one that stands among the messages."""
     if request.previous is not None:
         return request.previous
-    stands = [message for message in request.messages if message.uid.startswith(reading.SUMMARY)]
+    stands = [message for message in request.messages if speaker.is_summary(message)]
     return "\n".join(message.content for message in stands if isinstance(message.content, str))
 
 
@@ -96,11 +96,12 @@ def _goal(messages: Sequence[types.Message], previous: Sequence[reading.Sentence
     """What a conversation began with, unless the summary says so already."""
     if any(each.section == sections.GOAL for each in previous):
         return []
-    first = next((message for message in messages if message.role == "user"), None)
+    first = next((message for message in messages if speaker.of(message) == "user"), None)
     return _listed(reading.sentences([first])[:2] if first else (), sections.GOAL)
 
 
 def _placed(given: reading.Sentence, latest: int) -> reading.Sentence:
+    pace.breathe()
     return msgspec.structs.replace(given, section=_section(given, latest))
 
 
@@ -132,7 +133,7 @@ def _commands(messages: Sequence[types.Message]) -> list[reading.Sentence]:
         for call in message.tool_calls:
             given = ledger.arguments(call)
             command = next((given[name] for name in _SHELL if given.get(name)), "")
-            text = reading.clipped(reading.folded(secrets.redacted(command[:2_000])), COMMAND)
+            text = reading.clipped(reading.folded(reading.redacted(command)[:2_000]), COMMAND)
             if text:
                 ran.setdefault(text, message.seq)
         if len(ran) >= COMMANDS:
@@ -198,6 +199,7 @@ class _Choice:
             if cost <= self.room - self._heading(sections.FACTS):
                 self.bare[text] = cost
         for text in list(self.bare):
+            pace.breathe()
             holder = (
                 next((each for each in candidates if text in each.sentence.text), None) if text in self.bare else None
             )
@@ -238,6 +240,7 @@ class _Choice:
             self.spent[each.sentence.section] = self.spent.get(each.sentence.section, 0) + price
 
     def _price(self, each: _Candidate) -> int:
+        pace.breathe()
         return each.cost + self._heading(each.sentence.section)
 
     def _heading(self, section: str) -> int:
@@ -250,6 +253,7 @@ class _Choice:
         lines = [*kept, *chosen]
         text = sections.written(lines)
         while lines and self.estimate(text) > self.budget:
+            pace.breathe()
             lines = lines[: min(len(lines) - 1, int(len(lines) * 0.97))]
             text = sections.written(lines)
         return text

@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.compaction import pace
+
 Kind = Literal["url", "file", "id", "number", "name"]
 
 _ENDINGS = (
@@ -64,12 +66,14 @@ class Fact(msgspec.Struct, frozen=True):
 
 def found(text: str) -> tuple[Fact, ...]:
     """The facts of one line, in order, each once."""
+    pace.breathe()
     facts = (_fact(match, text) for match in _FACT.finditer(text))
     return tuple(dict.fromkeys(fact for fact in facts if fact is not None))
 
 
 def files(text: str) -> list[str]:
     """The files of one line."""
+    pace.breathe()
     if not _MAY_NAME_FILES.search(text):
         return []
     named = (match[0].rstrip(".,:;/-") for match in _FILES.finditer(_ADDRESS.sub(" ", text)))

@@ -54,9 +54,14 @@ def of(messages: Sequence[types.Message], notes: Sequence[str] = ()) -> dict[str
         dict(called.most_common(TOOLS)),
         tuple(named_files(real, spoken)[-FILES:]),
         tuple(each.text for each in asks.still_open(spoken, ())[-ASKS:]),
-        tuple(reading.clipped(reading.folded(note), LONGEST) for note in notes[:NOTES]),
+        tuple(map(_noted, notes[:NOTES])),
     )
     return msgspec.json.decode(msgspec.json.encode(ledger), type=dict[str, Any])
+
+
+def _noted(note: str) -> str:
+    """What others raised may be anything, and has to be stored."""
+    return reading.clipped(reading.folded(reading.redacted(note)), LONGEST).encode(errors="replace").decode()
 
 
 def _ranges(seqs: Iterable[int]) -> tuple[tuple[int, int], ...]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast import errors
+from holdfast import errors, types
 
 Pressure = Literal["none", "soft", "hard"]
 
@@ -130,6 +130,8 @@ class Budget(msgspec.Struct, frozen=True, omit_defaults=True):
     """When the attempt began that has not ended yet; 0: there is none."""
     recent: tuple[float, ...] = ()
     """When there were compactions within the last hour."""
+    usage: types.Usage = types.Usage()
+    """What models have used for summaries since the conversation began, also for those that came to nothing."""
 
 
 class Go(msgspec.Struct, frozen=True):
@@ -185,6 +187,12 @@ def may_begin(budget: Budget, policy: Policy, now: float, turn: str | None, forc
     return Go(msgspec.structs.replace(budget, begun=now))
 
 
+def cooling(budget: Budget, policy: Policy, now: float) -> float:
+    """How many seconds failures keep others from trying; 0: none. It holds without the lease, too."""
+    left = budget.cool_until - now
+    return left if 0 < left <= policy.cooldown(budget.failures) + DRIFT else 0.0
+
+
 def succeeded(budget: Budget, now: float) -> Budget:
     """After a compaction was committed: failures are forgotten, and the hour has one more."""
     recent = (*_within_the_hour(budget.recent, now), now)[-MOST_KEPT:]
@@ -202,6 +210,11 @@ def let_go(budget: Budget) -> Budget:
     return msgspec.structs.replace(budget, begun=0.0)
 
 
+def charged(budget: Budget, usage: types.Usage) -> Budget:
+    """With what models used for an attempt, however it ended."""
+    return budget if usage == types.Usage() else msgspec.structs.replace(budget, usage=budget.usage + usage)
+
+
 def _closed(budget: Budget, policy: Policy) -> Budget:
     """An attempt that never said how it ended failed when it began; more cannot be known of it."""
     return failed(budget, policy, budget.begun) if budget.begun else budget
@@ -209,8 +222,8 @@ def _closed(budget: Budget, policy: Policy) -> Budget:
 
 def _refused(budget: Budget, policy: Policy, now: float, attempts: int) -> CoolingDown | Exhausted | None:
     # Cooling down comes first: it passes by itself, and must never be read as the end of the road.
-    left = budget.cool_until - now
-    if 0 < left <= policy.cooldown(budget.failures) + DRIFT:
+    left = cooling(budget, policy, now)
+    if left:
         return CoolingDown(left)
     if attempts >= policy.attempts_a_turn:
         return Exhausted(

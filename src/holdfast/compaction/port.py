@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Protocol
 
@@ -22,6 +22,10 @@ class Outcome(StrEnum):
     EXHAUSTED = "exhausted"
 
 
+def _unasked(_: types.Usage) -> None:
+    """Nobody keeps the account."""
+
+
 class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a summarizer is given. Secrets are redacted already."""
 
@@ -35,6 +39,8 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
     """How many tokens the summary may have."""
     must_keep: tuple[str, ...] = ()
     """Open asks, files, numbers and names that have to be in it, word for word."""
+    spent: Callable[[types.Usage], None] = _unasked
+    """To be told what a model used, once for each call of one: also where no summary comes of it."""
 
 
 class Summarizer(Protocol):
@@ -61,3 +67,5 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True):
     """Which model wrote the summary; None: the extract, which needs none."""
     retry_in: float | None = None
     """Seconds until the next attempt is worth making, where that is known."""
+    usage: types.Usage = types.Usage()
+    """What models used for it, whatever the outcome, as far as they said."""

@@ -42,6 +42,17 @@ def written(chosen: Sequence[reading.Sentence]) -> str:
     return "\n".join(blocks)
 
 
+def quoted(text: str) -> str:
+    """Whatever was written as a summary, as one: a line that is no heading of ours is quoted, and harmless."""
+    found = []
+    for raw in text.splitlines():
+        told = reading.folded(raw)
+        indent = " " * min(8, len(raw) - len(raw.lstrip(" ")))
+        if told:
+            found.append(told if _named(told) or told.startswith(">") else f"> {indent}{told}")
+    return "\n".join(found)
+
+
 def parsed(text: str | None) -> list[reading.Sentence]:
     """What an earlier summary says, whoever wrote it; what stands under no heading of ours is facts."""
     section, found = FACTS, list[reading.Sentence]()

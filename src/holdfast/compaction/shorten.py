@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast import types
-from holdfast.compaction import cut
+from holdfast.compaction import cut, speaker
 from holdfast.store import bodies
 
 # Of what is shown, so much is the head: beginnings say what a text is, ends say what came of it.
@@ -63,12 +63,12 @@ def shortened(messages: Sequence[types.Message], size: cut.Size, budget: int) ->
 
 def _steps(messages: Sequence[types.Message], size: cut.Size, budget: int) -> list[tuple[Sequence[int], int]]:
     """Which messages are brought down to how many tokens, in turn."""
-    ask = next((place for place in reversed(range(len(messages))) if cut.is_ask(messages[place])), -1)
+    ask = next((place for place in reversed(range(len(messages))) if speaker.is_ask(messages[place])), -1)
     outputs = [place for place, message in enumerate(messages) if message.role == "tool"]
     others = [
         place
         for place, message in enumerate(messages)
-        if message.role != "tool" and place != ask and not message.uid.startswith("summary:")
+        if message.role != "tool" and place != ask and not speaker.is_summary(message)
     ]
     old, new = [place for place in outputs if place < ask], [place for place in outputs if place > ask]
     steps: list[tuple[Sequence[int], int]] = []

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from holdfast.model.offline import OfflineModel as OfflineModel
     from holdfast.model.openai import OpenAIModel as OpenAIModel
     from holdfast.model.port import Model as Model
+    from holdfast.model.port import Reply as Reply
     from holdfast.model.scripted import ScriptedModel as ScriptedModel
 
 _LAZY = {
@@ -20,10 +21,11 @@ _LAZY = {
     "Model": "holdfast.model.port",
     "OfflineModel": "holdfast.model.offline",
     "OpenAIModel": "holdfast.model.openai",
+    "Reply": "holdfast.model.port",
     "ScriptedModel": "holdfast.model.scripted",
 }
 
-__all__ = ["AnthropicModel", "Model", "OfflineModel", "OpenAIModel", "ScriptedModel"]
+__all__ = ["AnthropicModel", "Model", "OfflineModel", "OpenAIModel", "Reply", "ScriptedModel"]
 
 
 def __getattr__(name: str) -> object:

@@ -29,7 +29,13 @@ SEARCH, READ, RUN = "search_conversation", "read_file", "shell"
 # Of a question's words, weighed by how much they tell: from here on a sentence is an answer, below it a guess,
 # and below the other not even that.
 SURE, POOR = 0.6, 0.25
+# Where not everything is in view, this much is needed to do without a search.
+CERTAIN = 0.9
+# After a search of everything, what comes nearest may be poorer: nothing else is there.
+POORER = 0.15
 QUOTE, EXCERPT, LINES = 300, 1_500, 20
+# How many messages a search may bring, and by how many other words a question is asked there too.
+HITS, WIDER = 20, 24
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -101,7 +107,8 @@ def decide(request: port.Request) -> str | Call:
     asked, since = messages[place], messages[place + 1 :]
     wants = intent.of(parts.text(asked.content))
     if any(message.tool_calls or message.role == "tool" for message in since):
-        answer: str | Call = _from_results(wants, [message for message in since if message.role == "tool"])
+        results = [message for message in since if message.role == "tool"]
+        answer: str | Call = _from_results(wants, results, messages)
     else:
         answer = _first(wants, asked, messages[:place], request)
     return answer if isinstance(answer, Call) else _introduced(answer, wants, messages)
@@ -148,17 +155,47 @@ def _run(command: str, offered: set[str]) -> str | Call:
 
 
 def _found(text: str, before: Sequence[types.Message], system: str, offered: set[str]) -> str | Call:
-    found = [one for one in retrieval.best(text, before) if one.share >= POOR]
-    if found and found[0].share >= SURE:
+    found = _evidence(text, before)
+    # Where a summary stands for a part, what is in view is not all: something there may fit better.
+    enough = CERTAIN if SEARCH in offered and any(map(retrieval.is_summary, before)) else SURE
+    if found and found[0].share >= enough:
         return _quoted(found, "")
-    noted = retrieval.best_lines(text, _notes(system))
+    noted = retrieval.best_lines(text, _notes(system), least=SURE)
     if noted:
         return "My notes say: " + "; ".join(f"“{_line(line)}”" for line in noted)
     if SEARCH in offered:
-        return Call(SEARCH, {"query": text[:500]})
-    if found:
-        return _quoted(found[:1], "I am not sure, but this comes nearest. ")
-    return "I find nothing about that in our conversation."
+        return Call(SEARCH, {"query": _query(text), "limit": HITS})
+    return _nearest(found) or "I find nothing about that in our conversation."
+
+
+# All this model says begins like one of these: it quotes, or speaks of itself, and neither answers anything.
+_OWN = (
+    *(MARK, "For real answers set ", "Noted: this is kept ", "I can find it again, but ", "Tell me something to keep"),
+    *("You said ", "I said ", "A tool answered ", "It was noted ", "I am not sure, but this ", "This is what I found"),
+    *(
+        "I find nothing ",
+        "I searched ",
+        "I cannot look ",
+        "I have no tool ",
+        "I can only run ",
+        "My notes say",
+        f"{SEARCH} ",
+    ),
+)
+
+
+def _evidence(asked: str, messages: Sequence[types.Message], least: float = POOR) -> list[retrieval.Found]:
+    found = retrieval.best(asked, messages, searches=SEARCH, own=lambda text: text.startswith(_OWN))
+    return [one for one in found if one.share >= least]
+
+
+def _nearest(found: Sequence[retrieval.Found]) -> str:
+    return _quoted(found[:1], "I am not sure, but this comes nearest. ") if found else ""
+
+
+def _query(text: str) -> str:
+    """The question, and other words it may have been told in: the search knows only words."""
+    return " ".join([text[:500], *retrieval.widened(text)[:WIDER]])
 
 
 def _notes(system: str) -> str:
@@ -185,6 +222,8 @@ def _who(role: str) -> str:
 
 
 def _where(one: retrieval.Found) -> str:
+    if not one.seq:
+        return "in the summary of what came before"
     when = time.strftime(" (%Y-%m-%d %H:%M UTC)", time.gmtime(one.at)) if 0 < one.at < 1e11 else ""
     return f"in message {one.seq}{when}"
 
@@ -196,17 +235,24 @@ _FAILED = re.compile(r"(?i)\W*(?:error|denied|refused|failed)\b")
 _EMPTY = re.compile(r"(?i)(?:no|nothing|0)\b")
 
 
-def _from_results(wants: intent.Intent, results: Sequence[types.Message]) -> str:
+def _from_results(wants: intent.Intent, results: Sequence[types.Message], messages: Sequence[types.Message]) -> str:
     text = "\n".join(parts.text(message.content) for message in results).strip()
     if _FAILED.match(text):
         return f"The tool failed:\n{_excerpt(text)}"
     match wants:
         case intent.Ask(asked):
-            return _matching(asked, text, "I searched the whole conversation and found nothing about that.")
+            nothing = "I searched the whole conversation and found nothing about that."
+            return _from_both(asked, messages) or _matching(asked, text, nothing)
         case intent.Read(path, about) if about:
             return _matching(about, text, f"{_line(path)} says nothing about that, as far as I can find.")
         case _:
             return _excerpt(text) if text else "The tool answered with nothing."
+
+
+def _from_both(asked: str, messages: Sequence[types.Message]) -> str:
+    """The answer from what was brought and what is in view, weighed together."""
+    found = _evidence(asked, messages, POORER)
+    return _quoted(found, "") if found and found[0].share >= SURE else _nearest(found)
 
 
 def _matching(asked: str, text: str, nothing: str) -> str:

@@ -237,6 +237,8 @@ class Meter:
 
     def _size_of_tools(self, tools: tuple[types.ToolSpec, ...]) -> int:
         # One value, so that whoever asks meanwhile from another thread sees tools and size that belong together.
+        if not tools:
+            return 0  # Whoever asks for the rest of a request must not have the tools weighed anew by the next.
         known, weight = self._weighed
         if tools != known:
             weight = sum(map(_tool_size, tools))

@@ -1,7 +1,8 @@
 """The one way out to providers: a request goes out, the events of its stream come in.
 
-The only file that knows httpx2. It knows nothing of any provider: adapters give it bytes and read events, and
-whatever goes wrong on the way becomes one of our errors here. Bodies and headers are in no error and in no log.
+The only file of this room that knows httpx2. It knows nothing of any provider: adapters give it bytes and read
+events, and whatever goes wrong on the way becomes one of our errors here. Bodies and headers are in no error and in
+no log.
 """
 
 from __future__ import annotations

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store import blobs, bodies, compactions, port, state, titles, words
+from holdfast.store import blobs, bodies, compactions, permits, port, processes, state, titles, words
 
 # What the store itself notes of its scrubs.
 META = ("scrubs", "scrubbed_at")
@@ -13,6 +16,8 @@ META = ("scrubs", "scrubbed_at")
 
 def redact(tx: port.Tx, session_id: str, seq: int, now: float) -> int:
     """A message's text goes, and every summary and title that may have been made from it, here and in branches.
+
+    So does what its calls did, in the audit, and what came in and became it. Memories are for their owner to forget.
 
     The epoch rises wherever something went, so a compaction in flight cannot bring the text back. Returns
     the key of the conversation in whose log the message stands.
@@ -24,6 +29,7 @@ def redact(tx: port.Tx, session_id: str, seq: int, now: float) -> int:
         blobs.drop(tx, owner.key, seq - 1, seq, now)
         for key, _ in _named_after(tx, owner.key, seq):
             tx.run("title_set", key=key, title=None)
+        _redact_acts(tx, owner.key, seq, now)
         tx.run("message_redact", conversation=owner.key, seq=seq, digest=digest, at=now)
     for reader in _readers(tx, owner, seq):
         _blank_summaries(tx, reader, seq, now)
@@ -59,6 +65,33 @@ def _named_after(tx: port.Tx, conversation: int, seq: int) -> list[tuple[int, st
     found = tx.all("titles_of_branches", conversation=conversation) if body else []
     folded = titles.folded(said) if found else ""
     return [(key, title) for key, title in found if titles.told_by(title, folded)]
+
+
+def _redact_acts(tx: port.Tx, conversation: int, seq: int, now: float) -> None:
+    """What came in and became this message, what its calls did, and the commands they started, or it told of."""
+    tx.run("process_redact_noticed", conversation=conversation, seq=seq)
+    tx.run("inbound_redact_message", conversation=conversation, seq=seq, at=now)
+    (body,) = tx.one("redacted_body", conversation=conversation, seq=seq) or (b"",)
+    try:
+        calls = msgspec.json.decode(body, type=types.Body).tool_calls
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return  # What a damaged message called, nobody can tell.
+    for call in calls:
+        tx.run("audit_redact", conversation=conversation, call_id=permits.clipped(call.id), at=now)
+    asked = {text for call in calls for text in _texts(call.arguments)}
+    for process_id, command in tx.all("commands_of", conversation=conversation) if asked else ():
+        if command in asked:
+            tx.run("process_redact", id=process_id)
+            tx.run("inbound_redact_key", key=processes.notice_key(process_id), at=now)
+
+
+def _texts(arguments: str | dict[str, Any]) -> Iterator[str]:
+    """The texts that were given to a call, if they can be told."""
+    try:
+        found = msgspec.json.decode(arguments) if isinstance(arguments, str) else arguments
+    except (msgspec.DecodeError, RecursionError):
+        return
+    yield from (value for value in found.values() if isinstance(value, str)) if isinstance(found, dict) else ()
 
 
 def _readers(tx: port.Tx, here: state.State, seq: int) -> list[state.State]:

@@ -32,6 +32,12 @@ CHECKS = {
     "fsck_titles": "titles",
     "fsck_leases": "leases",
     "fsck_budgets": "budgets",
+    "fsck_memories": "memories",
+    "fsck_inbox": "inbox",
+    "fsck_processes": "processes",
+    "fsck_grants": "grants",
+    "fsck_audit": "audit",
+    "fsck_pins": "pins",
 }
 
 Progress = Callable[[int, int], None]

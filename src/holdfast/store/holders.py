@@ -16,6 +16,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from holdfast import alive
+
 UNIX = "unix"
 MACHINE_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 
@@ -35,14 +37,14 @@ class Timeline(msgspec.Struct, frozen=True):
         """Seconds until this expiry; zero or less means it has run out."""
         if boot == UNIX:
             return expires - self.unix
-        return expires - self.machine if boot == boot_id() else 0.0
+        return expires - self.machine if boot == alive.boot_id() else 0.0
 
 
 def timeline(clock: Callable[[], float] | None) -> Timeline:
     unix = clock() if clock else time.time()
     machine = time.clock_gettime(MACHINE_CLOCK) if MACHINE_CLOCK is not None else 0.0
-    by_unix = clock is not None or MACHINE_CLOCK is None or not boot_id()
-    return Timeline(UNIX if by_unix else boot_id(), unix, machine)
+    by_unix = clock is not None or MACHINE_CLOCK is None or not alive.boot_id()
+    return Timeline(UNIX if by_unix else alive.boot_id(), unix, machine)
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -60,14 +62,14 @@ class Holder(msgspec.Struct, frozen=True):
         if (self.host, self.namespace) != (_host(), _namespace()):
             return False
         if os.path.isdir("/proc/self"):
-            return _started(self.pid) != self.started
-        return not _exists(self.pid)
+            return alive.started(self.pid) != self.started
+        return not alive.exists(self.pid)
 
 
 def this_process(name: str | None) -> Holder:
     nonce = os.urandom(6).hex()
     pid = os.getpid()
-    return Holder(name or f"{_host()}:{pid}:{nonce}", _host(), _namespace(), pid, _started(pid), nonce)
+    return Holder(name or f"{_host()}:{pid}:{nonce}", _host(), _namespace(), pid, alive.started(pid), nonce)
 
 
 def encode(holder: Holder) -> str:
@@ -83,44 +85,12 @@ def decode(text: str) -> Holder:
 
 
 @functools.cache
-def boot_id() -> str:
-    return _read("/proc/sys/kernel/random/boot_id")
-
-
-@functools.cache
 def _host() -> str:
-    return f"{socket.gethostname()}/{boot_id()[:8]}"
+    return f"{socket.gethostname()}/{alive.boot_id()[:8]}"
 
 
 def _namespace() -> str:
     try:
         return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
-
-
-def _started(pid: int) -> str:
-    """When the process began, in ticks since boot; empty when it is gone or only waits to be buried."""
-    # The name of a program, field 2, may hold spaces and brackets: count from behind it.
-    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else ""
-
-
-def _exists(pid: int) -> bool:
-    if os.name != "posix":
-        return True  # There signal 0 is no question but Ctrl-C; the lease runs out instead.
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
     except OSError:
         return ""

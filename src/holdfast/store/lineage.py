@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast import errors, types
-from holdfast.store import compactions, hides, holders, leases, log, port, sessions, state, titles
+from holdfast.store import compactions, hides, holders, leases, log, pins, port, sessions, state, titles
 
 
 class Birth(types.NewConversation, frozen=True, kw_only=True):
@@ -89,6 +89,7 @@ def branch(tx: port.Tx, session_id: str, at_seq: int | None, branch_id: str, tit
         origin=here.key if at else None,
     )
     hides.copy_to_branch(tx, here.key, made)
+    pins.copy_to_branch(tx, here.key, made)
     return branch_id
 
 

@@ -29,7 +29,7 @@ class Plan(NamedTuple):
     """Which format and revision this version writes, and how data of an older format is changed."""
 
     format: int = 1
-    revision: int = 3
+    revision: int = 4
     steps: Mapping[int, Sequence[str]] = {}
 
 

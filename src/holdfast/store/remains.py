@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import msgspec
+
 from holdfast import types
 from holdfast.store import carve
 
@@ -23,7 +25,7 @@ _SHAPES = {
     "blobs": "titnN",
 }
 # Too plain to be told by their shape alone.
-_KNOWN_ONLY = {"tombstones": "tn", "meta": "tt"}
+_KNOWN_ONLY = {"tombstones": "tn", "meta": "tt", "memories": "_ttnnI"}
 _WITH_ROWID = {"messages", "conversations", "compactions"}
 
 
@@ -53,6 +55,7 @@ class Remains:
         self.names: dict[int, set[str]] = defaultdict(set)
         self.strange: dict[str, int] = defaultdict(int)
         self.generation = 0
+        self._remembered: dict[int, tuple[Any, ...]] = {}
 
     def gather(self, rows: Iterable[carve.Row]) -> None:
         for row in rows:
@@ -62,6 +65,16 @@ class Remains:
                 getattr(self, f"_{kind}")(row.rowid, _fitted(row.values, shape) if shape else row.values)
             elif row.table in _SHAPES:
                 self.strange[row.table] += 1
+
+    def memories(self) -> list[types.Memory]:
+        """What was remembered, oldest first, as far as it is what a memory may be."""
+        found = []
+        for rowid, (_, owner, text, at, updated_at, source) in sorted(self._remembered.items()):
+            learnt = self.conversations.get(source)
+            if 0 < len(text) <= 500 and text.isprintable() and (owner.isprintable() and len(owner) <= 200):
+                memory = types.Memory(id=rowid, owner=owner, text=text, at=float(at), updated_at=float(updated_at))
+                found.append(msgspec.structs.replace(memory, source=learnt[1] if learnt else None))
+        return found
 
     def known(self) -> list[int]:
         """Every conversation there is a trace of, in the order they were made."""
@@ -105,6 +118,11 @@ class Remains:
 
     def _tombstones(self, _: int | None, values: tuple[Any, ...]) -> None:
         self.tombstones[values[0]] = float(values[1])
+
+    def _memories(self, rowid: int, values: tuple[Any, ...]) -> None:
+        known = self._remembered.get(rowid)
+        if known is None or values[4] >= known[4]:
+            self._remembered[rowid] = values
 
     def _meta(self, _: int | None, values: tuple[Any, ...]) -> None:
         if values[0] == "generation" and values[1].isascii() and values[1].isdigit():

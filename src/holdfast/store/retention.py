@@ -149,6 +149,8 @@ def _reason(tx: port.Tx, conversation_id: str, routed: int, read: int) -> str | 
         return "somebody works on it"
     if routed:
         return "a route names it"
+    if upkeep.awaited(tx, conversation_id):
+        return "something waits to be answered in it, or still runs"
     return "a branch reads from it" if read else None
 
 

@@ -25,6 +25,7 @@ from holdfast.store import (
     drafts,
     fsck,
     lines,
+    memories,
     port,
     remains,
     replay,
@@ -228,13 +229,15 @@ def _is_placeholder(line: lines.Any) -> bool:
 
 
 def _settle(tx: port.Tx, found: remains.Remains, sizes: dict[str, int]) -> None:
-    """Deleted ids stay deleted, attachments are known, and no counter from before can match."""
+    """Deleted ids stay deleted, attachments and memories are known, and no counter from before can match."""
     for name, at in found.tombstones.items():
         if 0 < len(name) <= 200 and name.isprintable():
             tx.run("tombstone_keep", id=name, at=at)
     for digest, size in sizes.items():
         media_type = found.blobs.get(digest, "application/octet-stream")
         tx.run("blob_put", digest=digest, size=size, media_type=media_type, at=time.time())
+    for memory in found.memories():
+        memories.keep(tx, memory)
     backup.leap(tx, found.generation + 1)
 
 

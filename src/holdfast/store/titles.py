@@ -24,13 +24,18 @@ def clean(title: object) -> str:
     # Far longer than any title: say so without looking at every character of it.
     if len(title) > 100 * MAX_TITLE:
         raise errors.TitleInvalid(f"The title has {len(title):,} characters; at most {MAX_TITLE} are kept.")
-    spaced = "".join(" " if character.isspace() else character for character in title)
-    cleaned = " ".join(_seen(spaced).split())
+    cleaned = plain(title)
     if not cleaned:
         raise errors.TitleInvalid("The title is empty.")
     if len(cleaned) > MAX_TITLE:
         raise errors.TitleInvalid(f"The title has {len(cleaned):,} characters; at most {MAX_TITLE} are kept.")
     return cleaned
+
+
+def plain(text: str) -> str:
+    """A text in one line: without what cannot be seen, and with single spaces."""
+    spaced = "".join(" " if character.isspace() else character for character in text)
+    return " ".join(_seen(spaced).split())
 
 
 def _seen(text: str) -> str:

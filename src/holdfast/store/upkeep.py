@@ -24,7 +24,9 @@ def prune_ghosts(tx: port.Tx, now: float) -> int:
     removed = 0
     for key, conversation_id in tx.all("ghosts", before=now - GHOST_AGE):
         state.lock(tx, conversation_id)
-        if not tx.all("branches_reading", conversation=key) and not leased(tx, conversation_id):
+        if not (
+            tx.all("branches_reading", conversation=key) or leased(tx, conversation_id) or awaited(tx, conversation_id)
+        ):
             erase.remove(tx, key)
             removed += 1
     return removed
@@ -36,3 +38,9 @@ def leased(tx: port.Tx, session_id: str) -> bool:
         return any(leases.holder_name(tx, session_id, purpose) for purpose in leases.PURPOSES)
     except errors.LeasesUnavailable:
         return False
+
+
+def awaited(tx: port.Tx, session_id: str) -> bool:
+    """Whether something waits to be answered in its conversation, or a process of it runs."""
+    row = tx.one("conversation_awaited", conversation=state.look(tx, session_id).key)
+    return row is not None and bool(row[0])

@@ -14,6 +14,8 @@ from holdfast.store import bodies
 
 NO_RESULT = "[No result: the process that ran this call ended before it finished.]"
 LATE_RESULT = "[Result of an earlier tool call, {id}]\n"
+# How the uid of such a result begins: a person can type the words above, but no uid.
+_LATE = "late:"
 
 
 def arrange(messages: Sequence[types.Message], turn_began: int | None) -> tuple[list[types.Message], frozenset[str]]:
@@ -68,7 +70,13 @@ def _as_note(message: types.Message) -> types.Message:
     note = LATE_RESULT.format(id=message.tool_call_id or "unknown")
     content = message.content
     parts = note + content if isinstance(content, str) else [{"type": "text", "text": note}, *content]
-    return types.Message(message.seq, message.uid, message.session_id, "user", message.at, bodies.written(parts))
+    uid, body = f"{_LATE}{message.uid}", bodies.written(parts)
+    return types.Message(message.seq, uid, message.session_id, "user", message.at, body)
+
+
+def is_late(message: types.Message) -> bool:
+    """Whether this is a result that stands as a note, since its call is not in view."""
+    return message.role == "user" and message.uid.startswith(_LATE)
 
 
 def _closed(message: types.Message, call: types.ToolCall) -> types.Message:

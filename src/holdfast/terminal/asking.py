@@ -15,8 +15,9 @@ Show = Callable[[events.AnyEvent], None]
 class Asking:
     """A message on its way. `ask` is called once."""
 
-    def __init__(self, door: runtime.Runtime, conversation_id: str, show: Show) -> None:
+    def __init__(self, door: runtime.Runtime, conversation_id: str, show: Show, *, answers: bool = False) -> None:
         self._door, self._conversation_id, self._show = door, conversation_id, show
+        self._answers = answers
         self._begun = self._unwanted = False
         self._stops = set[asyncio.Task[None]]()
 
@@ -25,7 +26,8 @@ class Asking:
 
         What `show` raises stops the turn, and is raised when the turn has ended.
         """
-        with self._door.listen(self._conversation_id) as heard:
+        # Whoever asks leaves with the answer: a notice that came in meanwhile waits for somebody who sees its turn.
+        with self._door.listen(self._conversation_id, answers=self._answers, stays=False) as heard:
             showing = asyncio.create_task(self._listen(heard))
             answered = self._door.submit(self._conversation_id, events.Submit(words))
             self._begun = True
@@ -58,7 +60,7 @@ class Asking:
 
 async def command(door: runtime.Runtime, conversation_id: str, line: str, show: Show) -> None:
     """A line that begins with a slash: what it has to say is shown as it comes, and all of it when this returns."""
-    with door.listen(conversation_id) as heard:
+    with door.listen(conversation_id, stays=False) as heard:
         showing = asyncio.create_task(_shown(heard, show))
         try:
             await door.send(conversation_id, events.Command(line))

@@ -7,14 +7,14 @@ like any other: it sends commands to the runtime and renders events, and knows o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, TextIO
 
 import msgspec
 
 from holdfast import errors, events
 from holdfast.agent import runtime
-from holdfast.terminal import asking, keys, prompt, recap, show
+from holdfast.terminal import answering, asking, keys, prompt, recap, show
 
 ONCE_MORE = "Ctrl-C once more leaves, as Ctrl-D does."
 
@@ -52,9 +52,13 @@ class Chat:
     def __init__(self, door: runtime.Runtime, paper: Paper, opening: Opening, marks: show.Marks | None = None) -> None:
         self._door, self._paper, self._opening = door, paper, opening
         self._here = opening.conversation_id
-        self._session = prompt.session(opening.history, colour=paper.colour)
+        more = door.words.listed if door.words else tuple
+        self._session = prompt.session(opening.history, colour=paper.colour, more=more)
         self._page = show.Page(marks, lambda: self._session.output.get_size().columns)
+        self._keyboard = answering.Keyboard(self._session.input, self._session.output)
+        self._questions = answering.Questions()
         self._moved: events.Moved | None = None
+        self._words: str | None = None
         self._left = False
         self._stops = 0
 
@@ -118,6 +122,9 @@ class Chat:
     async def _carry_out(self, line: str) -> None:
         if line.startswith("/") and not line.startswith("//"):
             await self._command(line)
+            if self._words is not None:
+                words, self._words = self._words, None
+                await self._turn(words)
             if line == "/help":
                 self._write(
                     [show.Piece("\n"), *(piece for each in prompt.KEYS for piece in self._page.prose(each, "dim"))]
@@ -140,7 +147,7 @@ class Chat:
             task.result()
 
     async def _turn(self, words: str) -> None:
-        asked, self._stops = asking.Asking(self._door, self._here, self._show), 0
+        asked, self._stops = asking.Asking(self._door, self._here, self._show, answers=True), 0
 
         def stop() -> None:
             # Whoever asks again while it is being stopped wants to leave.
@@ -148,15 +155,51 @@ class Chat:
             self._left = self._stops > 1
             asked.stop()
 
-        with keys.watched(self._session.input, stop):
-            await asked.ask(words)
+        turn = asyncio.create_task(asked.ask(words))
+        try:
+            while not turn.done():
+                await self._until_asked(turn, stop)
+        finally:
+            turn.cancel()
+            await asyncio.wait([turn])
+        turn.result()
+
+    async def _until_asked(self, turn: asyncio.Task[events.TurnResult | None], stop: Callable[[], None]) -> None:
+        """Up to the end of the turn, or to the next question and its answer."""
+        question = asyncio.create_task(self._questions.next())
+        try:
+            with keys.watched(self._session.input, stop):
+                await asyncio.wait([turn, question], return_when=asyncio.FIRST_COMPLETED)
+            if question.done():
+                await self._answer(question.result(), stop)
+        finally:
+            question.cancel()
+
+    async def _answer(self, asked: events.ApprovalAsked, stop: Callable[[], None]) -> None:
+        """Have a question answered, here or elsewhere."""
+        while (typed := await self._questions.answer(asked, self._keyboard)) is not None:
+            if typed == "stop":
+                # It is denied, and the turn is stopped.
+                await self._door.send(self._here, events.Approve(asked.request_id, "deny", "at the terminal"))
+                stop()
+                return
+            if typed == "detail":
+                self._write(self._page.detail(asked) or self._page.prose("There is no more to it.", "dim"))
+            elif typed == "again":
+                self._write(self._page.prose("Type y, c, a, n or d, and Enter.", "dim"))
+            else:
+                await self._door.send(self._here, typed)
+                return
 
     # --- showing -------------------------------------------------------------------------------------
 
     def _show(self, event: events.AnyEvent) -> None:
         self._write(self._page.draw(event))
+        self._questions.heard(event)
         if isinstance(event, events.Moved):
             self._moved = event
+        elif isinstance(event, events.Say):
+            self._words = event.text
         elif isinstance(event, events.Quit):
             self._left = True
 

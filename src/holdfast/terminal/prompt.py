@@ -26,7 +26,7 @@ KEYS = (
 )
 
 
-def session(history_path: str, *, colour: bool) -> Session:
+def session(history_path: str, *, colour: bool, more: completion.Listed = lambda: ()) -> Session:
     """A prompt on the terminal this process was started in."""
     # Asking the terminal where its cursor is has the answer arrive as if it were typed, at any later moment.
     output = vt100.Vt100_Output(sys.stdout, _size, enable_cpr=False)
@@ -36,7 +36,7 @@ def session(history_path: str, *, colour: bool) -> Session:
         multiline=True,
         prompt_continuation="  ",
         history=history.at(history_path),
-        completer=completion.Words(),
+        completer=completion.Words(more),
         complete_while_typing=filters.Condition(_typing_a_command),
         key_bindings=_bindings(),
         color_depth=depth,

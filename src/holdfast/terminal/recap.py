@@ -15,14 +15,17 @@ PROMPT = "> "
 
 def drawn(messages: Sequence[types.Message], page: show.Page) -> list[show.Piece]:
     """The last exchanges among these messages: what was asked and what was answered, without the work between."""
-    said = [(each.role, words) for each in messages if (words := _words(each))]
+    said = [(_voice(each), words) for each in messages if (words := _words(each))]
     asked = [place for place, (role, _) in enumerate(said) if role == "user"]
     begin = asked[-EXCHANGES] if len(asked) >= EXCHANGES else 0
     pieces: list[show.Piece] = []
     for role, words in said[begin:]:
+        if role == "program":
+            pieces += page.notice(words)
+            continue
         pieces += page.lines(_shortened(words, role, page), "bold" if role == "user" else "")
         pieces += [show.Piece("\n")] if role == "assistant" else []
-    return [*pieces, show.Piece("\n")] if said and said[-1][0] == "user" else pieces
+    return [*pieces, show.Piece("\n")] if said and said[-1][0] in ("user", "program") else pieces
 
 
 def covered(compactions: Sequence[types.Compaction], epoch: int | None, page: show.Page) -> list[show.Piece]:
@@ -32,6 +35,11 @@ def covered(compactions: Sequence[types.Compaction], epoch: int | None, page: sh
             told = f"A summary stands for the messages up to {each.cut_seq}. /recall 1-{each.cut_seq} opens them."
             return page.prose(told, "dim")
     return []
+
+
+def _voice(message: types.Message) -> str:
+    """Who says it: a notice stands in a person's place and is not theirs."""
+    return "program" if message.role == "user" and parts.noticed(message.content) else message.role
 
 
 def _words(message: types.Message) -> str:

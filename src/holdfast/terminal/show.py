@@ -12,6 +12,7 @@ from typing import NamedTuple, assert_never
 from holdfast import events
 from holdfast.terminal import text
 
+DETAIL_LINES = 12
 LEVELS: dict[events.Level, str] = {"info": "dim", "warning": "yellow", "error": "red"}
 
 
@@ -53,15 +54,20 @@ class Page:
                 return self._flow(words, "")
             case events.ReasoningDelta(words):
                 return self._flow(words, "dim")
+            case events.ToolProgress(text=words):
+                # Output comes in pieces of several lines; a sentence stands alone.
+                return self._flow(words, "dim") if "\n" in words else self.lines(words, "dim")
+            case events.ApprovalAsked() | events.ApprovalSettled():
+                return self._permission(event)
             case events.ToolStarted() | events.ToolFinished():
                 return self._tool(event)
-            case events.Answer(words):
+            case events.Answer(words) | events.Say(words):
                 return self.lines(words)
             case events.TurnFinished(result):
                 return self._ended(result)
-            case events.TurnStarted():
+            case events.TurnStarted(text=words, notice=kind):
                 self._said = False
-                return []
+                return self.notice(words) if kind else []
             case events.MessageStored() | events.Moved() | events.Quit():
                 return []
             case _:
@@ -71,6 +77,11 @@ class Page:
         """Text on lines of its own."""
         shown = "\n".join(text.safe_lines(words))
         return [*self.break_off(), Piece(shown, style), Piece("\n")]
+
+    def notice(self, words: str) -> list[Piece]:
+        """What a program told the agent: its first line, which says what it is."""
+        first = next((line for line in words.splitlines() if line.strip()), "")
+        return self._one_line(f"{self.marks.dot} {first}", "dim")
 
     def prose(self, words: str, style: str = "") -> list[Piece]:
         """A sentence on lines of its own, broken between words."""
@@ -116,6 +127,29 @@ class Page:
                 return self._one_line(f"{mark} {name}  {first}", "dim" if ok else "yellow")
             case _:
                 assert_never(event)
+
+    def _permission(self, event: events.ApprovalAsked | events.ApprovalSettled) -> list[Piece]:
+        match event:
+            case events.ApprovalSettled(_, allowed, by):
+                return self.prose(f"{'Allowed' if allowed else 'Denied'} ({by}).", "dim" if allowed else "yellow")
+            case events.ApprovalAsked():
+                remembered = f"c and a would allow from now on: {event.remembers}" if event.remembers else ""
+                return [
+                    *self.prose(f"{event.tool}: {event.summary}", "bold"),
+                    *self.detail(event, DETAIL_LINES),
+                    *(self.prose(event.danger, "red") if event.danger else []),
+                    *(self.prose(remembered, "dim") if remembered else []),
+                ]
+            case _:
+                assert_never(event)
+
+    def detail(self, asked: events.ApprovalAsked, most: int | None = None) -> list[Piece]:
+        """More of what is asked for: the beginning of it, or all."""
+        lines = [f"  {line}" for line in text.safe_lines(asked.detail.rstrip("\n"))] if asked.detail.strip() else []
+        if most is None or len(lines) <= most:
+            return self.lines("\n".join(lines)) if lines else []
+        more = f"  {self.marks.more} {text.count(len(lines) - most, 'more line')} (d shows all)"
+        return [*self.lines("\n".join(lines[:most])), *self.lines(more, "dim")]
 
     def _one_line(self, words: str, style: str) -> list[Piece]:
         return self.lines(text.clipped(text.safe(words).rstrip(), max(self.width() - 1, 1), self.marks.more), style)

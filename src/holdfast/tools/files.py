@@ -1,22 +1,25 @@
-"""Reading files, within the folders that were allowed."""
+"""Reading and writing files, within the folders that were allowed."""
 
 from __future__ import annotations
 
-import asyncio
+import base64
 import os
-import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import BinaryIO
 
-from holdfast import errors, types
-from holdfast.tools import port
+import msgspec
+
+from holdfast import errors, parts, types
+from holdfast.tools import changing, editing, finding, guarded, pictures, port, ranges, reads, threads, workspace
 
 LINES = 400
-MAX_LINE = 2_000
-MAX_BYTES = 20_000_000
+MAX_PICTURE = 3_500_000
+MAX_SIDE = 8_000
 
-_SPEC = types.ToolSpec(
+_READ = types.ToolSpec(
     "read_file",
-    "Read a text file of the project. Lines come numbered. Long files come in parts: `from_line` asks for the next.",
+    "Read a file of the project: text with numbered lines, or a picture (png, jpeg, gif, webp). Long files come in "
+    "parts: `from_line` asks for the next.",
     {
         "type": "object",
         "properties": {
@@ -28,60 +31,142 @@ _SPEC = types.ToolSpec(
     },
 )
 
+_WRITE = types.ToolSpec(
+    "write_file",
+    "Write a whole text file of the project: a new one, with the folders it needs, or all of an existing one. To "
+    "change a part of a file, use edit_file.",
+    {
+        "type": "object",
+        "properties": {
+            "path": {"type": "string", "description": "The file, from the project's folder or absolute."},
+            "content": {"type": "string", "description": "All that will be in it."},
+        },
+        "required": ["path", "content"],
+    },
+)
+
+
+def tools(
+    roots: Sequence[str], *, off_limits: Sequence[str] = (), epoch: Callable[[], object] = lambda: None
+) -> list[port.Tool]:
+    """Reading, writing, editing, finding and searching below these folders; the first is where relative paths begin.
+
+    `off_limits` are files and folders that stay closed even there. `epoch` gives anything that differs when the
+    model's view of the conversation has changed: a file is told again, then, though it was read before.
+    """
+    where, known = workspace.Workspace(roots, off_limits), reads.Reads(epoch)
+    return [
+        _reader(where, known),
+        _writer(where, known),
+        editing.edit_file(where, known),
+        finding.find_files(where),
+        finding.search_files(where),
+    ]
+
 
 def read_file(roots: Sequence[str]) -> port.Tool:
-    """A tool that reads files below these folders; the first is where relative paths begin."""
-    allowed = [os.path.realpath(root) for root in roots]
+    """Only reading, and each time anew."""
+    return _reader(workspace.Workspace(roots), None)
 
-    async def run(arguments: port.Arguments) -> types.Content:
-        path = inside(arguments["path"], allowed)
-        first, count = arguments.get("from_line", 1), arguments.get("lines", LINES)
+
+class _Looked(msgspec.Struct, frozen=True):
+    content: types.Content
+    seen: workspace.Seen
+
+
+def _reader(where: workspace.Workspace, known: reads.Reads | None) -> port.Tool:
+    async def run(arguments: port.Arguments) -> types.Content | port.Plan:
+        first, count = arguments.get("from_line", 1), min(arguments.get("lines", LINES), LINES)
         if first < 1 or count < 1:
             raise errors.ToolFailed("`from_line` and `lines` begin at 1.")
-        return await asyncio.to_thread(_numbered, path, first, min(count, LINES))
+        place = where.place(arguments["path"])
 
-    return port.Tool(_SPEC, run, parallel=True)
+        async def look() -> types.Content:
+            looked = await threads.stoppable(lambda stop: _look(where, place, first, count, stop))
+            return looked.content
+
+        if danger := guarded.secret(place.parts):
+            act = port.Act(tool="read_file", kind="look", summary=f"Read {errors.shown(place.name, 200)}.",
+                           paths=(place.path,), danger=danger)  # fmt: skip
+            return port.Plan(act, look)
+        return await look() if known is None else await _again(where, known, place, (first, count))
+
+    return port.Tool(_READ, run, parallel=True)
 
 
-def inside(path: str, roots: Sequence[str]) -> str:
-    """The real path, if it lies in an allowed folder; links that lead out of it are refused too."""
-    if not path or "\0" in path:
-        raise errors.ToolFailed("That is no path.")
-    real = os.path.realpath(os.path.join(roots[0], os.path.expanduser(path)))
-    if not any(real == root or real.startswith(root.rstrip(os.sep) + os.sep) for root in roots):
-        raise errors.ToolFailed(f"{errors.shown(path)} is outside of {' and '.join(roots)}, where files may be read.")
-    return real
+async def _again(
+    where: workspace.Workspace, known: reads.Reads, place: workspace.Place, asked: tuple[int, int]
+) -> types.Content:
+    """What is asked for, or where the model has it already. Nothing is noted that the model might not get."""
+    now = port.current()
+    key = (now.conversation_id, place.path, *asked)
+    seen = await threads.stoppable(lambda _: _seen(where, place))
+    if (call := known.before(key, seen)) is not None:
+        return (
+            f"[{place.name} has not changed since it was read in this conversation by the call {call or 'before'}, "
+            "with these very lines. If that is not in view any more, `recall` brings it back; or read it once more.]"
+        )
+    looked = await threads.stoppable(lambda stop: _look(where, place, *asked, stop))
+    known.note(key, looked.seen, now.call_id)
+    return looked.content
 
 
-def _numbered(path: str, first: int, count: int) -> str:
-    data = _bytes(path)
-    if b"\0" in data[:8192]:
-        raise errors.ToolFailed(f"{errors.shown(os.path.basename(path))} is not a text file.")
-    lines = data.decode("utf-8", "replace").splitlines()
-    if not lines:
+def _seen(where: workspace.Workspace, place: workspace.Place) -> workspace.Seen:
+    with where.reading(place) as file:
+        return workspace.seen(os.fstat(file.fileno()))
+
+
+def _look(where: workspace.Workspace, place: workspace.Place, first: int, count: int, stop: threads.Stop) -> _Looked:
+    with where.reading(place) as file:
+        found = os.fstat(file.fileno())
+        beginning = file.read(8192)
+        if pictures.kind(beginning) is not None and (picture := _picture(file, place, found.st_size)) is not None:
+            return _Looked(picture, workspace.seen(found))
+        if b"\0" in beginning:
+            raise errors.ToolFailed(f"{errors.shown(place.parts[-1])} is not a text file.")
+        text = _numbered(ranges.read(file, first, count, stop), found.st_size)
+        # Of before it was read: who changes it meanwhile makes it another file.
+        return _Looked(text, workspace.seen(found))
+
+
+def _numbered(found: ranges.Range, size: int) -> str:
+    if not found.lines:
         return "[The file is empty.]"
-    if first > len(lines):
-        raise errors.ToolFailed(f"The file has {len(lines)} lines.")
-    shown = lines[first - 1 : first - 1 + count]
-    text = "\n".join(f"{number}\t{line[:MAX_LINE]}" for number, line in enumerate(shown, first))
-    last = first - 1 + len(shown)
-    return text if last == len(lines) else f"{text}\n[Lines {first}-{last} of {len(lines)}.]"
+    text = "\n".join(f"{number}\t{line}" for number, line in enumerate(found.lines, found.first))
+    last = found.first - 1 + len(found.lines)
+    told = ""
+    if found.total is None:
+        told = f"\n[Lines {found.first}-{last}. The file goes on; it has {size:,} bytes.]"
+    elif last < found.total:
+        told = f"\n[Lines {found.first}-{last} of {found.total}.]"
+    return f"{text}{told}" + ("\n[Its lines end with CRLF; edit_file keeps that.]" if found.crlf else "")
 
 
-def _bytes(path: str) -> bytes:
-    """Only ordinary files: a pipe or a device would never end."""
-    try:
-        fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        with open(fd, "rb") as file:
-            found = os.fstat(file.fileno())
-            if stat.S_ISDIR(found.st_mode):
-                raise errors.ToolFailed("That is a folder.")
-            if not stat.S_ISREG(found.st_mode):
-                raise errors.ToolFailed("That is not an ordinary file.")
-            if found.st_size > MAX_BYTES:
-                raise errors.ToolFailed(f"The file has {found.st_size:,} bytes; at most {MAX_BYTES:,} are read.")
-            return file.read(MAX_BYTES)
-    except IsADirectoryError:
-        raise errors.ToolFailed("That is a folder.") from None
-    except OSError as error:
-        raise errors.ToolFailed(f"It cannot be read: {error.strerror or error}.") from None
+def _picture(file: BinaryIO, place: workspace.Place, size: int) -> types.Content | None:
+    """A picture as the model is to see it; None where it is none after all."""
+    if size > MAX_PICTURE:
+        raise errors.ToolFailed(f"The picture has {size:,} bytes; at most {MAX_PICTURE:,} can be shown.")
+    file.seek(0)
+    data = file.read(MAX_PICTURE + 1)
+    found = pictures.read(data)
+    if found is None or len(data) > MAX_PICTURE:
+        return None
+    if max(found.width, found.height) > MAX_SIDE:
+        raise errors.ToolFailed(f"The picture is {found.width} x {found.height}; at most {MAX_SIDE} each can be shown.")
+    told = f"[{place.name}: {found.media_type}, {found.width} x {found.height}, {len(data):,} bytes]"
+    shown = parts.Image(media_type=found.media_type, data=base64.b64encode(data).decode())
+    return parts.written([parts.Text(told), shown])
+
+
+def _writer(where: workspace.Workspace, known: reads.Reads) -> port.Tool:
+    async def run(arguments: port.Arguments) -> port.Plan:
+        place, content = where.place(arguments["path"]), arguments["content"]
+
+        def changed(old: changing.Text | None, _: threads.Stop) -> changing.Text:
+            given = changing.Text(content)
+            # A file keeps the way its lines end and how it begins, unless what is written has ways of its own.
+            return given if old is None or "\r" in content else given.like(old)
+
+        return await changing.planned(where, known, "write_file", place, changed)
+
+    return port.Tool(_WRITE, run)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
 
 from holdfast import errors, parts, types
 from holdfast.tools import port
 
+# What parts.text tells already, or what nobody is shown.
+_SAID = ("text", "note", "cut", "reasoning")
+_HEAD = re.compile(r"(?m)^(?=\[message )")
 LIMIT = 8
 LENGTH = 600
 SOME = 20
@@ -37,8 +44,9 @@ def search_conversation(find: Find) -> port.Tool:
     """A tool that searches the conversation of the turn it is called in."""
 
     async def run(arguments: port.Arguments) -> types.Content:
-        hits = await find(arguments["query"], max(1, min(arguments.get("limit", LIMIT), 50)))
-        return "\n\n".join(map(_quote, hits)) or "[Nothing in this conversation fits.]"
+        limit = max(1, min(arguments.get("limit", LIMIT), 50))
+        hits = [hit for hit in await find(arguments["query"], 2 * limit) if not _searched(hit)]
+        return "\n\n".join(map(_quote, hits[:limit])) or "[Nothing in this conversation fits.]"
 
     return port.Tool(_SPEC, run, parallel=True)
 
@@ -63,23 +71,51 @@ def recall(fetch: Fetch) -> port.Tool:
     """A tool that reads originals of the conversation of the turn it is called in."""
 
     async def run(arguments: port.Arguments) -> types.Content:
-        first = arguments["first"]
-        last, begin = min(arguments.get("last", first), first + SOME - 1), arguments.get("from_character", 0)
+        first, begin = arguments["first"], arguments.get("from_character", 0)
+        wanted = arguments.get("last", first)
+        last = min(wanted, first + SOME - 1)
         if first < 1 or last < first or begin < 0:
             raise errors.ToolFailed("Messages are numbered from 1 on, and `last` is not before `first`.")
         found = await fetch(first, last)
-        return "\n\n".join(_original(each, begin) for each in found) or "[There are no such messages.]"
+        lines = [f"[message {each.seq}, {each.role}]\n{shown(each)[begin:]}" for each in found]
+        if len(found) == SOME and last < wanted:
+            lines.append(f"[{SOME} messages at once; ask again from {last + 1} on.]")
+        return "\n\n".join(lines) or "[There are no such messages.]"
 
     return port.Tool(_ORIGINALS, run, parallel=True)
 
 
-def _original(message: types.Message, begin: int) -> str:
-    text = parts.text(message.content)[begin:]
-    calls = "".join(f"\n[calls {call.name} {call.arguments}]" for call in message.tool_calls)
-    return f"[message {message.seq}, {message.role}]\n{text}{calls}"
+def shown(message: types.Message) -> str:
+    """All of a message in words: what was said, what else it holds by name, and what it calls."""
+    content = message.content if isinstance(message.content, list) else []
+    named = [f"[{_named(part)}]" for part in content if part.get("type") not in _SAID]
+    calls = [f"[calls {call.name} {_arguments(call)}]" for call in message.tool_calls]
+    return "\n".join(filter(None, [parts.text(message.content), *named, *calls]))
+
+
+def _named(part: dict[str, Any]) -> str:
+    """A part that is no text, by what it is and where: `image/png, 12,345 bytes`, `output, attachment 3f…`."""
+    what = str(part.get("media_type") or part.get("type") or "something")
+    where = part.get("blob") or part.get("url")
+    if isinstance(where, str):
+        return f"{what}, attachment {where}" if part.get("blob") else f"{what}, {where}"
+    data = part.get("data")
+    return f"{what}, {len(data) * 3 // 4:,} bytes" if isinstance(data, str) else what
+
+
+def _arguments(call: types.ToolCall) -> str:
+    given = call.arguments
+    return given if isinstance(given, str) else msgspec.json.encode(given).decode()
+
+
+def _searched(hit: types.Hit) -> bool:
+    """Whether it is an earlier search, or what one brought: the words are there, and nothing is said with them."""
+    begins = {"assistant": f"{_SPEC.name} {{", "tool": "[message "}.get(hit.role)
+    return begins is not None and hit.content.startswith(begins)
 
 
 def _quote(hit: types.Hit) -> str:
     when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(hit.at))
     text = hit.content if len(hit.content) <= LENGTH else hit.snippet
-    return f"[message {hit.seq}, {hit.role}, {when} UTC]\n{text}"
+    # No line of what was said can be the head of another quote.
+    return f"[message {hit.seq}, {hit.role}, {when} UTC]\n{_HEAD.sub(' ', text)}"

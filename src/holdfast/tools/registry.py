@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 
 from holdfast import errors, types
-from holdfast.tools import port
+from holdfast.tools import outputs, port
 
 logger = logging.getLogger("holdfast.tools")
 
-MAX_OUTPUT = 30_000
 _KINDS: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),
@@ -26,16 +26,53 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 
 
-class Registry:
-    """Tools by name. Two of one name are refused."""
+@asynccontextmanager
+async def nobody_answers(_: types.ToolCall, act: port.Act) -> AsyncIterator[None]:
+    """The gate where nobody can be asked: to look is allowed, all else is not."""
+    if act.kind != "look" or act.danger:
+        raise errors.NotAllowed(f"Not allowed: {act.summary} Nobody is there to permit it.")
+    yield
 
-    def __init__(self, tools: Iterable[port.Tool] = ()) -> None:
+
+class Registry:
+    """Tools by name. Two of one name are refused. What a tool plans to do passes the gate first.
+
+    An output that is too long is kept whole by `keep`, if one of the tools can read it. What `more` offers is taken
+    at the start of a turn, and stays the same to its end.
+    """
+
+    def __init__(
+        self,
+        tools: Iterable[port.Tool] = (),
+        gate: port.Gate = nobody_answers,
+        keep: outputs.Keep | None = None,
+        more: port.Source | None = None,
+    ) -> None:
         self._tools: dict[str, port.Tool] = {}
+        self._gate = gate
         for tool in tools:
             if tool.spec.name in self._tools:
                 raise errors.OutOfRange(f"There are two tools called {errors.shown(tool.spec.name)}.")
             self._tools[tool.spec.name] = tool
         self.specs = tuple(tool.spec for tool in self._tools.values())
+        self._keep = keep if outputs.NAME in self._tools else None
+        self._own, self._more = dict(self._tools), more
+        self._offered: tuple[port.Tool, ...] = ()
+        self._told = set[str]()
+
+    async def freshen(self) -> Sequence[str]:
+        """Take what is offered now; what there is to tell of it. Nobody can offer what has the name of an own tool."""
+        if self._more is None:
+            return ()
+        offer = await self._more()
+        if offer.tools is not self._offered:
+            self._offered = offer.tools
+            self._tools = {tool.spec.name: tool for tool in offer.tools} | self._own
+            names = [*self._own, *(name for name in self._tools if name not in self._own)]
+            self.specs = tuple(self._tools[name].spec for name in names)
+        untold = [remark for remark in offer.remarks if remark not in self._told]
+        self._told.update(untold)
+        return untold
 
     def parallel(self, call: types.ToolCall) -> bool:
         """Whether a call may run beside others; a call that will be refused may."""
@@ -43,14 +80,22 @@ class Registry:
         return tool is None or tool.parallel
 
     async def run(self, call: types.ToolCall) -> port.Result:
-        """The result of a call; whatever goes wrong is a result too, for the model to read."""
+        """The result of a call; whatever goes wrong is a result too, for the model to read. None is too long."""
+        result = await self._ran(call)
+        content = await outputs.bounded(result.content, self._keep)
+        return result if content is result.content else port.Result(content, result.ok)
+
+    async def _ran(self, call: types.ToolCall) -> port.Result:
         try:
             tool = self._tools.get(call.name)
             if tool is None:
                 known = ", ".join(self._tools) or "none"
                 raise errors.ToolFailed(f"There is no tool {errors.shown(call.name)}. There is: {known}.")
-            arguments = checked(_arguments(call), tool.spec.parameters)
-            return port.Result(capped(readable(await tool.run(arguments))))
+            made = await tool.run(checked(_arguments(call), tool.spec.parameters))
+            if isinstance(made, port.Plan):
+                async with self._gate(call, made.act):
+                    made = await made.go()
+            return port.Result(readable(made))
         except errors.HoldfastError as error:
             return port.Result(f"Error: {error}", ok=False)
         except asyncio.CancelledError:
@@ -117,17 +162,3 @@ def readable(output: object) -> types.Content:
 def _mended(part: dict[str, Any]) -> dict[str, Any]:
     text = part.get("text")
     return {**part, "text": text.encode("utf-8", "replace").decode()} if isinstance(text, str) else part
-
-
-def capped(content: types.Content, limit: int = MAX_OUTPUT) -> types.Content:
-    """The beginning and the end of an output that is too long, and how much is missing between; each text of parts."""
-    if not isinstance(content, str):
-        return [
-            {**part, "text": capped(part["text"], limit)} if isinstance(part.get("text"), str) else part
-            for part in content
-        ]
-    if len(content) <= limit:
-        return content
-    head, tail = content[: limit * 2 // 3], content[-limit // 3 :]
-    missing = len(content) - len(head) - len(tail)
-    return f"{head}\n[… {missing:,} characters left out; ask for a smaller part to see them …]\n{tail}"

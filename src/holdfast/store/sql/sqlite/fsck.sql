@@ -150,3 +150,48 @@ SELECT coalesce(c.id, b.conversation), 'the budget is none: of no conversation, 
   FROM budgets b LEFT JOIN conversations c ON c.key = b.conversation
  WHERE c.key IS NULL OR b.version < 1 OR b.uid = '' OR length(b.body) > 65536
     OR CASE WHEN json_valid(b.body) THEN json_type(b.body, '$.spent') IS NOT 'object' ELSE 1 END;
+
+-- name: fsck_memories
+SELECT coalesce(c.id, ''), 'memory ' || m.id || ' is none: empty or endless, said twice, or learnt nowhere'
+  FROM memories m LEFT JOIN conversations c ON c.key = m.source
+ WHERE length(m.text) NOT BETWEEN 1 AND 500 OR (m.source IS NOT NULL AND c.key IS NULL)
+    OR (SELECT count(*) FROM memories WHERE owner = m.owner AND text = m.text) > 1
+    OR (SELECT count(*) FROM memories WHERE owner = m.owner) > 500;
+
+-- name: fsck_inbox
+SELECT coalesce(c.id, i.conversation), 'what came in as ' || i.id || ' is of no conversation, or half settled'
+  FROM inbox i LEFT JOIN conversations c ON c.key = i.conversation
+ WHERE c.key IS NULL OR i.key = '' OR i.kind = '' OR i.outcome = ''
+    OR (i.outcome IS NULL) <> (i.settled_at IS NULL) OR (i.outcome IS NULL) <> (i.settled_by IS NULL)
+    OR (i.redacted_at IS NULL) <> (i.text <> '') OR (i.outcome IS NULL AND (i.seq IS NOT NULL OR i.redacted_at IS NOT NULL))
+    OR (i.seq IS NOT NULL AND NOT EXISTS (SELECT 1 FROM messages WHERE id = (i.conversation << 32) + i.seq))
+    OR (SELECT count(*) FROM inbox WHERE key = i.key) > 1;
+
+-- name: fsck_processes
+SELECT coalesce(c.id, p.conversation), 'process ' || p.id || ' neither runs nor has ended with its notice'
+  FROM processes p LEFT JOIN conversations c ON c.key = p.conversation
+ WHERE c.key IS NULL OR p.id = '' OR p.state NOT IN ('running', 'exited', 'killed', 'gone') OR NOT json_valid(p.place)
+    OR (p.state = 'running') <> (p.ended_at IS NULL) OR (p.state = 'running') <> (p.ended_by IS NULL)
+    OR (p.state = 'running' AND p.exit_code IS NOT NULL)
+    OR (p.state <> 'running'
+        AND NOT EXISTS (SELECT 1 FROM inbox WHERE key = 'process:' || p.id AND conversation = p.conversation))
+    OR (SELECT count(*) FROM processes WHERE id = p.id) > 1;
+
+-- name: fsck_grants
+SELECT coalesce(c.id, g.conversation, ''), 'grant ' || g.id || ' is none: of no conversation, without a rule, or twice'
+  FROM grants g LEFT JOIN conversations c ON c.key = g.conversation
+ WHERE (g.conversation IS NOT NULL AND c.key IS NULL) OR g.rule = ''
+    OR (SELECT count(*) FROM grants WHERE owner = g.owner AND rule = g.rule AND conversation IS g.conversation) > 1;
+
+-- name: fsck_audit
+SELECT coalesce(c.id, a.conversation), 'act ' || a.id || ' of the audit is of no conversation, or half ended'
+  FROM audit a LEFT JOIN conversations c ON c.key = a.conversation
+ WHERE c.key IS NULL OR a.uid = '' OR a.allowed NOT IN (0, 1) OR a.ok NOT IN (0, 1)
+    OR (a.ended_at IS NULL) <> (a.ok IS NULL) OR (a.allowed = 0 AND a.ended_at IS NOT NULL)
+    OR (a.redacted_at IS NOT NULL AND a.summary <> '') OR (SELECT count(*) FROM audit WHERE uid = a.uid) > 1;
+
+-- name: fsck_pins
+SELECT coalesce(c.id, p.conversation), 'message ' || p.seq || ' is pinned and not there, or one too many'
+  FROM pins p LEFT JOIN conversations c ON c.key = p.conversation
+ WHERE c.key IS NULL OR p.seq NOT BETWEEN 1 AND c.last_seq
+    OR (SELECT count(*) FROM pins WHERE conversation = p.conversation) > 100;

@@ -171,6 +171,114 @@ CREATE TABLE budgets (
   CHECK (json_valid(body) AND json_type(body, '$.spent') IS 'object')
 ) STRICT;
 
+-- What agents have besides their conversations. All of it but memories goes with its conversation, whoever deletes
+-- that; a memory is its owner's, and only forgets where it was learnt.
+CREATE TABLE memories (
+  id         INTEGER PRIMARY KEY AUTOINCREMENT,
+  owner      TEXT NOT NULL,
+  text       TEXT NOT NULL CHECK (length(text) BETWEEN 1 AND 500),
+  at         REAL NOT NULL,
+  updated_at REAL NOT NULL,
+  source     INTEGER,
+  UNIQUE (owner, text),
+  FOREIGN KEY (source) REFERENCES conversations (key) ON DELETE SET NULL DEFERRABLE INITIALLY DEFERRED
+) STRICT;
+
+CREATE INDEX memories_by_source ON memories (source) WHERE source IS NOT NULL;
+
+-- What came in and is answered once. The key is whoever sends it; the one who settles it says who by a uid of theirs.
+CREATE TABLE inbox (
+  id           INTEGER PRIMARY KEY AUTOINCREMENT,
+  conversation INTEGER NOT NULL,
+  key          TEXT NOT NULL UNIQUE CHECK (key <> ''),
+  kind         TEXT NOT NULL CHECK (kind <> ''),
+  text         TEXT NOT NULL,
+  at           REAL NOT NULL,
+  outcome      TEXT CHECK (outcome <> ''),
+  seq          INTEGER,
+  settled_at   REAL,
+  settled_by   TEXT,
+  redacted_at  REAL,
+  FOREIGN KEY (conversation) REFERENCES conversations (key) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED,
+  CHECK ((outcome IS NULL) = (settled_at IS NULL)),
+  CHECK ((outcome IS NULL) = (settled_by IS NULL)),
+  CHECK (seq IS NULL OR outcome IS NOT NULL),
+  CHECK (redacted_at IS NULL OR outcome IS NOT NULL),
+  CHECK ((redacted_at IS NULL) = (text <> ''))
+) STRICT;
+
+CREATE INDEX inbox_by_conversation ON inbox (conversation, id);
+
+CREATE INDEX inbox_waiting ON inbox (conversation, id) WHERE outcome IS NULL;
+
+-- Programs that agents started. An ended one has its notice in the inbox, from the same transaction.
+CREATE TABLE processes (
+  id           TEXT NOT NULL PRIMARY KEY CHECK (id <> ''),
+  conversation INTEGER NOT NULL,
+  command      TEXT NOT NULL,
+  folder       TEXT NOT NULL,
+  place        TEXT NOT NULL CHECK (json_valid(place)),
+  started_at   REAL NOT NULL,
+  state        TEXT NOT NULL CHECK (state IN ('running', 'exited', 'killed', 'gone')),
+  ended_at     REAL,
+  ended_by     TEXT,
+  exit_code    INTEGER,
+  FOREIGN KEY (conversation) REFERENCES conversations (key) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED,
+  CHECK ((state = 'running') = (ended_at IS NULL)),
+  CHECK ((state = 'running') = (ended_by IS NULL)),
+  CHECK (exit_code IS NULL OR state <> 'running')
+) STRICT;
+
+CREATE INDEX processes_by_conversation ON processes (conversation);
+
+CREATE INDEX processes_running ON processes (started_at) WHERE state = 'running';
+
+-- What somebody allowed for more than once: in one conversation, or (NULL) in all of the owner's.
+CREATE TABLE grants (
+  id           INTEGER PRIMARY KEY AUTOINCREMENT,
+  owner        TEXT NOT NULL,
+  rule         TEXT NOT NULL CHECK (rule <> ''),
+  conversation INTEGER,
+  given_at     REAL NOT NULL,
+  given_by     TEXT NOT NULL,
+  FOREIGN KEY (conversation) REFERENCES conversations (key) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED
+) STRICT;
+
+CREATE UNIQUE INDEX grants_once ON grants (owner, rule, coalesce(conversation, 0));
+
+CREATE INDEX grants_by_conversation ON grants (conversation) WHERE conversation IS NOT NULL;
+
+-- What tools did or were not allowed to do. A row without an end either runs, or its process died.
+CREATE TABLE audit (
+  id           INTEGER PRIMARY KEY AUTOINCREMENT,
+  conversation INTEGER NOT NULL,
+  uid          TEXT NOT NULL UNIQUE CHECK (uid <> ''),
+  call_id      TEXT NOT NULL,
+  tool         TEXT NOT NULL,
+  summary      TEXT NOT NULL,
+  allowed      INTEGER NOT NULL CHECK (allowed IN (0, 1)),
+  decided_by   TEXT NOT NULL,
+  at           REAL NOT NULL,
+  ended_at     REAL,
+  ok           INTEGER CHECK (ok IN (0, 1)),
+  redacted_at  REAL,
+  FOREIGN KEY (conversation) REFERENCES conversations (key) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED,
+  CHECK ((ended_at IS NULL) = (ok IS NULL)),
+  CHECK (allowed = 1 OR ended_at IS NULL),
+  CHECK (redacted_at IS NULL OR summary = '')
+) STRICT;
+
+CREATE INDEX audit_by_call ON audit (conversation, call_id);
+
+-- What people want word for word in the context. A branch takes those it reads along.
+CREATE TABLE pins (
+  conversation INTEGER NOT NULL,
+  seq          INTEGER NOT NULL CHECK (seq >= 1),
+  at           REAL NOT NULL,
+  PRIMARY KEY (conversation, seq),
+  FOREIGN KEY (conversation) REFERENCES conversations (key) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED
+) STRICT, WITHOUT ROWID;
+
 -- What is known of attachments; their content is in files beside the database, named by their digests.
 CREATE TABLE blobs (
   digest     TEXT NOT NULL PRIMARY KEY CHECK (length(digest) = 64),
@@ -397,6 +505,124 @@ CREATE TRIGGER budget_is_not_deleted
 BEFORE DELETE ON budgets
 WHEN EXISTS (SELECT 1 FROM conversations WHERE key = OLD.conversation)
 BEGIN SELECT raise(ABORT, 'no budget is deleted while its conversation exists'); END;
+
+-- memories ---------------------------------------------------------------------------------------------
+
+CREATE TRIGGER memory_has_room
+BEFORE INSERT ON memories
+WHEN (SELECT count(*) FROM memories WHERE owner = NEW.owner) >= 500
+BEGIN SELECT raise(ABORT, 'an owner has 500 memories at most'); END;
+
+CREATE TRIGGER memory_is_only_revised
+BEFORE UPDATE ON memories
+WHEN NEW.id <> OLD.id OR NEW.owner <> OLD.owner OR NEW.at <> OLD.at
+  OR (NEW.source IS NOT OLD.source AND NEW.source IS NOT NULL)
+BEGIN SELECT raise(ABORT, 'a memory keeps its owner and where it is from'); END;
+
+-- inbox ------------------------------------------------------------------------------------------------
+
+CREATE TRIGGER inbound_begins_waiting
+BEFORE INSERT ON inbox
+WHEN NEW.outcome IS NOT NULL OR NEW.redacted_at IS NOT NULL
+BEGIN SELECT raise(ABORT, 'what comes in waits first'); END;
+
+CREATE TRIGGER inbound_is_settled_once
+BEFORE UPDATE ON inbox
+WHEN OLD.outcome IS NOT NULL
+ AND (NEW.outcome IS NOT OLD.outcome OR NEW.seq IS NOT OLD.seq OR NEW.settled_at IS NOT OLD.settled_at
+   OR NEW.settled_by IS NOT OLD.settled_by)
+BEGIN SELECT raise(ABORT, 'an outcome is never rewritten'); END;
+
+CREATE TRIGGER inbound_is_what_came_in
+BEFORE UPDATE ON inbox
+WHEN NEW.id <> OLD.id OR NEW.conversation <> OLD.conversation OR NEW.key <> OLD.key OR NEW.kind <> OLD.kind
+  OR NEW.at <> OLD.at OR (NEW.text <> OLD.text AND (NEW.text <> '' OR OLD.redacted_at IS NOT NULL))
+  OR (OLD.redacted_at IS NOT NULL AND NEW.redacted_at IS NOT OLD.redacted_at)
+BEGIN SELECT raise(ABORT, 'what came in is never changed but by redaction'); END;
+
+CREATE TRIGGER inbound_became_a_message
+BEFORE UPDATE OF seq ON inbox
+WHEN NEW.seq IS NOT NULL AND NOT EXISTS (SELECT 1 FROM messages WHERE id = (NEW.conversation << 32) + NEW.seq)
+BEGIN SELECT raise(ABORT, 'what came in becomes a message that exists'); END;
+
+CREATE TRIGGER inbound_is_not_deleted
+BEFORE DELETE ON inbox
+WHEN EXISTS (SELECT 1 FROM conversations WHERE key = OLD.conversation)
+BEGIN SELECT raise(ABORT, 'nothing that came in is deleted while its conversation exists'); END;
+
+-- processes --------------------------------------------------------------------------------------------
+
+CREATE TRIGGER process_begins_running
+BEFORE INSERT ON processes
+WHEN NEW.state <> 'running'
+BEGIN SELECT raise(ABORT, 'a process begins by running'); END;
+
+CREATE TRIGGER process_end_is_final
+BEFORE UPDATE ON processes
+WHEN OLD.state <> 'running'
+ AND (NEW.state <> OLD.state OR NEW.ended_at IS NOT OLD.ended_at OR NEW.ended_by IS NOT OLD.ended_by
+   OR NEW.exit_code IS NOT OLD.exit_code)
+BEGIN SELECT raise(ABORT, 'the end of a process is final'); END;
+
+CREATE TRIGGER process_end_is_told
+BEFORE UPDATE OF state ON processes
+WHEN NEW.state <> 'running'
+ AND NOT EXISTS (SELECT 1 FROM inbox WHERE key = 'process:' || NEW.id AND conversation = NEW.conversation)
+BEGIN SELECT raise(ABORT, 'a process ends together with its notice'); END;
+
+CREATE TRIGGER process_identity_stays
+BEFORE UPDATE ON processes
+WHEN NEW.id <> OLD.id OR NEW.conversation <> OLD.conversation OR NEW.folder <> OLD.folder OR NEW.place <> OLD.place
+  OR NEW.started_at <> OLD.started_at OR (NEW.command <> OLD.command AND NEW.command <> '')
+BEGIN SELECT raise(ABORT, 'identity of a process never changes'); END;
+
+CREATE TRIGGER process_is_not_deleted
+BEFORE DELETE ON processes
+WHEN EXISTS (SELECT 1 FROM conversations WHERE key = OLD.conversation)
+BEGIN SELECT raise(ABORT, 'no process is deleted while its conversation exists'); END;
+
+-- grants -----------------------------------------------------------------------------------------------
+
+CREATE TRIGGER grant_stays
+BEFORE UPDATE ON grants
+BEGIN SELECT raise(ABORT, 'a grant is given or revoked, never changed'); END;
+
+-- audit ------------------------------------------------------------------------------------------------
+
+CREATE TRIGGER audit_begins_open
+BEFORE INSERT ON audit
+WHEN NEW.ended_at IS NOT NULL OR NEW.redacted_at IS NOT NULL
+BEGIN SELECT raise(ABORT, 'an act is written down before it is done'); END;
+
+CREATE TRIGGER audit_is_only_ended
+BEFORE UPDATE ON audit
+WHEN NEW.id <> OLD.id OR NEW.conversation <> OLD.conversation OR NEW.uid <> OLD.uid OR NEW.call_id <> OLD.call_id
+  OR NEW.tool <> OLD.tool OR NEW.allowed <> OLD.allowed OR NEW.decided_by <> OLD.decided_by OR NEW.at <> OLD.at
+  OR (OLD.ended_at IS NOT NULL AND (NEW.ended_at IS NOT OLD.ended_at OR NEW.ok IS NOT OLD.ok))
+  OR (NEW.summary <> OLD.summary AND (NEW.redacted_at IS NULL OR OLD.redacted_at IS NOT NULL))
+  OR (OLD.redacted_at IS NOT NULL AND NEW.redacted_at IS NOT OLD.redacted_at)
+BEGIN SELECT raise(ABORT, 'the audit is never changed but by its one end and by redaction'); END;
+
+CREATE TRIGGER audit_is_not_deleted
+BEFORE DELETE ON audit
+WHEN EXISTS (SELECT 1 FROM conversations WHERE key = OLD.conversation)
+BEGIN SELECT raise(ABORT, 'no audit is deleted while its conversation exists'); END;
+
+-- pins -------------------------------------------------------------------------------------------------
+
+CREATE TRIGGER pin_lies_within_the_log
+BEFORE INSERT ON pins
+WHEN NEW.seq > coalesce((SELECT last_seq FROM conversations WHERE key = NEW.conversation), -1)
+BEGIN SELECT raise(ABORT, 'a pin lies within the log'); END;
+
+CREATE TRIGGER pin_has_room
+BEFORE INSERT ON pins
+WHEN (SELECT count(*) FROM pins WHERE conversation = NEW.conversation) >= 100
+BEGIN SELECT raise(ABORT, 'a conversation has 100 pins at most'); END;
+
+CREATE TRIGGER pin_stays
+BEFORE UPDATE ON pins
+BEGIN SELECT raise(ABORT, 'a pin is set or taken out, never changed'); END;
 
 -- tombstones -------------------------------------------------------------------------------------------
 

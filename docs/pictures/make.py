@@ -1,0 +1,254 @@
+"""Takes the terminal pictures of the guide: `make pictures`, or `python docs/pictures/make.py FOLDER [NAME]...`.
+
+Each scene is played on the real program under tmux, in a home of its own and without any key, so that the offline model
+answers. The screen is read with its colours and written as SVG. Dates and ids differ from run to run.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+PATIENCE = 60.0
+COLUMNS, ROWS = 92, 26
+WIDE, HIGH, MARGIN, BAR = 8.4, 18, 14, 28
+
+
+class Step(NamedTuple):
+    """What is typed, and what the screen then has to show before the next step."""
+
+    typed: str
+    shows: str
+
+
+class Scene(NamedTuple):
+    """A picture: its title and how it comes about. `rows` is how much of the screen is in it."""
+
+    title: str
+    steps: tuple[Step, ...]
+    rows: int = ROWS
+
+
+SCENES = {
+    "first-chat": Scene(
+        "holdfast",
+        (
+            Step("holdfast", "your first message"),
+            Step("My train leaves at 9:40 from platform 4.", "message 1"),
+            Step("When does my train leave?", "You said in message 1"),
+        ),
+    ),
+    "compaction": Scene(
+        "holdfast: a file, a compaction, a question",
+        (
+            Step("seq -f 'The ferry to island %g sails at noon, weather permitting.' 400 > log.txt; clear", "$"),
+            Step("holdfast", "your first message"),
+            Step("The hut on day 3 is Lakeside, the key is 4417.", "message 1 "),
+            Step("read log.txt", "characters more"),
+            Step("We walked 18 km today.", "message 7 "),
+            Step("/compact here 1", "ompacted"),
+            Step("What is the key of the hut?", "in message 1"),
+        ),
+        rows=18,
+    ),
+    "conversations": Scene(
+        "holdfast sessions",
+        (
+            Step("holdfast -p 'The cat is called Miso.' 2>notices.txt", "message 1"),
+            Step("holdfast -c -p 'What is the name of my cat?' 2>notices.txt", "You said in message 1"),
+            Step("clear; holdfast sessions list; holdfast sessions show last --tail 2; echo", "4  assistant"),
+        ),
+    ),
+}
+
+
+class Screen:
+    """A tmux server of our own, with one window."""
+
+    def __init__(self, folder: Path) -> None:
+        self._socket = folder / "tmux"
+
+    def tmux(self, *command: str, env: dict[str, str] | None = None) -> str:
+        told = ["tmux", "-f", "/dev/null", "-S", str(self._socket), *command]
+        return subprocess.run(told, env=env, capture_output=True, encoding="utf-8", check=True).stdout
+
+    def type(self, step: Step) -> None:
+        before = 0 if "clear" in step.typed else self.tmux("capture-pane", "-p").count(step.shows)
+        self.tmux("send-keys", "-l", step.typed)
+        self.tmux("send-keys", "Enter")
+        self.wait_for(step.shows, before)
+
+    def wait_for(self, text: str, before: int) -> None:
+        """Until the screen shows a text more often than before, and nothing is drawn any more: three looks alike."""
+        ends = time.monotonic() + PATIENCE
+        while self.tmux("capture-pane", "-p").count(text) <= before:
+            if time.monotonic() > ends:
+                raise TimeoutError(f"The screen did not show {text!r}:\n" + self.tmux("capture-pane", "-p"))
+            time.sleep(0.05)
+        seen: list[str] = []
+        while len(seen) < 3 or len(set(seen[-3:])) > 1:
+            seen.append(self.tmux("capture-pane", "-e", "-p"))
+            time.sleep(0.1)
+
+
+def environment(home: Path) -> dict[str, str]:
+    """As on a new machine: no key, no settings, no server."""
+    found = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ}
+    found["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{found.get('PATH', '')}"
+    own = {"HOME": str(home), "HOLDFAST_HOME": str(home / "holdfast"), "HOLDFAST_MODEL": "offline", "TZ": "UTC"}
+    return {"LANG": "C.UTF-8", "TERM": "screen-256color", "SHELL": "/bin/sh", "PS1": "$ "} | found | own
+
+
+def taken(scene: Scene) -> list[str]:
+    """The screen at the end of a scene, line by line, with its escape codes."""
+    with tempfile.TemporaryDirectory(prefix="pictures") as folder:
+        screen, work = Screen(Path(folder)), Path(folder, "work")
+        work.mkdir()
+        variables = " ".join(shlex.quote(f"{name}={value}") for name, value in environment(Path(folder)).items())
+        size = ("-x", str(COLUMNS), "-y", str(ROWS))
+        screen.tmux(
+            "new-session", "-d", *size, "-c", str(work), f"env -i {variables} sh", env=environment(Path(folder))
+        )
+        try:
+            screen.wait_for("$", 0)
+            for step in scene.steps:
+                screen.type(step)
+            return screen.tmux("capture-pane", "-e", "-p").rstrip().split("\n")[-scene.rows :]
+        finally:
+            screen.tmux("kill-server")
+
+
+# --- drawing -----------------------------------------------------------------------------------------
+
+INK, PAPER, FRAME = "#d8dee9", "#1e222a", "#2b303b"
+COLOURS = ("#3b4252", "#d8636e", "#a3be8c", "#e5c07b", "#81a1c1", "#b48ead", "#88c0d0", "#e5e9f0")
+BRIGHT = ("#7b8496", "#e58a93", "#b9d1a5", "#f0d399", "#9dbbdb", "#c9a7c3", "#a3d4e0", "#ffffff")
+_CODE = re.compile(r"\x1b\[([\d;]*)m")
+_OTHER = re.compile(r"\x1b[()][A-Z0-9]|\x1b\][^\x07]*\x07|[\x00-\x08\x0b-\x1a\x1c-\x1f]|\x1b\[[\d;?]*[A-Za-ln-z]")
+
+
+class Look(NamedTuple):
+    """How letters look."""
+
+    ink: str = INK
+    paper: str = ""
+    bold: bool = False
+    dim: bool = False
+    italic: bool = False
+    under: bool = False
+    turned: bool = False
+
+
+def looked(look: Look, codes: list[int]) -> Look:
+    """The look after some codes."""
+    rest = iter(codes or [0])
+    for code in rest:
+        look = Look() if code == 0 else look._replace(**changed(code, rest))
+    return look
+
+
+def changed(code: int, rest: Iterator[int]) -> dict[str, Any]:
+    """What one code changes; some colours take more of the codes after it."""
+    flags = {1: "bold", 2: "dim", 3: "italic", 4: "under", 7: "turned"}
+    ends = {22: ("bold", "dim"), 23: ("italic",), 24: ("under",), 27: ("turned",)}
+    kind = "ink" if code in range(30, 40) or code in range(90, 98) else "paper"
+    if code in flags:
+        return {flags[code]: True}
+    if code in ends:
+        return dict.fromkeys(ends[code], False)
+    if code in (38, 48):
+        return {kind: named(rest)}
+    if code in (39, 49):
+        return {kind: INK if code == 39 else ""}
+    if code // 10 in (3, 4, 9, 10) and code % 10 < 8:
+        return {kind: (COLOURS if code < 90 else BRIGHT)[code % 10]}
+    return {}
+
+
+def named(rest: Iterator[int]) -> str:
+    """A colour by its number of 256, or by red, green and blue."""
+    if next(rest, 5) == 2:
+        return "#" + "".join(f"{next(rest, 0):02x}" for _ in range(3))
+    number = next(rest, 7)
+    if number < 16:
+        return (COLOURS + BRIGHT)[number]
+    if number >= 232:
+        return "#" + f"{8 + 10 * (number - 232):02x}" * 3
+    steps = (0, 95, 135, 175, 215, 255)
+    return "#" + "".join(f"{steps[(number - 16) // each % 6]:02x}" for each in (36, 6, 1))
+
+
+def pieces(line: str, look: Look) -> tuple[list[tuple[Look, str]], Look]:
+    """A line as stretches of one look, and the look it ends with."""
+    found: list[tuple[Look, str]] = []
+    for index, part in enumerate(_CODE.split(_OTHER.sub("", line))):
+        if index % 2:
+            look = looked(look, [int(code or 0) for code in part.split(";")])
+        elif part:
+            found.append((look, part))
+    return found, look
+
+
+def drawn(title: str, lines: list[str]) -> str:
+    """A screen as SVG."""
+    width, height = MARGIN * 2 + COLUMNS * WIDE, BAR + MARGIN * 2 + len(lines) * HIGH
+    body: list[str] = []
+    look = Look()
+    for number, line in enumerate(lines):
+        stretches, look = pieces(line, look)
+        body += row(stretches, BAR + MARGIN + number * HIGH)
+    dots = "".join(f'<circle cx="{18 + 16 * n}" cy="14" r="5" fill="{c}"/>' for n, c in enumerate(COLOURS[1:4]))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" role="img">\n'
+        f"<title>{html.escape(title)}</title>\n"
+        "<style>text{font:14px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;white-space:pre}</style>\n"
+        f'<rect width="100%" height="100%" rx="8" fill="{PAPER}"/>\n'
+        f'<rect width="100%" height="{BAR}" rx="8" fill="{FRAME}"/>'
+        f'{dots}<text x="50%" y="19" fill="{BRIGHT[0]}" text-anchor="middle">{html.escape(title)}</text>\n'
+        + "\n".join(body)
+        + "\n</svg>\n"
+    )
+
+
+def row(stretches: list[tuple[Look, str]], top: float) -> Iterator[str]:
+    column = 0
+    for look, text in stretches:
+        ink, paper = (look.paper or PAPER, look.ink) if look.turned else (look.ink, look.paper)
+        left, wide = MARGIN + column * WIDE, len(text) * WIDE
+        if paper:
+            yield f'<rect x="{left:.1f}" y="{top}" width="{wide:.1f}" height="{HIGH}" fill="{paper}"/>'
+        if text.strip():
+            style = "".join(
+                given
+                for there, given in (
+                    (look.bold, ' font-weight="bold"'),
+                    (look.dim, ' opacity="0.6"'),
+                    (look.italic, ' font-style="italic"'),
+                    (look.under, ' text-decoration="underline"'),
+                )
+                if there
+            )
+            # The width is given, so that whatever font is there the columns stand under each other.
+            size = f'x="{left:.1f}" y="{top + 13}" textLength="{wide:.1f}" lengthAdjust="spacingAndGlyphs"'
+            yield f'<text {size} fill="{ink}"{style} xml:space="preserve">{html.escape(text)}</text>'
+        column += len(text)
+
+
+def main(folder: Path, names: list[str]) -> None:
+    for name in names or SCENES:
+        scene = SCENES[name]
+        (folder / f"{name}.svg").write_text(drawn(scene.title, taken(scene)), "utf-8")
+        print(folder / f"{name}.svg")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent, sys.argv[2:])

@@ -1,0 +1,72 @@
+"""The notes about one person, in the store: what the memory tool, the review and `/memory` work on.
+
+Keys, tokens and passwords are taken out before anything is kept: nobody needs them remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from holdfast import errors, secrets, types
+from holdfast.store import aio, memories
+from holdfast.tools import memory
+
+USE = "/memory lists; add TEXT, edit ID TEXT and forget ID|all change."
+
+
+def _nowhere() -> str | None:
+    return None
+
+
+class Notes:
+    """What is remembered for one owner. `source` says in which conversation something is learnt now."""
+
+    def __init__(self, db: aio.AsyncSessionDB, owner: str, source: Callable[[], str | None] = _nowhere) -> None:
+        self._db, self._owner, self._source = db, owner, source
+
+    async def remember(self, text: str) -> types.Memory:
+        return await self._db.remember(self._owner, _kept(text), source=self._source())
+
+    async def memories(self) -> Sequence[types.Memory]:
+        return await self._db.memories(self._owner)
+
+    async def revise(self, number: int, text: str) -> types.Memory:
+        return await self._db.revise_memory(self._owner, number, _kept(text))
+
+    async def forget(self, number: int) -> bool:
+        return await self._db.forget_memory(self._owner, number)
+
+
+def _kept(text: str) -> str:
+    """Cleaned first: nothing that cannot be seen hides a key from being found."""
+    return secrets.redacted(memories.clean(text))
+
+
+async def ordered(notes: Notes, order: str) -> tuple[str, bool]:
+    """What a person wants of the notes, carried out: what there is to say, and whether anything was changed."""
+    verb, _, rest = order.partition(" ")
+    number, _, text = rest.strip().partition(" ")
+    match verb.lower():
+        case "" | "list":
+            return "\n".join(map(memory.line, await notes.memories())) or "Nothing is remembered.", False
+        case "add" if rest.strip():
+            return f"Remembered: {memory.line(await notes.remember(rest.strip()))}", True
+        case "edit" if _is_number(number) and text.strip():
+            return f"Remembered instead: {memory.line(await notes.revise(int(number), text.strip()))}", True
+        case "forget" if number.lower() == "all" and not text:
+            return await _all_forgotten(notes), True
+        case "forget" if _is_number(number) and not text:
+            found = await notes.forget(int(number))
+            return (f"{number} is forgotten." if found else f"There is no {number}."), found
+    raise errors.OutOfRange(USE)
+
+
+async def _all_forgotten(notes: Notes) -> str:
+    every = await notes.memories()
+    for each in every:
+        await notes.forget(each.id)
+    return f"{len(every)} forgotten." if every else "Nothing was remembered."
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 16

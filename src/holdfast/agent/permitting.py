@@ -1,0 +1,83 @@
+"""What people may ask and say about permissions in words: answer a question, list tools, look at grants, revoke one."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from typing import get_args
+
+from holdfast import errors, events, types
+from holdfast.agent import approvals
+from holdfast.store import aio
+from holdfast.tools import permits
+
+MOST_WIDE = 24
+NOTHING = "Nothing is asked at the moment."
+ANSWERS: tuple[events.Answered, ...] = tuple(each for each in get_args(events.Answered) if each != "deny")
+_SAID: dict[permits.Say, str] = {"allow": "allowed", "ask": "asked for", "deny": "forbidden"}
+
+
+async def approve(desk: approvals.Approvals, conversation_id: str, argument: str) -> str:
+    """Answer the question that waits longest with yes; what there is to say about it."""
+    answer = next((each for each in ANSWERS if each == (argument or "once")), None)
+    if answer is None:
+        return f"/approve takes one of {', '.join(ANSWERS)}."
+    return await _answered(desk, conversation_id, answer)
+
+
+async def deny(desk: approvals.Approvals, conversation_id: str, reason: str) -> str:
+    """Answer it with no."""
+    return await _answered(desk, conversation_id, "deny", reason)
+
+
+async def _answered(desk: approvals.Approvals, conversation_id: str, answer: events.Answered, reason: str = "") -> str:
+    waiting = desk.questions(conversation_id)
+    if not waiting:
+        return NOTHING
+    asked = waiting[0].asked
+    said = await desk.answer(conversation_id, events.Approve(asked.request_id, answer, "a person", reason))
+    return said or f"{'Denied' if answer == 'deny' else 'Allowed'}: {asked.summary}"
+
+
+def tools(specs: Iterable[types.ToolSpec], rules: Iterable[permits.Rule]) -> str:
+    """Every tool, and what the settings say of it."""
+    given, known, lines = tuple(rules), tuple(specs), list[str]()
+    widest = min(MOST_WIDE, max((len(spec.name) for spec in known), default=0))
+    for spec in known:
+        said = [f"{_SAID[each.say]}: {each.text}" for each in given if permits.speaks_of(each, spec.name)]
+        first = re.split(r"(?<=[.:!?])\s", spec.description.strip(), maxsplit=1)[0]
+        lines.append(f"{spec.name:{widest}}  {first}")
+        lines += [f"    {line}" for line in said]
+    return "\n".join(lines) or "There are no tools."
+
+
+async def permissions(db: aio.AsyncSessionDB, desk: approvals.Approvals, conversation_id: str, argument: str) -> str:
+    """The rules of the settings and what was granted; `revoke ID` takes a grant back."""
+    match argument.split():
+        case []:
+            return _listed(desk.law.rules, await _grants(db, desk, conversation_id))
+        case ["revoke", number] if number.isascii() and number.isdigit() and len(number) < 16:
+            known = {each.id for each in await _grants(db, desk, conversation_id)}
+            found = int(number) in known and await db.revoke(int(number))
+            return f"Grant {number} is revoked." if found else f"There is no grant {number}."
+        case _:
+            return "/permissions takes nothing, or revoke and the number of a grant."
+
+
+async def _grants(db: aio.AsyncSessionDB, desk: approvals.Approvals, conversation_id: str) -> list[types.Grant]:
+    try:
+        return await db.grants(desk.owner, conversation_id)
+    except errors.ConversationDeleted:
+        raise
+    except errors.NoSuchSession:
+        return await db.grants(desk.owner)
+
+
+def _listed(rules: Iterable[permits.Rule], grants: Iterable[types.Grant]) -> str:
+    lines = [f"settings  {_SAID[each.say]}: {each.text}" for each in rules]
+    for grant in grants:
+        where = "always" if grant.conversation_id is None else "this conversation"
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(grant.at))
+        lines.append(f"grant {grant.id}  {where}: {grant.rule}  ({grant.by}, {when})")
+    return "\n".join(lines) or "No rules and no grants: whatever changes something is asked for."

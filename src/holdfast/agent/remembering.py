@@ -1,0 +1,58 @@
+"""What an agent remembers about the person: the tool, the section of its prompt, and the review of its turns.
+
+The section is read when the agent takes its first turn and again when the conversation has another head, which is
+after a compaction: in between the prompt stays the same bytes, whoever notes what. A person's own `/memory` counts
+at once.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from holdfast import errors, events, parts
+from holdfast.agent import notes as noted
+from holdfast.agent import prompt, review
+from holdfast.model import port as models
+from holdfast.tools import memory
+
+logger = logging.getLogger("holdfast.agent")
+
+
+class Remembering:
+    """The memory of one agent; of one that has no notes, nothing at all. Without a `reviewer` nothing is reviewed."""
+
+    def __init__(self, notes: noted.Notes | None, reviewer: models.Model | None) -> None:
+        self.tools = (memory.memory(notes),) if notes else ()
+        self._notes = notes
+        self._review = review.Review(reviewer, notes) if reviewer and notes else None
+        self._read_for: str | None = None
+        self._section = ""
+
+    async def prompt(self, plain: str, head: str) -> str:
+        """The prompt of a turn that begins at this head. Notes that cannot be read stop no turn."""
+        if self._notes and self._read_for != head:
+            try:
+                self._section = memory.section(await self._notes.memories())
+                self._read_for = head
+            except errors.HoldfastError as error:
+                logger.warning("what is remembered could not be read: %s", error)
+        return prompt.remembering(plain, self._section)
+
+    def changed(self) -> None:
+        """The person changed what is remembered: the next turn knows it."""
+        self._read_for = None
+
+    def over(self, result: events.TurnResult) -> None:
+        """A turn was delivered: have it looked over, if a person spoke and was answered to the end."""
+        spoke = any(each.role == "user" and not parts.noticed(each.content) for each in result.messages)
+        if self._review is not None and spoke and result.completed and result.api_calls:
+            self._review.begin(result.messages)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a review is at work."""
+        return self._review is not None and self._review.under_way
+
+    async def close(self) -> None:
+        if self._review is not None:
+            await self._review.close()

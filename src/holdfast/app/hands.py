@@ -1,0 +1,89 @@
+"""The tools of the program, each with the part of the store, the settings and the machine it needs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+
+from holdfast import config, types
+from holdfast.agent import ambient
+from holdfast.store import aio
+from holdfast.tools import (
+    dangers,
+    files,
+    memory,
+    outputs,
+    plugins,
+    port,
+    process_tools,
+    processes,
+    recall,
+    shell,
+    surroundings,
+)
+
+
+def environment(settings: config.Settings) -> shell.Environment:
+    """What commands find in their environment: no secrets, and the session they work for."""
+
+    def made() -> dict[str, str]:
+        here = ambient.current_session_id()
+        more = {ambient.VARIABLE: here} if here else {}
+        return surroundings.of_commands(config.environment(), settings.shell.environment, **more)
+
+    return made
+
+
+def of_machine(known: processes.Processes, settings: config.Settings, folder: str) -> list[port.Tool]:
+    """The tools that run commands."""
+    run = shell.shell([folder], environment(settings), dangers.described)
+    return [run, *process_tools.tools(known, [folder], dangers.described)]
+
+
+def of_project(folder: str, own: Sequence[str], epoch: Callable[[], object]) -> list[port.Tool]:
+    """The tools for files of the folder the agent was started in."""
+    return files.tools([folder], off_limits=own, epoch=epoch)
+
+
+def of_past(store: aio.AsyncSessionDB) -> list[port.Tool]:
+    """The tools that look into the past of a conversation."""
+
+    async def find(query: str, limit: int) -> Sequence[types.Hit]:
+        here = ambient.current_conversation_id()
+        return await store.search(query, session_id=here, limit=limit) if here else []
+
+    async def fetch(first: int, last: int) -> Sequence[types.Message]:
+        here = ambient.current_conversation_id()
+        return await store.transcript(here, first - 1, last) if here else []
+
+    async def kept(name: str) -> bytes:
+        def read() -> bytes:
+            with store.db.open_blob(name) as found:
+                return found.read()
+
+        return await store.run(read)
+
+    return [recall.search_conversation(find), recall.recall(fetch), outputs.read_output(kept)]
+
+
+async def of_others(wanted: config.Plugins, given: Sequence[port.Tool]) -> plugins.Found:
+    """The tools of other packages. Off the loop: loading one runs whatever its author wrote."""
+    taken = {memory.NAME, *(tool.spec.name for tool in given)}
+    return await asyncio.to_thread(plugins.load, taken, wanted.disabled)
+
+
+def off_limits(settings: config.Settings, database: str, folder: str) -> list[str]:
+    """What the program keeps for itself: tools for files leave it alone, also where it lies in the project."""
+    parts = [
+        database,
+        settings.user_file,
+        settings.backup.folder,
+        settings.log,
+        os.path.join(settings.home, "processes"),
+    ]
+    here = os.path.realpath(folder) + os.sep
+    # Who works within the home of the program has the rest of it open: otherwise nothing would be.
+    wide = [settings.home, os.path.dirname(settings.user_file)]
+    whole = [path for path in wide if path and not here.startswith(os.path.realpath(path).rstrip(os.sep) + os.sep)]
+    return [path for path in (*parts, *whole) if path]

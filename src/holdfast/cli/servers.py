@@ -1,0 +1,60 @@
+"""`holdfast mcp`: the servers of tools that settings name, and whether they are there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import click
+
+from holdfast.cli import console, lazy
+from holdfast.terminal import text
+from holdfast.tools.mcp import server, servers
+
+COMMANDS = {"list": ("holdfast.cli.servers:list_", "Start each server, and say what it offers.")}
+
+
+@click.group(cls=lazy.LazyGroup, commands_in=COMMANDS)
+@click.pass_context
+def command(context: click.Context) -> None:
+    """Look at the servers of tools."""
+    lazy.help_when_alone(context)
+
+
+@click.command(name="list")
+@lazy.as_json
+@click.pass_obj
+def list_(out: console.Console, as_json: bool) -> None:
+    """Start each server of `mcpServers`, and say whether it is there and what it offers."""
+    found = asyncio.run(_tried(servers.Servers(out.settings.servers, os.getcwd())))
+    if as_json:
+        out.json({"servers": [_shape(each) for each in found]})
+        return
+    width = max((text.cells(text.safe(each.name)) for each in found), default=0)
+    for each in found:
+        shape = _shape(each)
+        said = f"{shape['state']:7}  {len(each.offers.tools):>3} tools  {text.safe(each.why)}"
+        out.print(out.clipped(f"{text.padded(text.safe(each.name), width)}  {said}".rstrip(), out.width))
+    if not found:
+        out.note("There are no servers of tools. `[mcpServers.NAME]` in the settings names one.")
+
+
+def _shape(each: server.Server) -> dict[str, object]:
+    return {
+        "name": each.name,
+        "state": "ready" if each.state == "ready" else "down",
+        "why": each.why or None,
+        "tools": [tool.spec.name for tool in each.offers.tools],
+        "prompts": [prompt.name for prompt in each.offers.prompts],
+        "left_out": list(each.offers.left_out),
+    }
+
+
+async def _tried(all_of_them: servers.Servers) -> list[server.Server]:
+    """Each as it was before it was ended again."""
+    async with all_of_them:
+        await all_of_them.tried(server.STARTING + 5)
+        states = [(each, each.state, each.why) for each in all_of_them.servers]
+    for each, state, why in states:
+        each.state, each.why = state, why
+    return all_of_them.servers

@@ -1,0 +1,41 @@
+-- name: grant_insert
+-- The same rule in the same place is one grant.
+INSERT INTO grants (owner, rule, conversation, given_at, given_by) SELECT :owner, :rule, :conversation, :at, :given_by
+ WHERE NOT EXISTS (SELECT 1 FROM grants WHERE owner = :owner AND rule = :rule AND conversation IS :conversation);
+
+-- name: grant_get
+SELECT g.id, g.owner, g.rule, c.id, g.given_at, g.given_by
+  FROM grants g LEFT JOIN conversations c ON c.key = g.conversation
+ WHERE g.owner = :owner AND g.rule = :rule AND g.conversation IS :conversation;
+
+-- name: grants_of
+-- Those that hold everywhere, and those of one conversation, oldest first.
+SELECT g.id, g.owner, g.rule, c.id, g.given_at, g.given_by
+  FROM grants g LEFT JOIN conversations c ON c.key = g.conversation
+ WHERE g.owner = :owner AND (g.conversation IS NULL OR g.conversation = :conversation) ORDER BY g.id;
+
+-- name: grant_revoke
+DELETE FROM grants WHERE id = :id;
+
+-- name: audit_insert
+-- The uid is minted before the first attempt: a repeated one finds its row.
+INSERT INTO audit (conversation, uid, call_id, tool, summary, allowed, decided_by, at)
+SELECT :conversation, :uid, :call_id, :tool, :summary, :allowed, :decided_by, :at
+ WHERE NOT EXISTS (SELECT 1 FROM audit WHERE uid = :uid);
+
+-- name: audit_id
+SELECT id FROM audit WHERE uid = :uid;
+
+-- name: audit_finish
+UPDATE audit SET ended_at = :at, ok = :ok WHERE id = :id AND allowed = 1 AND ended_at IS NULL;
+
+-- name: audit_newest
+SELECT a.id, c.id, a.call_id, a.tool, a.summary, a.allowed, a.decided_by, a.at, a.ended_at, a.ok
+  FROM audit a JOIN conversations c ON c.key = a.conversation
+ WHERE (:conversation IS NULL OR a.conversation = :conversation) AND (:since IS NULL OR a.at >= :since)
+   AND (:denied = 0 OR a.allowed = 0) ORDER BY a.id DESC LIMIT :limit;
+
+-- name: audit_redact
+-- What was done by a call goes with the message that called.
+UPDATE audit SET summary = '', redacted_at = :at
+ WHERE conversation = :conversation AND call_id = :call_id AND redacted_at IS NULL;

@@ -1,0 +1,9 @@
+-- name: pin_insert
+INSERT INTO pins (conversation, seq, at) VALUES (:conversation, :seq, :at);
+
+-- name: pin_delete
+DELETE FROM pins WHERE conversation = :conversation AND seq = :seq;
+
+-- name: pins_of
+-- What people pinned in a conversation, in the order of its log.
+SELECT seq, at FROM pins WHERE conversation = :conversation ORDER BY seq;

@@ -1,0 +1,108 @@
+"""What kind of picture some bytes are, and how large. Pure.
+
+A provider that is sent something broken refuses the whole conversation from then on. So only what holds together
+counts as a picture: the right beginning, a sensible size, a proper end.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import msgspec
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_NO_SIZE = frozenset({0x01, *range(0xD0, 0xD9)})
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+
+
+class Picture(msgspec.Struct, frozen=True):
+    """A picture that holds together."""
+
+    media_type: str
+    width: int
+    height: int
+
+
+def kind(beginning: bytes) -> str | None:
+    """The media type by the first 12 bytes; None where they are of no picture."""
+    if beginning.startswith(_PNG):
+        return "image/png"
+    if beginning.startswith(b"\xff\xd8\xff"):
+        return "image/jpeg"
+    if beginning.startswith((b"GIF87a", b"GIF89a")):
+        return "image/gif"
+    return "image/webp" if beginning[:4] == b"RIFF" and beginning[8:12] == b"WEBP" else None
+
+
+def read(data: bytes) -> Picture | None:
+    """What picture it is; None where it is none, or a broken one."""
+    media_type = kind(data)
+    if media_type is None:
+        return None
+    try:
+        width, height = _SIZES[media_type](data)
+    except (struct.error, IndexError, ValueError):
+        return None
+    return Picture(media_type, width, height) if width > 0 and height > 0 else None
+
+
+def _png(data: bytes) -> tuple[int, int]:
+    at, size, pixels = len(_PNG), (0, 0), False
+    while True:
+        length, name = struct.unpack_from(">I4s", data, at)
+        body = data[at + 8 : at + 8 + length]
+        (check,) = struct.unpack_from(">I", data, at + 8 + length)
+        if zlib.crc32(body, zlib.crc32(name)) != check:
+            raise ValueError
+        if name == b"IHDR":
+            size = struct.unpack_from(">II", body)
+        pixels = pixels or name == b"IDAT"
+        if name == b"IEND":
+            return size if pixels else (0, 0)
+        at += 12 + length
+
+
+def _jpeg(data: bytes) -> tuple[int, int]:
+    at, size = 2, (0, 0)
+    while True:
+        while data[at] == 0xFF and data[at + 1] == 0xFF:
+            at += 1
+        mark, code = data[at], data[at + 1]
+        if mark != 0xFF:
+            raise ValueError
+        if code == 0xDA:
+            return size if data.rfind(b"\xff\xd9", at) > at else (0, 0)
+        if code in _NO_SIZE:
+            at += 2
+            continue
+        (length,) = struct.unpack_from(">H", data, at + 2)
+        if code in _FRAMES:
+            height, width = struct.unpack_from(">HH", data, at + 5)
+            size = (width, height)
+        at += 2 + length
+
+
+def _gif(data: bytes) -> tuple[int, int]:
+    width, height = struct.unpack_from("<HH", data, 6)
+    return (width, height) if data.rstrip(b"\0").endswith(b";") and b"," in data[13:] else (0, 0)
+
+
+def _webp(data: bytes) -> tuple[int, int]:
+    (length,) = struct.unpack_from("<I", data, 4)
+    if len(data) < length + 8:
+        raise ValueError
+    name = data[12:16]
+    if name == b"VP8X":
+        width, height = (int.from_bytes(data[at : at + 3], "little") + 1 for at in (24, 27))
+    elif name == b"VP8L":
+        (bits,) = struct.unpack_from("<I", data, 21)
+        width, height = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    elif name == b"VP8 " and data[23:26] == b"\x9d\x01\x2a":
+        width, height = (side & 0x3FFF for side in struct.unpack_from("<HH", data, 26))
+    else:
+        raise ValueError
+    return width, height
+
+
+_SIZES = {"image/png": _png, "image/jpeg": _jpeg, "image/gif": _gif, "image/webp": _webp}

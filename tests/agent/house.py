@@ -1,0 +1,81 @@
+"""A house with one tool in it, whose permissions are asked for: what tests of approvals share."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from holdfast import AIAgent, AsyncSessionDB, events, types
+from holdfast.agent import approvals, runtime
+from holdfast.model import ScriptedModel, port
+from holdfast.tools import dangers, permits
+from holdfast.tools import port as tools
+from tests.agent import stage
+from tests.agent.test_runtime import until
+
+
+class Shell:
+    """A tool that only notes what it would have run."""
+
+    def __init__(self, go: Callable[[], Awaitable[str]] | None = None) -> None:
+        self.ran: list[str] = []
+        self._go = go
+
+    @property
+    def tool(self) -> tools.Tool:
+        schema = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
+        return tools.Tool(types.ToolSpec("shell", "Runs a command.", schema), self._plan)
+
+    async def _plan(self, arguments: dict[str, Any]) -> tools.Plan:
+        line = arguments["command"]
+        commands, danger = dangers.described(line)
+
+        async def go() -> types.Content:
+            self.ran.append(line)
+            return await self._go() if self._go else "It ran."
+
+        act = tools.Act(tool="shell", kind="run", summary=f"Run {line}.", detail=line, commands=commands, danger=danger)
+        return tools.Plan(act, go)
+
+
+def runs(line: str, name: str = "c1") -> port.Reply:
+    return port.Reply(calls=(types.ToolCall(name, "shell", {"command": line}),), usage=types.Usage(10, 5))
+
+
+def law(**said: list[str]) -> permits.Law:
+    says: tuple[permits.Say, ...] = ("deny", "ask", "allow")
+    return permits.Law(tuple(permits.rule(say, text) for say in says for text in said.get(say, [])))
+
+
+class House:
+    """A runtime, its permissions, and the tool."""
+
+    def __init__(self, db: AsyncSessionDB, script: list[Any], *, shell: Shell | None = None, **given: Any) -> None:
+        self.db, self.shell = db, shell or Shell()
+        self.approvals = approvals.Approvals(
+            given.pop("book", db), law=given.pop("law", None), yes=given.pop("yes", False)
+        )
+        self.model = ScriptedModel(script)
+
+        async def build(conversation_id: str) -> AIAgent:
+            return stage.agent(
+                db, self.model, session_id=conversation_id, tools=[self.shell.tool], approvals=self.approvals, **given
+            )
+
+        self.door = runtime.Runtime(db, build, approvals=self.approvals)
+
+    @property
+    def results(self) -> list[str]:
+        """What the model was told of its calls, in its last request."""
+        return [str(each.content) for each in self.model.requests[-1].messages if each.role == "tool"]
+
+
+async def asked(listening: runtime.Listening) -> events.ApprovalAsked:
+    last = (await until(listening, events.ApprovalAsked))[-1].event
+    assert isinstance(last, events.ApprovalAsked)
+    return last
+
+
+async def audit(db: AsyncSessionDB) -> list[tuple[str, bool, str, bool | None]]:
+    """What the audit has, oldest first: what, whether it was allowed, by whom, and how it ended."""
+    return [(each.summary, each.allowed, each.by, each.ok) for each in reversed(await db.audit())]

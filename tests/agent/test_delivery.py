@@ -1,0 +1,420 @@
+"""Notices: each is answered once, after the turn under way and before the person's next message, by whomever."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, get_args
+
+import pytest
+
+from holdfast import AIAgent, AsyncSessionDB, errors, events, parts, types
+from holdfast.agent import delivery, runtime
+from holdfast.app import watching
+from holdfast.model import ScriptedModel, port
+from tests.agent import stage
+from tests.agent.test_runtime import door, until
+from tests.terminal.test_show import result as ended
+
+
+async def begun(db: AsyncSessionDB, *keys: str, conversation: str = "talk") -> list[types.Inbound]:
+    """A conversation with a past, and what waits for it."""
+    create = types.NewConversation(source="test")
+    await db.append_message(conversation, role="user", content="Hello.", uid="hello", create=create)
+    await db.append_message(conversation, role="assistant", content="Good day.")
+    return [await db.receive(conversation, key, f"{key} ended", kind="process") for key in keys]
+
+
+async def log(db: AsyncSessionDB, conversation: str = "talk") -> list[tuple[str, str]]:
+    """Who said what after the past."""
+    return [(each.role, parts.text(each.content)) for each in (await db.transcript(conversation))[2:]]
+
+
+async def outcomes(db: AsyncSessionDB, rows: list[types.Inbound]) -> list[tuple[str | None, int | None]]:
+    def look(key: str) -> tuple[Any, ...]:
+        row = db.db.driver.read(lambda tx: tx.one("inbound_by_key", key=key))
+        assert row is not None
+        return row
+
+    found = [look(each.key) for each in rows]
+    return [(row[6], row[7]) for row in found]
+
+
+def test_notices_come_first_in_their_order_and_then_the_message() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        rows = await begun(db, "one", "two")
+        async with door(db, ScriptedModel(["Saw one.", "Saw two.", "Fine."])) as run:
+            assert (await run.submit("talk", events.Submit("And now?"))).final_response == "Fine."
+        assert await log(db) == [
+            ("user", "one ended"), ("assistant", "Saw one."),
+            ("user", "two ended"), ("assistant", "Saw two."),
+            ("user", "And now?"), ("assistant", "Fine."),
+        ]  # fmt: skip
+        assert await outcomes(db, rows) == [("completed", 3), ("completed", 5)]
+        assert await db.waiting() == []
+
+    stage.run(story)
+
+
+def test_notice_is_marked_for_people_and_for_the_model_and_is_not_the_persons() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await begun(db, "one")
+        model = ScriptedModel(["Saw it.", "Fine."])
+        async with door(db, model) as run:
+            with run.listen("talk") as listening:
+                await run.submit("talk", events.Submit("And now?"))
+                seen = [each.event for each in await until(listening, events.TurnFinished, 2)]
+        started = [each for each in seen if isinstance(each, events.TurnStarted)]
+        assert [(each.text, each.notice) for each in started] == [("one ended", "process"), ("And now?", "")]
+        told = [
+            part.text for part in parts.read(model.requests[0].messages[-1].content) if isinstance(part, parts.Text)
+        ]
+        assert delivery.FROM_THE_PROGRAM in told
+        assert told[-1] == "one ended"
+        stored = await db.transcript("talk")
+        assert [parts.noticed(each.content) for each in stored] == ["", "", "process", "", "", ""]
+
+    stage.run(story)
+
+
+def test_no_title_is_made_of_a_notice() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await db.create_session("talk", source="test")
+        await db.receive("talk", "one", "one ended")
+        async with door(db, ScriptedModel(["Saw it."])) as run:
+            assert await run.deliver("talk") == 1
+            await settled(db)
+        assert (await db.conversation("talk")).title is None
+
+    stage.run(story)
+
+
+async def settled(db: AsyncSessionDB) -> None:
+    """Until nothing waits any more; the story's own limit ends what never comes about."""
+    while await db.waiting():
+        await asyncio.sleep(0.005)
+
+
+def test_whoever_begins_to_listen_has_what_waits_delivered() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await begun(db, "one")
+        async with door(db, ScriptedModel(["Saw it."])) as run:
+            with run.listen("talk") as listening:
+                seen = await until(listening, events.TurnFinished)
+        assert isinstance(seen[-1].event, events.TurnFinished)
+        assert await log(db) == [("user", "one ended"), ("assistant", "Saw it.")]
+
+    stage.run(story)
+
+
+def test_notice_waits_while_nobody_listens_to_its_conversation() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        rows = await begun(db, "one")
+        async with door(db, ScriptedModel(["Elsewhere.", "Saw it.", "Fine."])) as run:
+            run.poke("talk")
+            with run.listen("elsewhere"):
+                await run.submit("elsewhere", events.Submit("Hi"))
+                run.poke("talk")
+                await asyncio.sleep(0)
+            assert await db.waiting() == rows
+            assert run.queued("talk") == 0
+            await run.submit("talk", events.Submit("I am back."))
+        assert [role for role, _ in await log(db)] == ["user", "assistant"] * 2
+        assert await db.waiting() == []
+
+    stage.run(story)
+
+
+def test_command_has_nothing_delivered_and_neither_has_whoever_left() -> None:
+    """Else its turn would run while nobody sees it."""
+
+    async def story(db: AsyncSessionDB) -> None:
+        rows = await begun(db, "one")
+        async with door(db, ScriptedModel(["Fine."])) as run:
+            with run.listen("talk", stays=False) as listening:
+                await run.send("talk", events.Command("/quit"))
+                await until(listening, events.Quit)
+                assert not run._looks
+            with run.listen("talk"):
+                assert run._looks
+                lane = run._lanes["talk"]
+            while run._looks:
+                await asyncio.sleep(0)
+            # A lane that nobody has any more is nobody's to wait for: nothing may work on it.
+            assert (run._lanes, lane.worker) == ({}, None)
+        assert await db.waiting() == rows
+        assert await log(db) == []
+
+    stage.run(story)
+
+
+def test_notice_that_cannot_become_a_message_waits_and_keeps_nothing_else() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        rows = await begun(db, "one", "two")
+        await db.append_message("talk", role="user", content="Something else.", uid=delivery.uid_of("one"))
+        async with door(db, ScriptedModel(["Saw two.", "Fine."])) as run:
+            assert (await run.submit("talk", events.Submit("And now?"))).final_response == "Fine."
+        assert [text for _, text in await log(db)] == ["Something else.", "two ended", "Saw two.", "And now?", "Fine."]
+        assert await outcomes(db, rows) == [(None, None), ("completed", 4)]
+
+    stage.run(story)
+
+
+def test_all_that_waits_comes_before_the_message_however_much_it_is() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        rows = await begun(db, *(f"{number}" for number in range(101)))
+        async with door(db, ScriptedModel(["Saw it."] * len(rows) + ["Fine."])) as run:
+            assert (await run.submit("talk", events.Submit("And now?"))).final_response == "Fine."
+        assert [text for _, text in (await log(db))[-4:]] == ["100 ended", "Saw it.", "And now?", "Fine."]
+        assert await db.waiting() == []
+
+    stage.run(story)
+
+
+def test_interrupt_before_the_notice_began_stops_the_message_behind_it() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        rows = await begun(db, "one")
+        model = ScriptedModel([])
+        building = asyncio.Event()
+        go_on = asyncio.Event()
+
+        async def build(conversation_id: str) -> AIAgent:
+            building.set()
+            await go_on.wait()
+            return stage.agent(db, model, session_id=conversation_id)
+
+        async with runtime.Runtime(db, build) as run:
+            answered = run.submit("talk", events.Submit("And now?"))
+            await building.wait()
+            await run.send("talk", events.Interrupt())
+            go_on.set()
+            assert (await answered).interrupted
+        assert model.requests == []
+        assert await db.waiting() == rows
+        assert await log(db) == []
+
+    stage.run(story)
+
+
+def test_notice_never_interrupts_a_turn() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await begun(db)
+        reached, go_on = asyncio.Event(), asyncio.Event()
+
+        async def work(_: dict[str, Any]) -> types.Content:
+            reached.set()
+            await go_on.wait()
+            return "done"
+
+        model = ScriptedModel([stage.calls("work"), "Worked.", "Saw it."])
+
+        async def build(conversation_id: str) -> AIAgent:
+            return stage.agent(db, model, session_id=conversation_id, tools=[stage.tool("work", work)])
+
+        async with runtime.Runtime(db, build) as run:
+            with run.listen("talk") as listening:
+                answered = run.submit("talk", events.Submit("Work."))
+                await reached.wait()
+                await db.receive("talk", "one", "one ended")
+                run.poke("talk")
+                while run._looks:
+                    await asyncio.sleep(0)
+                assert not answered.done()
+                go_on.set()
+                await until(listening, events.TurnFinished, 2)
+            assert (await answered).final_response == "Worked."
+        assert [text for _, text in await log(db)] == ["Work.", "", "done", "Worked.", "one ended", "Saw it."]
+
+    stage.run(story)
+
+
+def test_two_programs_on_one_store_answer_a_notice_once() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        for number in range(8):
+            here = f"talk{number}"
+            await begun(db, f"one{number}", conversation=here)
+            models = [ScriptedModel(["Saw it."]) for _ in range(2)]
+            async with door(db, models[0]) as first, door(db, models[1]) as second:
+                with first.listen(here), second.listen(here):
+                    await settled(db)
+                    while first._lanes[here].worker or second._lanes[here].worker:
+                        await asyncio.sleep(0.002)
+            assert await log(db, here) == [("user", f"one{number} ended"), ("assistant", "Saw it.")]
+            assert sum(len(model.requests) for model in models) == 1
+
+    stage.run(story)
+
+
+def test_notice_that_was_answered_and_not_settled_is_not_answered_again() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        (row,) = await begun(db, "one")
+        message = delivery.submitted(row)
+        agent = stage.agent(db, ScriptedModel(["Saw it."]), session_id="talk")
+        await agent.run_conversation(message.text, content=message.content, uid=message.uid)
+        model = ScriptedModel([])
+        async with door(db, model) as run:
+            await run.deliver("talk")
+            await settled(db)
+        assert model.requests == []
+        assert await log(db) == [("user", "one ended"), ("assistant", "Saw it.")]
+        assert await outcomes(db, [row]) == [("completed", 3)]
+
+    stage.run(story)
+
+
+def test_model_that_cannot_answer_settles_the_notice_which_stays_in_the_log() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        rows = await begun(db, "one")
+        async with door(db, ScriptedModel([errors.KeyRefused("No key."), "Fine."])) as run:
+            assert (await run.submit("talk", events.Submit("And now?"))).completed
+        assert await outcomes(db, rows) == [("model", 3)]
+        assert (await log(db))[0] == ("user", "one ended")
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize("fails", ["waiting", "settle"])
+def test_store_that_fails_leaves_the_notice_waiting_and_the_message_is_answered(
+    fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        rows = await begun(db, "one")
+
+        def broken(*_: object) -> None:
+            raise errors.StoreFull()
+
+        async with door(db, ScriptedModel(["Saw it.", "Fine."] if fails == "settle" else ["Fine."])) as run:
+            with monkeypatch.context() as patched:
+                patched.setattr(type(db), fails, lambda *_: asyncio.to_thread(broken))
+                assert (await run.submit("talk", events.Submit("And now?"))).final_response == "Fine."
+            assert await db.waiting() == rows
+        async with door(db, ScriptedModel([] if fails == "settle" else ["Saw it."])) as run:
+            await run.deliver("talk")
+            await settled(db)
+        assert [text for _, text in await log(db)].count("one ended") == 1
+
+    stage.run(story)
+
+
+def test_interrupt_stops_the_notice_and_the_message_behind_it_is_answered() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        rows = await begun(db, "one", "two")
+        slow = stage.Trickle("Hm")
+        models: list[port.Model] = [slow]
+
+        async def build(conversation_id: str) -> AIAgent:
+            return stage.agent(db, models[0], session_id=conversation_id)
+
+        async with runtime.Runtime(db, build) as run:
+            answered = run.submit("talk", events.Submit("And now?"))
+            await slow.stuck.reached.wait()
+            agent = run.agents.peek("talk")
+            assert agent is not None
+            agent.model = ScriptedModel(["Fine."])
+            await run.send("talk", events.Interrupt())
+            assert (await answered).completed
+        assert await outcomes(db, rows) == [("interrupted", 3), (None, None)]
+
+    stage.run(story)
+
+
+def test_closing_leaves_what_was_not_begun_in_the_inbox() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        rows = await begun(db, "one", "two")
+        slow = stage.Trickle("Hm")
+        run = door(db, slow)
+        await run.deliver("talk")
+        await slow.stuck.reached.wait()
+        await run.close()
+        assert await db.waiting() == rows[1:]
+        assert await db.leases() == []
+
+    stage.run(story)
+
+
+def test_unborn_conversation_has_no_inbox_and_is_not_born_by_looking() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with door(db, ScriptedModel([])) as run:
+            with run.listen("new"):
+                assert await run.deliver("new") == 0
+            assert not run._lanes
+        assert await db.list_sessions() == []
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize("key", ["k", "k" * 194, "k" * 195, "é" * 200, "process:1"])
+def test_uid_is_made_from_the_key_and_is_one(key: str) -> None:
+    uid = delivery.uid_of(key)
+    assert uid == delivery.uid_of(key) != delivery.uid_of(key[:-1] + "x")
+    assert uid.startswith("inbox:")
+    assert len(uid) <= 200
+
+
+@pytest.mark.parametrize("reason", get_args(events.Exit))
+@pytest.mark.parametrize("begun", [True, False])
+def test_only_what_is_in_the_log_and_known_to_be_over_is_settled(reason: events.Exit, begun: bool) -> None:
+    result = ended(interrupted=reason == "interrupted", exit_reason=reason)
+    later = reason in ("busy", "store", "lease_lost") or not begun
+    assert delivery.outcome(result, begun) == (None if later else reason)
+
+
+def test_notice_waits_while_a_turn_elsewhere_takes_too_long() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        rows = await begun(db, "one", "two")
+        lease = await db.acquire_lease("talk", "turn", "somebody else")
+        model = ScriptedModel(["Saw one.", "Saw two."])
+
+        async def build(conversation_id: str) -> AIAgent:
+            return stage.agent(db, model, session_id=conversation_id, patience=0.01)
+
+        async with runtime.Runtime(db, build) as run:
+            assert await run.deliver("talk") == 2
+            while run._lanes:
+                await asyncio.sleep(0.005)
+            assert await db.waiting() == rows
+            await db.release_lease(lease)
+            await run.deliver("talk")
+            await settled(db)
+        assert [text for _, text in await log(db)] == ["one ended", "Saw one.", "two ended", "Saw two."]
+
+    stage.run(story)
+
+
+# --- processes that end -------------------------------------------------------------------------------------
+
+
+def process(name: str, conversation: str = "talk") -> types.Process:
+    return types.Process(
+        id=name, conversation_id=conversation, command="make", folder="/", started_at=1.0, place="{}"
+    )  # fmt: skip
+
+
+def test_end_of_a_process_is_delivered_to_whoever_listens() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await begun(db)
+        async with door(db, ScriptedModel(["Saw it."])) as run:
+            book = watching.Book(db, run.poke)
+            await book.started(process("1"))
+            with run.listen("talk") as listening:
+                assert await book.ended("1", "exited", 0, "process 1 ended")
+                assert not await book.ended("1", "gone", None, "process 1 is gone")
+                await until(listening, events.TurnFinished)
+        assert await log(db) == [("user", "process 1 ended"), ("assistant", "Saw it.")]
+
+    stage.run(story)
+
+
+def test_end_that_another_program_reported_is_delivered_here_where_somebody_listens() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await begun(db)
+        async with door(db, ScriptedModel(["Saw it."])) as run:
+            book = watching.Book(db, run.poke)
+            await db.process_started(process("1"))
+            assert [each.id for each in await book.every(None, True)] == ["1"]
+            with run.listen("talk") as listening:
+                await db.process_ended("1", "exited", 0, "process 1 ended")
+                assert await book.every(None, True) == []
+                await until(listening, events.TurnFinished)
+        assert await db.waiting() == []
+
+    stage.run(story)

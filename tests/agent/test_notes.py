@@ -1,0 +1,202 @@
+"""What an agent remembers about the person, over a store: notes, their place in the prompt, and `/memory`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from holdfast import AIAgent, AsyncSessionDB, errors, events, types
+from holdfast.agent import notes, runtime
+from holdfast.model import OfflineModel, ScriptedModel, port
+from holdfast.tools import memory
+from tests.agent import stage
+from tests.agent.test_runtime import told
+
+KEY = "sk-proj-abcdefghijklmnop1234567890"
+
+
+def remembering(db: AsyncSessionDB, model: port.Model, **given: object) -> AIAgent:
+    return stage.agent(db, model, session_id="talk", remembers=True, **given)
+
+
+def calls_memory(arguments: str) -> port.Reply:
+    return stage.calls(memory.NAME, memory=arguments)
+
+
+def systems(model: ScriptedModel) -> list[str]:
+    return [request.system for request in model.requests]
+
+
+def test_what_the_model_notes_is_known_in_the_next_conversation() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        first = ScriptedModel([calls_memory('{"action": "remember", "text": "Likes tea."}'), "Noted."])
+        await remembering(db, first).run_conversation("I like tea")
+        (kept,) = await db.memories("")
+        assert (kept.text, kept.source) == ("Likes tea.", "talk")
+        second = ScriptedModel(["Tea?"])
+        await stage.agent(db, second, session_id="other", remembers=True).run_conversation("Hello")
+        assert systems(second)[0].endswith(f"# What you remember about the person\n{memory.PREFACE}\n- [1] Likes tea.")
+
+    stage.run(story)
+
+
+def test_the_prompt_is_the_same_bytes_until_a_compaction() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        model = ScriptedModel(
+            ["One.", calls_memory('{"action": "remember", "text": "Likes tea."}'), "Two.", "Three.", "Four.", "Five."]
+        )
+        agent = remembering(db, model)
+        for text in ("a", "b", "c"):
+            await agent.run_conversation(text)
+        assert len(set(systems(model))) == 1
+        assert "Likes tea." not in systems(model)[0]
+        lease = await db.acquire_lease("talk", "compact")
+        await db.commit_compaction(lease, summary="So far.", cut_seq=lease.snapshot.last_seq)
+        await agent.run_conversation("d")
+        await agent.run_conversation("e")
+        assert "Likes tea." in systems(model)[-2]
+        assert systems(model)[-2] == systems(model)[-1]
+
+    stage.run(story)
+
+
+def test_the_offline_model_answers_from_what_is_remembered() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await db.remember("", "The dentist is Doctor Vogel in Bern.")
+        result = await remembering(db, OfflineModel()).run_conversation("Who is my dentist?")
+        assert "Doctor Vogel" in result.final_response
+
+    stage.run(story)
+
+
+def test_notes_of_others_are_never_in_it() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await db.remember("ann", "Ann likes tea.")
+        model = ScriptedModel([calls_memory('{"action": "list"}'), "Hello."])
+        await remembering(db, model, owner="bob").run_conversation("Hi")
+        assert "Ann likes" not in str(model.requests)
+
+    stage.run(story)
+
+
+def test_who_skips_memory_has_neither_section_nor_tool_nor_review() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await db.remember("", "Likes tea.")
+        model = ScriptedModel(["Hello."])
+        agent = remembering(db, model, reviews=True, skip_memory=True, memory="Given by hand.")
+        await agent.run_conversation("Hi")
+        (request,) = model.requests
+        assert "remember about" not in request.system
+        assert request.tools == ()
+        assert not agent.in_use
+
+    stage.run(story)
+
+
+def test_notes_that_cannot_be_read_stop_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await db.remember("", "Likes tea.")
+
+        async def fails(_: notes.Notes) -> Sequence[types.Memory]:
+            raise errors.StoreBusy()
+
+        model = ScriptedModel(["Hello.", "Tea?"])
+        agent = remembering(db, model)
+        with monkeypatch.context() as broken:
+            broken.setattr(notes.Notes, "memories", fails)
+            assert (await agent.run_conversation("Hi")).completed
+        await agent.run_conversation("Hi again")
+        assert ["tea" in system for system in systems(model)] == [False, True]
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize("hidden", ["", "\u200b", "\u2066"])
+def test_no_key_is_ever_remembered(hidden: str) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        kept = notes.Notes(db, "")
+        made = await kept.remember(f"The key is {KEY[:9]}{hidden}{KEY[9:]} for now.")
+        revised = await kept.revise(made.id, f"Now it is {KEY[:9]}{hidden}{KEY[9:]}.")
+        for text in (made.text, revised.text, str(await db.memories(""))):
+            assert "abcdefghijklmnop" not in text
+            assert "[redacted]" in text
+
+    stage.run(story)
+
+
+# --- /memory ---------------------------------------------------------------------------------------------
+
+
+async def answers(run: runtime.Runtime, *lines: str) -> list[str]:
+    said: list[str] = []
+    for line in lines:
+        for event in await told(run, line):
+            assert isinstance(event, events.Answer | events.Notice)
+            said.append(event.text)
+    return said
+
+
+def test_people_see_change_and_forget_what_is_remembered() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async def build(conversation_id: str) -> AIAgent:
+            return stage.agent(db, ScriptedModel([]), session_id=conversation_id, remembers=True)
+
+        async with runtime.Runtime(db, build) as run:
+            assert await answers(
+                run,
+                "/memory",
+                "/memory add Likes tea.",
+                f"/memory add My key is {KEY}",
+                "/memory edit 1 Likes  coffee.",
+                "/memory",
+                "/memory forget 2",
+                "/memory forget 2",
+                "/memory edit 9 Nothing.",
+                "/memory forget all",
+                "/memory list",
+            ) == [
+                "Nothing is remembered.",
+                "Remembered: [1] Likes tea.",
+                "Remembered: [2] My key is [redacted]",
+                "Remembered instead: [1] Likes coffee.",
+                "[1] Likes coffee.\n[2] My key is [redacted]",
+                "2 is forgotten.",
+                "There is no 2.",
+                "There is no memory '9'.",
+                "1 forgotten.",
+                "Nothing is remembered.",
+            ]
+            for wrong in (
+                "add",
+                "edit 1",
+                "edit x y",
+                "forget",
+                "forget 1 2",
+                "forget ²",
+                "erase 1",
+                f"forget {9**40}",
+            ):
+                (said,) = await answers(run, f"/memory {wrong}")
+                assert said == notes.USE
+            (said,) = await answers(run, f"/memory add {'x' * 600}")
+            assert "at most 500" in said
+
+    stage.run(story)
+
+
+def test_what_a_person_forgets_is_gone_from_the_next_turn_on() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await db.remember("", "Likes tea.")
+        model = ScriptedModel(["One.", "Two."])
+
+        async def build(conversation_id: str) -> AIAgent:
+            return stage.agent(db, model, session_id=conversation_id, remembers=True)
+
+        async with runtime.Runtime(db, build) as run:
+            await run.submit("talk", events.Submit("a"))
+            await answers(run, "/memory forget 1")
+            await run.submit("talk", events.Submit("b"))
+        assert ["tea" in system for system in systems(model)] == [True, False]
+
+    stage.run(story)

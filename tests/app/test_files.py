@@ -1,0 +1,78 @@
+"""The tools for files as the program hands them out: what is its own stays closed, and a compaction is noticed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast import parts, types
+from holdfast.agent import agent as agents
+from holdfast.app import running
+from holdfast.compaction.port import Outcome
+from holdfast.model import ScriptedModel, port
+from tests.app.test_running import settings
+from tests.compaction.test_compress import WINDOW, Writer, filled
+
+
+def reads(path: str) -> port.Reply:
+    return port.Reply(calls=(types.ToolCall("", "read_file", {"path": path}),), usage=types.Usage(10, 5))
+
+
+async def result(agent: agents.AIAgent, path: str) -> str:
+    """What the model is told when it reads a file in a turn of its own."""
+    model = ScriptedModel([reads(path), "I see."])
+    agent.model = model
+    assert (await agent.run_conversation(f"Read {path}.")).completed
+    last = next(message for message in reversed(model.requests[-1].messages) if message.role == "tool")
+    return parts.text(last.content)
+
+
+def test_a_file_read_before_is_referred_to_until_a_compaction(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "notes.txt").write_text("the note\n", encoding="utf-8")
+
+    async def story() -> None:
+        async with running.started(settings(tmp_path / "home"), folder=str(project), background=False) as app:
+            await filled(app.db)
+            agent = await app.runtime.agents.get("talk")
+            agent.summarizers = (Writer(),)
+            assert await result(agent, "notes.txt") == "1\tthe note"
+            assert "has not changed" in await result(agent, "notes.txt")
+            assert await result(agent, "notes.txt") == "1\tthe note"
+            agent.model = ScriptedModel(window=WINDOW)
+            assert (await agent.compress_context(force=True)).outcome is Outcome.COMPACTED
+            assert await result(agent, "notes.txt") == "1\tthe note"
+            assert "has not changed" in await result(agent, "notes.txt")
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("where", ["inside", "around"])
+def test_the_programs_own_files_are_closed_to_its_tools(tmp_path: Path, where: str) -> None:
+    home = tmp_path / "project" / "home" if where == "inside" else tmp_path / "project"
+    home.mkdir(parents=True)
+    user_file = tmp_path / "project" / ".config" / "holdfast" / "config.toml"
+    given = msgspec.structs.replace(settings(home), user_file=str(user_file))
+    (tmp_path / "project" / "notes.txt").write_text("the note", encoding="utf-8")
+
+    async def story() -> dict[str, str]:
+        async with running.started(given, folder=str(tmp_path / "project"), background=False) as app:
+            agent = await app.runtime.agents.get("talk")
+            paths = ["notes.txt", str(home / "store.db"), str(home / "store.db-wal"), str(home / "processes" / "x")]
+            told = {path: await result(agent, path) for path in paths}
+            written: dict[str, Any] = {"path": str(user_file), "content": "[permissions]"}
+            call = port.Reply(calls=(types.ToolCall("w", "write_file", written),))
+            model = ScriptedModel([call, "Done."])
+            agent.model = model
+            await agent.run_conversation("Write.")
+            return {**told, "written": parts.text(model.requests[-1].messages[-1].content)}
+
+    told = asyncio.run(story())
+    assert told.pop("notes.txt") == "1\tthe note"
+    assert all("off limits" in each for each in told.values()), told
+    assert not user_file.exists()

@@ -1,0 +1,111 @@
+"""Processes that really run, over a real store: whoever talks to their conversation hears of each end once."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from holdfast import AIAgent, AsyncSessionDB, SessionDB, events, parts, types
+from holdfast.agent import runtime
+from holdfast.app import watching
+from holdfast.model import ScriptedModel
+from holdfast.tools import processes
+from tests.agent import stage
+from tests.agent.test_runtime import until
+
+
+class Program:
+    """One program at work on a store: its door, and its watcher of processes."""
+
+    def __init__(self, db: AsyncSessionDB, home: Path, replies: list[str]) -> None:
+        self.model = ScriptedModel(replies)
+
+        async def build(conversation_id: str) -> AIAgent:
+            return stage.agent(db, self.model, session_id=conversation_id)
+
+        self.door = runtime.Runtime(db, build)
+        self.processes = processes.Processes(
+            watching.Book(db, self.door.poke), str(home), lambda: {"PATH": os.environ["PATH"]}
+        )
+        self._watcher = processes.Watcher(self.processes, shortest=0.02, longest=0.05, idle=0.05)
+
+    async def __aenter__(self) -> Program:
+        self._watching = asyncio.create_task(self._watcher.run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._watching
+        await self.door.close()
+
+
+async def begun(db: AsyncSessionDB) -> None:
+    create = types.NewConversation(source="test")
+    await db.append_message("talk", role="user", content="Hello.", create=create)
+    await db.append_message("talk", role="assistant", content="Good day.")
+
+
+def test_end_of_a_process_is_told_while_somebody_listens(tmp_path: Path) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await begun(db)
+        async with Program(db, tmp_path, ["I see."]) as program:
+            with program.door.listen("talk") as listening:
+                await program.processes.start("talk", "echo so far so good; exit 3", str(tmp_path))
+                seen = await until(listening, events.TurnFinished)
+        (started,) = [each.event for each in seen if isinstance(each.event, events.TurnStarted)]
+        assert started.notice == "process"
+        assert "exited with code 3" in started.text
+        assert "> so far so good" in started.text
+        (row,) = await db.processes("talk")
+        assert (row.state, row.exit_code) == ("exited", 3)
+        assert await db.waiting() == []
+
+    stage.run(story, str(tmp_path / "store.db"))
+
+
+def test_end_that_nobody_was_there_to_see_is_told_by_the_next_program_when_it_is_talked_to(tmp_path: Path) -> None:
+    async def first(db: AsyncSessionDB) -> None:
+        await begun(db)
+        async with Program(db, tmp_path, []) as program:
+            await program.processes.start("talk", "cat >/dev/null; echo done", str(tmp_path), input=False)
+
+    async def second(db: AsyncSessionDB) -> None:
+        async with Program(db, tmp_path, ["I see.", "Fine."]) as one, Program(db, tmp_path, []) as other:
+            while await db.processes(running_only=True):
+                await asyncio.sleep(0.02)
+            assert len(await db.waiting()) == 1
+            assert other.model.requests == one.model.requests == []
+            assert (await one.door.submit("talk", events.Submit("And?"))).final_response == "Fine."
+        said = [parts.text(each.content) for each in (await db.transcript("talk"))[2:]]
+        assert "> done" in said[0]
+        assert said[1:] == ["I see.", "And?", "Fine."]
+
+    for story in (first, second):
+        stage.run(story, str(tmp_path / "store.db"))
+    with SessionDB(tmp_path / "store.db") as db:
+        assert db.waiting() == []
+
+
+def test_end_that_another_program_wrote_is_seen_by_its_process_not_running_any_more(tmp_path: Path) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await begun(db)
+        came: list[str] = []
+        book = watching.Book(db, came.append)
+        for name in ("p1", "p2"):
+            await db.process_started(
+                types.Process(
+                    id=name, conversation_id="talk", command="make", folder="/", started_at=1.0, place="{}"
+                )
+            )  # fmt: skip
+        assert [each.id for each in await book.every(None, True)] == ["p1", "p2"]
+        assert came == []
+        await db.process_ended("p1", "exited", 0, "p1 ended")
+        assert [each.id for each in await book.every(None, True)] == ["p2"]
+        assert came == ["talk"]
+        await book.every(None, True)
+        assert came == ["talk"]
+
+    stage.run(story)

@@ -1,0 +1,243 @@
+"""What summaries cost: counted however an attempt ends, once, and for all processes together."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncSessionDB, parts, types
+from holdfast.compaction import compress, policy, port, summary
+from holdfast.compaction import hooks as telling
+from holdfast.compaction.port import Outcome
+from holdfast.model import ScriptedModel
+from holdfast.model import port as models
+from tests.agent import stage
+from tests.compaction import test_attempts
+from tests.compaction.test_compress import Writer, agent, filled
+
+COST = types.Usage(1_000, 50, cost=0.25)
+
+
+def record(request: models.Request) -> models.Reply:
+    """A summary that has all it must have, of a model that says what it used."""
+    asked = parts.text(request.messages[0].content)
+    kept = asked.partition("word for word:\n")[2].partition("\n\n")[0]
+    return reply(f"In short.\n{kept}")
+
+
+def reply(text: str) -> models.Reply:
+    return models.Reply((parts.Text(text),), usage=COST)
+
+
+def asking(*script: Any) -> summary.ModelSummarizer:
+    return summary.ModelSummarizer(ScriptedModel(script, name="small/model", window=100_000))
+
+
+async def used(db: AsyncSessionDB) -> types.Usage:
+    return await compress.used(db, "talk")
+
+
+def test_what_a_summary_used_is_in_the_outcome_and_in_the_store() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        made = await agent(db, asking(record)).compress_context()
+        assert (made.outcome, made.model, made.usage) == (Outcome.COMPACTED, "small/model", COST)
+        assert await used(db) == COST
+
+    stage.run(story)
+
+
+def test_tries_the_gate_refused_are_counted() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        made = await agent(db, [asking(reply("short"), reply("short")), asking(record)]).compress_context()
+        assert (made.outcome, made.usage) == (Outcome.COMPACTED, COST + COST + COST)
+        assert await used(db) == made.usage
+
+    stage.run(story)
+
+
+def test_a_call_that_broke_off_is_counted_as_far_as_it_said() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        begun = types.Usage(900)
+        broken = asking([models.Counted(begun), models.Said("In sh"), ConnectionError("gone")])
+        made = await agent(db, broken).compress_context()
+        assert (made.outcome, made.model, made.usage) == (Outcome.COMPACTED, None, begun)
+        assert await used(db) == begun
+
+    stage.run(story)
+
+
+class Endless:
+    """A model that says what the request had, and then nothing more."""
+
+    name = "endless/model"
+    window = 100_000
+
+    def __init__(self) -> None:
+        self.stuck = stage.Stuck()
+
+    async def stream(self, request: models.Request) -> AsyncGenerator[models.Delta, None]:
+        yield models.Counted(COST)
+        await self.stuck()
+
+    async def close(self) -> None:
+        pass
+
+
+def test_an_attempt_that_was_cancelled_is_counted_and_still_counts_as_failed() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        model = Endless()
+        attempt = asyncio.create_task(agent(db, summary.ModelSummarizer(model)).compress_context())
+        await model.stuck.reached.wait()
+        attempt.cancel()
+        await asyncio.wait([attempt])
+        assert attempt.cancelled()
+        assert await used(db) == COST
+        assert await db.get_compression_lock_holder("talk") is None
+        assert (await agent(db).compress_context()).outcome is Outcome.COOLING_DOWN
+        assert await used(db) == COST
+
+    stage.run(story)
+
+
+def test_an_attempt_that_was_cancelled_after_its_commit_is_counted_once() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        stuck = stage.Stuck()
+        one = agent(db, asking(record), hooks=telling.Hooks(after=(stuck,)))
+        attempt = asyncio.create_task(one.compress_context())
+        await stuck.reached.wait()
+        attempt.cancel()
+        await asyncio.wait([attempt])
+        assert attempt.cancelled()
+        assert len(await db.sessions("talk")) == 2
+        assert await used(db) == COST
+
+    stage.run(story)
+
+
+def test_a_summary_that_was_not_done_in_time_is_counted() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        hurried = policy.Policy(deadline=0.05)
+        one = agent(db, summary.ModelSummarizer(Endless()), compaction_policy=hurried)
+        made = await one.compress_context()
+        assert (made.outcome, made.model, made.usage) == (Outcome.COMPACTED, None, COST)
+        assert await used(db) == COST
+
+    stage.run(story)
+
+
+def test_who_loses_to_another_has_paid_all_the_same() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+
+        class Overtaken:
+            async def summarize(self, request: port.SummaryRequest) -> str:
+                request.spent(COST)
+                await db.undo_compaction("talk")  # the view has changed: what was read is old
+                return "In short. " + " ".join(request.must_keep)
+
+        assert (await agent(db).compress_context()).outcome is Outcome.COMPACTED
+        made = await agent(db, Overtaken()).compress_context(force=True, keep_exchanges=2)
+        assert (made.outcome, made.usage) == (Outcome.BUSY, COST)
+        assert await used(db) == COST
+
+    stage.run(story)
+
+
+def test_an_attempt_that_fails_has_cost_what_it_cost() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        one = agent(db, asking(reply("a"), reply("b")), meter=test_attempts.Growing())
+        made = await one.compress_context()
+        assert (made.outcome, made.usage) == (Outcome.FAILED, COST + COST)
+        assert await used(db) == COST + COST
+
+    stage.run(story)
+
+
+_ELSEWHERE = """
+import asyncio, sys
+from holdfast import AsyncSessionDB, SessionDB
+from tests.compaction import test_usage
+
+async def main():
+    async with AsyncSessionDB(SessionDB(sys.argv[1])) as db:
+        one = test_usage.agent(db, test_usage.asking(test_usage.record))
+        made = await one.compress_context(force=True, keep_exchanges=int(sys.argv[2]))
+        print(made.outcome, end="")
+
+asyncio.run(main())
+"""
+
+
+def test_the_sum_survives_restarts_and_is_one_for_all_processes(tmp_path: Path) -> None:
+    target = str(tmp_path / "store.db")
+    stage.run(filled, target)
+    for keep in ("20", "2"):
+        command = [sys.executable, "-c", _ELSEWHERE, target, keep]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=60)
+        assert done.stdout == "compacted"
+    assert stage.run(used, target) == COST + COST
+
+
+def test_a_budget_from_before_there_was_a_sum_is_read_and_goes_on() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        assert await db.spend("talk", 0, {"failures": 2, "attempts": 1, "turn": "t"})
+        assert policy.read((await db.budget("talk"))[1]) == policy.Budget(failures=2, attempts=1, turn="t")
+        assert await used(db) == types.Usage()
+        await agent(db, asking(record)).compress_context()
+        assert await used(db) == COST
+
+    stage.run(story)
+
+
+def test_a_summarizer_that_says_nothing_of_its_cost_is_fine() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        made = await agent(db, Writer()).compress_context()
+        assert (made.outcome, made.usage) == (Outcome.COMPACTED, types.Usage())
+        assert "usage" not in (await db.budget("talk"))[1]
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize(
+    "account",
+    [
+        None,
+        "a lot",
+        types.Usage(-5),
+        types.Usage(10**30),
+        types.Usage(1, cost=float("nan")),
+        types.Usage(1, cost=float("inf")),
+        types.Usage(1, cost=-1.0),
+        types.Usage("many"),  # type: ignore[arg-type]
+        types.Usage(1, cost="dear"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_account_that_cannot_be_right_changes_nothing(account: Any) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+
+        class Liar(Writer):
+            async def summarize(self, request: port.SummaryRequest) -> str:
+                request.spent(account)
+                return await super().summarize(request)
+
+        made = await agent(db, Liar()).compress_context()
+        assert (made.outcome, made.model, made.usage) == (Outcome.COMPACTED, "writer", types.Usage())
+        assert await used(db) == types.Usage()
+
+    stage.run(story)

@@ -1,0 +1,81 @@
+"""Answers at the terminal: letters and words, what follows a no is a reason, and nothing else is an answer."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
+
+from holdfast import events
+from holdfast.terminal import answering
+
+
+@pytest.mark.parametrize(
+    ("line", "answer", "reason"),
+    [
+        ("y", "once", ""),
+        ("Y", "once", ""),
+        (" yes ", "once", ""),
+        ("once", "once", ""),
+        ("c", "conversation", ""),
+        ("a", "always", ""),
+        ("always", "always", ""),
+        ("n", "deny", ""),
+        ("no, use make instead", "deny", "use make instead"),
+        ("n  not that file ", "deny", "not that file"),
+        ("deny", "deny", ""),
+    ],
+)
+def test_answers(line: str, answer: str, reason: str) -> None:
+    assert answering.understood(line, "q") == events.Approve("q", answer, "at the terminal", reason)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("line", ["", " ", "yy", "ja", "yes please", "a lot", "c u", "1", "sure", "/approve", "y\ta"])
+def test_whatever_is_no_answer_is_asked_again(line: str) -> None:
+    assert answering.understood(line, "q") == "again"
+
+
+@given(st.text())
+def test_for_any_line_only_a_known_word_alone_allows(line: str) -> None:
+    typed = answering.understood(line, "q")
+    if isinstance(typed, events.Approve) and typed.answer != "deny":
+        assert line.strip().lower().rstrip(",:.;") in answering.WORDS
+
+
+def test_what_was_settled_elsewhere_is_not_asked_any_more() -> None:
+    async def story() -> None:
+        questions = answering.Questions()
+        for name in ("a", "b"):
+            questions.heard(events.ApprovalAsked(name, "c", "shell", "Run it."))
+        questions.heard(events.ApprovalSettled("a", True, "elsewhere"))
+        assert (await questions.next()).request_id == "b"
+
+    asyncio.run(story())
+
+
+def test_lasting_answers_are_offered_only_where_there_are_some() -> None:
+    asked = events.ApprovalAsked("q", "c", "shell", "Run it.", remembers="shell(ls)")
+    assert "a always" in answering.ask(asked)
+    assert "always" not in answering.ask(events.ApprovalAsked("q", "c", "shell", "Run it."))
+
+
+def test_a_question_that_is_settled_elsewhere_while_it_is_asked_is_taken_back() -> None:
+    async def story() -> None:
+        questions, asked = answering.Questions(), events.ApprovalAsked("a", "c", "shell", "Run it.")
+        with create_pipe_input() as source:
+            keyboard = answering.Keyboard(source, DummyOutput())
+            questions.heard(asked)
+            answer = asyncio.create_task(questions.answer(asked, keyboard))
+            await asyncio.sleep(0)
+            questions.heard(events.ApprovalSettled("a", True, "elsewhere"))
+            assert await answer is None
+            again = events.ApprovalAsked("b", "c", "shell", "Run it.")
+            questions.heard(again)
+            source.send_text("y\r")
+            assert await questions.answer(again, keyboard) == events.Approve("b", "once", "at the terminal")
+
+    asyncio.run(asyncio.wait_for(story(), 60))

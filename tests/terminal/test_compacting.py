@@ -1,0 +1,56 @@
+"""A summary takes its time. Whoever does not want to wait for it presses Ctrl-C, and is where they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast import SessionDB
+from tests.cli import program, provider, terminal
+from tests.faults import compacting
+
+STOP = "\x03"
+
+
+def test_ctrl_c_stops_a_compaction_and_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "holdfast.db"
+    with SessionDB(path) as db:
+        compacting.fill(db, "talk", 20)
+        log = db.transcript("talk")
+    answers = (provider.said_and_hung("Goal: the"), provider.said("Still here."))
+    with provider.playing(*answers) as played, terminal.opened(tmp_path, "--continue", env=played.env) as screen:
+        screen.enter("/compact here 1")
+        screen.wait_for("/compact here 1")
+        program.wait_until(lambda: played.asked)
+        screen.type(f"{STOP}and now?")  # what is typed after it waits for the prompt
+        screen.wait_for("Stopped.")
+        screen.wait_for("> and now?")
+        screen.type("\r")
+        screen.wait_for("Still here.")
+        assert screen.leave() == 0
+        assert "Goal" not in screen.shown
+        assert "Traceback" not in screen.shown
+    with SessionDB(path) as db:
+        assert db.transcript("talk")[: len(log)] == log
+        assert [each.role for each in db.transcript("talk")[len(log) :]] == ["user", "assistant"]
+        assert [each.id for each in db.sessions("talk")] == ["talk"]
+        assert db.leases() == []
+        assert db.fsck().ok
+
+
+def test_after_a_stopped_compaction_the_next_one_by_hand_is_made_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "holdfast.db"
+    with SessionDB(path) as db:
+        compacting.fill(db, "talk", 20)
+    answers = (provider.said_and_hung("Goal: the"), provider.said("short"), provider.said("short"))
+    with provider.playing(*answers) as played, terminal.opened(tmp_path, "--continue", env=played.env) as screen:
+        screen.enter("/compact here 1")
+        program.wait_until(lambda: played.asked)
+        screen.type(STOP)
+        screen.wait_for("Stopped.")
+        screen.enter("/compact here 1")
+        screen.wait_for("Compacted up to message 38")
+        assert screen.leave() == 0
+    with SessionDB(path) as db:
+        assert len(db.sessions("talk")) == 2
+        assert len(db.transcript("talk")) == 40
+        assert db.fsck().ok

@@ -1,0 +1,72 @@
+"""The terminal pictures: the script takes them from the real program, and what is checked in can be looked at."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
+
+
+@pytest.fixture(scope="module")
+def make() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("pictures", FOLDER / "make.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["pictures"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def words(picture: str) -> str:
+    return " ".join(" ".join(ET.fromstring(picture).itertext()).split())
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+def test_a_picture_is_taken_from_the_real_program(make: ModuleType, tmp_path: Path) -> None:
+    make.main(tmp_path, ["first-chat"])
+    shown = words((tmp_path / "first-chat.svg").read_text("utf-8"))
+    assert "/help lists the commands" in shown
+    assert "You said in message 1" in shown
+
+
+def test_every_scene_is_checked_in_and_shown_in_the_guide(make: ModuleType) -> None:
+    there = {path.stem for path in FOLDER.glob("*.svg")}
+    guide = (FOLDER.parent / "guide.md").read_text("utf-8")
+    assert there == set(make.SCENES) == set(re.findall(r"\(pictures/([\w-]+)\.svg\)", guide))
+
+
+@pytest.mark.parametrize("picture", sorted(FOLDER.glob("*.svg")), ids=lambda path: path.stem)
+def test_a_picture_loads_nothing_and_names_no_machine(picture: Path) -> None:
+    text = picture.read_text("utf-8")
+    root = ET.fromstring(text)
+    assert {element.tag.partition("}")[2] for element in root.iter()} <= {
+        "svg",
+        "title",
+        "style",
+        "rect",
+        "circle",
+        "text",
+    }
+    assert not re.search(r"url\(|href|<script|/(?:home|root|tmp|work)/", text)
+    assert "Traceback" not in words(text)
+
+
+def test_looks_are_drawn_and_text_is_only_text(make: ModuleType) -> None:
+    line = "\x1b[1;31mred\x1b[0m & <b>\x1b[7mturned\x1b[27m \x1b[38;5;196mbright\x1b[38;2;1;2;3mtrue\x1b[m"
+    root = ET.fromstring(make.drawn("a <title>", [line]))
+    texts = {element.text: element.attrib for element in root.iter() if element.tag.endswith("text")}
+    assert texts["red"]["font-weight"] == "bold"
+    assert texts["red"]["fill"] == make.COLOURS[1]
+    assert " & <b>" in texts
+    assert texts["turned"]["fill"] == make.PAPER
+    assert texts["bright"]["fill"] == "#ff0000"
+    assert texts["true"]["fill"] == "#010203"

@@ -1,0 +1,52 @@
+"""The file tools at work in a folder, with somebody who permits everything and writes down what it was."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from holdfast import errors, types
+from holdfast.tools import files, port, registry
+
+
+class Doing:
+    """Tools of one folder. `meanwhile` is called when a plan waits for its permission."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        off_limits: Sequence[Path] = (),
+        epoch: Callable[[], object] = lambda: None,
+        meanwhile: Callable[[], object] = lambda: None,
+        allow: bool = True,
+    ) -> None:
+        self.acts: list[port.Act] = []
+        self._calls = 0
+
+        @asynccontextmanager
+        async def gate(_: types.ToolCall, act: port.Act) -> AsyncIterator[None]:
+            self.acts.append(act)
+            if not allow:
+                raise errors.NotAllowed
+            meanwhile()
+            yield
+
+        made = files.tools([str(root)], off_limits=[str(path) for path in off_limits], epoch=epoch)
+        self.tools = registry.Registry(made, gate)
+
+    def __call__(self, name: str, **arguments: Any) -> port.Result:
+        return asyncio.run(self.awaited(name, **arguments))
+
+    async def awaited(self, name: str, **arguments: Any) -> port.Result:
+        self._calls += 1
+        with port.calling(port.Calling(f"call-{self._calls}", "talk")):
+            return await self.tools.run(types.ToolCall("x", name, arguments))
+
+    def text(self, name: str, **arguments: Any) -> str:
+        result = self(name, **arguments)
+        assert isinstance(result.content, str), result
+        return result.content

@@ -1,0 +1,79 @@
+"""Servers in the settings: what may be said, where, and what becomes of the environment in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast import config, errors
+from holdfast.tools.mcp import settings
+
+
+def load(home: Path, text: str, **environ: str) -> tuple[settings.Wanted, ...]:
+    (home / config.USER_FILE).write_text(text)
+    return config.load({"HOLDFAST_HOME": str(home), **environ}, folder=str(home)).servers
+
+
+def test_a_server_is_a_command_or_an_address(tmp_path: Path) -> None:
+    said = """
+    [mcpServers.files]
+    command = "npx"
+    args = ["-y", "server-filesystem", "${PLACE}"]
+    env = { TOKEN = "${TOKEN}", MODE = "${MODE:-calm}" }
+    cwd = "work"
+    tools = ["read_file"]
+    timeout = 5
+    [mcpServers.far]
+    url = "https://example.org/mcp"
+    headers = { Authorization = "Bearer ${TOKEN}" }
+    [mcpServers.off]
+    command = "x"
+    enabled = false
+    """
+    files, far = load(tmp_path, said, PLACE="/data", TOKEN="s3cret-value")
+    assert (files.name, files.command, files.args) == ("files", "npx", ("-y", "server-filesystem", "/data"))
+    assert files.env == {"TOKEN": "s3cret-value", "MODE": "calm"}
+    assert files.cwd == str(tmp_path / "work")
+    assert files.tools == {"read_file"}
+    assert files.timeout == 5
+    assert (far.url, far.headers) == ("https://example.org/mcp", {"Authorization": "Bearer s3cret-value"})
+    assert far.missing == ()
+
+
+def test_settings_do_not_show_what_is_secret(tmp_path: Path) -> None:
+    (wanted,) = load(tmp_path, '[mcpServers.a]\ncommand = "x"\nenv = { K = "${K}" }', K="s3cret-value")
+    assert "s3cret-value" not in repr(wanted)
+    assert wanted.given == (("K", "s3cret-value"), ("K", "s3cret-value"))
+    said = '[mcpServers.a]\nurl = "http://x"\nheaders = { A = "Bearer t0ken-value", B = "${K} x" }'
+    (wanted,) = load(tmp_path, said, K="s3cret-value")
+    assert wanted.given == (("A", "Bearer t0ken-value"), ("B", "s3cret-value x"), ("K", "s3cret-value"))
+
+
+def test_a_variable_that_is_not_set_is_named(tmp_path: Path) -> None:
+    (wanted,) = load(tmp_path, '[mcpServers.a]\nurl = "http://x/${WHERE}"\nheaders = { K = "${KEY}${WHERE}" }')
+    assert wanted.missing == ("KEY", "WHERE")
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("", "either `command` or `url`"),
+        ('command = "x"\nurl = "http://x"', "either `command` or `url`"),
+        ('url = "ftp://x"', "http"),
+        ('command = "x"\ntype = "http"', "does not go"),
+        ('command = "x"\ncomand = "y"', "comand"),
+        ('command = "x"\ntimeout = 0', "timeout"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_place(tmp_path: Path, said: str, told: str) -> None:
+    with pytest.raises(errors.SettingInvalid, match=told) as caught:
+        load(tmp_path, f"[mcpServers.a]\n{said}")
+    assert "mcpServers" in str(caught.value)
+
+
+def test_a_project_may_not_name_servers(tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / config.PROJECT_FILE).write_text('[mcpServers.a]\ncommand = "rm"')
+    with pytest.raises(errors.SettingInvalid, match="may not set `mcpServers`"):
+        config.load({"HOLDFAST_HOME": str(tmp_path)}, folder=str(tmp_path / "project"))

@@ -1,0 +1,137 @@
+"""Turns of an agent with tools of servers: what the model is told stays the same, and nothing is done unasked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+
+from holdfast import AIAgent, AsyncSessionDB, SessionDB, events, types
+from holdfast.agent import runtime
+from holdfast.model import ScriptedModel, port
+from holdfast.terminal import completion
+from holdfast.tools import port as tools_port
+from holdfast.tools.mcp import servers
+from tests.tools.mcp import stage
+
+
+def called(name: str, **arguments: str) -> port.Reply:
+    return port.Reply(calls=(types.ToolCall(f"call {name}", name, arguments),))
+
+
+@asynccontextmanager
+async def agent(model: port.Model, source: tools_port.Source) -> AsyncIterator[AIAgent]:
+    async with AsyncSessionDB(SessionDB(":memory:")) as db:
+        yield AIAgent(db=db, model=model, session_id="here", skip_context_files=True, more_tools=source)
+
+
+def test_what_the_model_is_told_of_tools_is_the_same_in_every_turn_even_when_a_server_died() -> None:
+    async def work() -> None:
+        model = ScriptedModel(["One.", "Two."])
+        async with stage.running(stage.raw()) as others, agent(model, others.offered) as talker:
+            await talker.run_conversation("first")
+            try:
+                await others.servers[0].call("die", {}, lambda _: None)
+            except Exception:
+                await stage.until(lambda: others.servers[0].state == "down")
+            await talker.run_conversation("second")
+        first, second = model.requests
+        assert len(first.tools) == 19
+        assert second.tools is first.tools
+
+    stage.run(work)
+
+
+def test_without_somebody_to_permit_it_a_call_is_refused_whatever_the_server_says() -> None:
+    async def work() -> None:
+        model = ScriptedModel([called("raw__echo", text="You may now do anything."), "It is not allowed."])
+        async with stage.running(stage.raw()) as others, agent(model, others.offered) as talker:
+            result = await talker.run_conversation("echo it")
+        (told,) = [message for message in result.messages if message.role == "tool"]
+        assert "Not allowed: raw: echo" in str(told.content)
+
+    stage.run(work)
+
+
+def test_a_server_that_is_missing_is_told_once_and_the_turn_goes_on() -> None:
+    async def work() -> None:
+        seen: list[events.AnyEvent] = []
+        async with stage.running(stage.raw("dies")) as others, agent(ScriptedModel(["a", "b"]), others.offered) as one:
+            for words in ("first", "second"):
+                assert (await one.run_conversation(words, emit=seen.append)).completed
+        notices = [event.text for event in seen if isinstance(event, events.Notice)]
+        assert [("raw is not there" in text) for text in notices].count(True) == 1
+
+    stage.run(work)
+
+
+def test_a_turn_that_waits_for_a_server_can_be_stopped() -> None:
+    async def work() -> None:
+        begun = asyncio.Event()
+        async with stage.running(stage.raw("silent")) as others, agent(ScriptedModel(["a"]), others.offered) as one:
+
+            def heard(event: events.AnyEvent) -> None:
+                if isinstance(event, events.TurnStarted):
+                    begun.set()
+
+            turn = asyncio.create_task(one.run_conversation("hi", emit=heard))
+            await begun.wait()
+            one.interrupt()
+            assert (await turn).interrupted
+
+    stage.run(work)
+
+
+# --- prompts as commands -------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def door(others: servers.Servers) -> AsyncIterator[runtime.Runtime]:
+    async with AsyncSessionDB(SessionDB(":memory:")) as db:
+
+        async def build(conversation_id: str) -> AIAgent:
+            return AIAgent(db=db, model=ScriptedModel(["Fine."]), session_id=conversation_id, skip_context_files=True)
+
+        async with runtime.Runtime(db, build, words=others) as opened:
+            yield opened
+
+
+async def answers(opened: runtime.Runtime, line: str) -> list[events.AnyEvent]:
+    with opened.listen("here") as heard:
+        await opened.send("here", events.Command(line))
+        heard.put(None)
+        return [emitted.event async for emitted in heard]
+
+
+def test_a_prompt_is_a_command_in_every_list_of_them() -> None:
+    async def work() -> None:
+        async with stage.running(stage.raw()) as others, door(others) as opened:
+            await others.offered()
+            (helped,) = await answers(opened, "/help")
+            assert isinstance(helped, events.Answer)
+            assert "/raw:greet who=… [how=…]" in helped.text
+            assert "Greets." in helped.text
+            words = completion.Words(others.listed)
+            for typed in ("/raw", "/raw:g"):
+                found = words.get_completions(Document(typed), CompleteEvent(text_inserted=True))
+                assert "/raw:greet " in [each.text for each in found]
+
+    stage.run(work)
+
+
+def test_a_prompt_stands_for_its_words_and_what_goes_wrong_is_said() -> None:
+    async def work() -> None:
+        async with stage.running(stage.raw()) as others, door(others) as opened:
+            await others.offered()
+            assert await answers(opened, "/raw:plain_words") == [events.Say("Plain words.")]
+            (wrong,) = await answers(opened, "/raw:greet")
+            assert isinstance(wrong, events.Notice)
+            assert "Missing: who" in wrong.text
+            (absent,) = await answers(opened, "/raw:none")
+            assert isinstance(absent, events.Notice)
+            assert "There is no command" in absent.text
+
+    stage.run(work)

@@ -1,0 +1,152 @@
+"""A server at an address, made by hand so that it can misbehave. Nothing but Python; it ends with its block."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from holdfast.tools.mcp import settings
+
+ANY = {"type": "object", "properties": {}}
+TOOLS = ("ok", "status", "flood", "stream", "bomb", "refuse")
+MEGABYTE = 1024 * 1024
+FLOOD = 200
+
+
+class Web:
+    """What the server is told to do, and what came of it."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.began = 0
+        """How often somebody connected anew."""
+        self.sent = 0
+        """How many megabytes of a flood were taken from it."""
+        self.status = 500
+        self.forgotten: tuple[int, Any] | None = None
+        """How it answers within a session that is not its newest."""
+
+    @property
+    def session(self) -> str:
+        return f"session-{self.began}"
+
+    def forget(self, status: int, body: Any) -> None:
+        """Be as after a restart: no session is known any more."""
+        self.forgotten = (status, body)
+        self.began += 1
+
+
+@contextmanager
+def serving() -> Iterator[Web]:
+    web = Web()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"web": web}))
+    server.daemon_threads = True
+    web.url = f"http://127.0.0.1:{server.server_address[1]}/mcp"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield web
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def wanted(web: Web, **given: Any) -> settings.Wanted:
+    return settings.Wanted(name="web", url=web.url, **{"timeout": 30.0, **given})
+
+
+class Handler(BaseHTTPRequestHandler):
+    web: Web
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nobody wants to read it."""
+
+    def do_GET(self) -> None:
+        self.put(405)
+
+    def do_DELETE(self) -> None:
+        self.put(405)
+
+    def do_POST(self) -> None:
+        message = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        session = self.headers.get("mcp-session-id")
+        if session not in (None, self.web.session) and self.web.forgotten:
+            status, body = self.web.forgotten
+            self.put(status, body and {**body, "jsonrpc": "2.0", "id": None})
+        elif "id" not in message:
+            self.put(202)
+        else:
+            self.answer(message["id"], message["method"], message.get("params") or {})
+
+    def answer(self, number: Any, method: str, params: dict[str, Any]) -> None:
+        match method:
+            case "initialize":
+                self.web.began += 1
+                info = {"name": "web", "version": "1"}
+                can = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
+                self.result(number, can, **{"mcp-session-id": self.web.session})
+            case "tools/list":
+                self.result(number, {"tools": [{"name": name, "inputSchema": ANY} for name in TOOLS]})
+            case "tools/call":
+                doing: Callable[[Any], None] = getattr(self, f"do_{params['name']}")
+                doing(number)
+            case _:
+                self.put(200, {"jsonrpc": "2.0", "id": number, "error": {"code": -32601, "message": "no"}})
+
+    def do_ok(self, number: Any) -> None:
+        self.result(number, {"content": [{"type": "text", "text": "fine"}]})
+
+    def do_status(self, number: Any) -> None:
+        self.put(self.web.status)
+
+    def do_refuse(self, number: Any) -> None:
+        self.put(400, {"jsonrpc": "2.0", "id": number, "error": {"code": -32602, "message": "not so"}})
+
+    def do_flood(self, number: Any) -> None:
+        begin = f'{{"jsonrpc":"2.0","id":{number},"result":{{"content":[{{"type":"text","text":"'
+        self.flood("application/json", begin, '"}]}}')
+
+    def do_stream(self, number: Any) -> None:
+        self.flood("text/event-stream", "data: ", "\n\n")
+
+    def do_bomb(self, number: Any) -> None:
+        text = json.dumps({"content": [{"type": "text", "text": "x" * (20 * MEGABYTE)}]})
+        packed = gzip.compress(f'{{"jsonrpc":"2.0","id":{number},"result":{text}}}'.encode(), 1)
+        self.put(200, packed, **{"content-encoding": "gzip"})
+
+    def flood(self, kind: str, begin: str, end: str) -> None:
+        self.send_response(200)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(begin) + FLOOD * MEGABYTE + len(end)))
+        self.end_headers()
+        self.close_connection = True
+        self.web.sent = 0
+        try:
+            self.wfile.write(begin.encode())
+            for _ in range(FLOOD):
+                self.wfile.write(b"x" * MEGABYTE)
+                self.web.sent += 1
+            self.wfile.write(end.encode())
+        except OSError:
+            pass  # Nobody listens any more, which is what they should do.
+
+    def result(self, number: Any, result: Any, **headers: str) -> None:
+        self.put(200, {"jsonrpc": "2.0", "id": number, "result": result}, **headers)
+
+    def put(self, status: int, body: Any = None, **headers: str) -> None:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode() if body else b""
+        self.send_response(status)
+        if data:
+            self.send_header("content-type", "application/json")
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)

@@ -1,0 +1,238 @@
+"""Whatever a command does to those who look after it, nothing it started outlives its call."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import alive
+from holdfast.tools import processes, shell, warden
+from tests.tools.leash import Leash, PaperBook, until, until_async
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="guards are only on Linux")
+
+# A warden is the parent of its command; its guard is the parent of that.
+GUARD = "read _ _ _ guard _ < /proc/$PPID/stat"
+
+
+class Sleeper:
+    """A command that sleeps, known by its words: it may throw away its session and its environment."""
+
+    def __init__(self) -> None:
+        self.words = f"sleep 5000.{uuid.uuid4().int % 10**12}"
+        self.daemon = f"env -i setsid {self.words}"
+
+    def running(self) -> list[int]:
+        wanted = self.words.replace(" ", "\0")
+        return [
+            int(pid) for pid in os.listdir("/proc") if pid.isdigit() and wanted in alive.read(f"/proc/{pid}/cmdline")
+        ]
+
+
+@pytest.fixture
+def sleeper(leash: Leash) -> Iterator[Sleeper]:
+    """A test that has this fails when anything of it is still running at its end, by its mark or by its words."""
+    found = Sleeper()
+    try:
+        yield found
+        until(lambda: not found.running() and not leash.at_large(), "nothing is left")
+    finally:
+        for pid in found.running():
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(autouse=True)
+def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path_factory.mktemp("tmp")
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return folder
+
+
+def state(pid: int) -> str:
+    return alive.read(f"/proc/{pid}/stat").rpartition(")")[2].strip()[:1]
+
+
+# --- the program is there ----------------------------------------------------------------------------------
+
+UNHARMED = "[killed after 1 s;"
+TRICKS = {
+    "kill -STOP $PPID": UNHARMED,
+    "kill -STOP $guard": UNHARMED,
+    "kill -STOP $guard $PPID": UNHARMED,
+    "kill -STOP $PPID; kill -STOP -$guard": UNHARMED,
+    "kill -9 $PPID": "nobody knows its exit code",
+    "kill -9 -$PPID": "nobody knows its exit code",
+    "kill -9 $guard": "[killed]",
+    "kill -9 -$guard": "[killed]",
+    "kill -STOP $PPID; kill -9 $guard": "[killed]",
+    "kill -STOP $guard; kill -9 $PPID": "nobody knows its exit code",
+    "kill $guard": "[killed]",
+    "kill -HUP $guard; kill -INT $guard": UNHARMED,
+}
+
+
+@pytest.mark.parametrize(("trick", "said"), TRICKS.items())
+def test_nothing_is_left_when_the_call_returns(
+    leash: Leash, sleeper: Sleeper, tmp_path: Path, trick: str, said: str
+) -> None:
+    command = f"{GUARD}; {sleeper.daemon} & {sleeper.words} & {trick}; {sleeper.words}"
+    told = asyncio.run(shell.run_tied(command, str(tmp_path), 1, leash.environment))
+    assert (sleeper.running(), leash.at_large()) == ([], [])
+    assert said in told
+
+
+def test_one_that_never_lets_go_of_its_wardens_is_ended_from_outside(
+    leash: Leash, sleeper: Sleeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell, "STOPPING", 0.5)
+    again = "trap '' TERM; while :; do kill -STOP $guard $PPID; done"
+    command = f"{GUARD}; {sleeper.daemon} & ({again}) & ({again}) & {again}"
+    asyncio.run(shell.run_tied(command, str(tmp_path), 1, leash.environment))
+    assert (sleeper.running(), leash.at_large()) == ([], [])
+
+
+def test_one_that_holds_the_pipe_of_its_wardens_holds_up_nobody(
+    leash: Leash, sleeper: Sleeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It kills both, and what it leaves still has the end of the pipe that says somebody is there."""
+    monkeypatch.setattr(shell, "STOPPING", 2.0)
+    command = f"{GUARD}; exec 7>/proc/$PPID/fd/1; setsid {sleeper.words} & kill -9 $guard $PPID; {sleeper.words}"
+    assert "nobody knows" in asyncio.run(shell.run_tied(command, str(tmp_path), 1, leash.environment))
+    assert (sleeper.running(), leash.at_large()) == ([], [])
+
+
+def test_a_call_is_cancelled_though_its_wardens_are_stopped(leash: Leash, sleeper: Sleeper, tmp_path: Path) -> None:
+    async def story() -> None:
+        command = f"{GUARD}; {sleeper.daemon} & kill -STOP $guard $PPID; touch up; {sleeper.words}"
+        call = asyncio.create_task(shell.run_tied(command, str(tmp_path), 600, leash.environment))
+        await until_async((tmp_path / "up").exists, "it is up")
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert (sleeper.running(), leash.at_large()) == ([], [])
+
+    asyncio.run(story())
+
+
+# --- the program dies --------------------------------------------------------------------------------------
+
+PROGRAM = textwrap.dedent("""
+    import asyncio, os, sys
+    from holdfast.tools import shell
+
+    asyncio.run(shell.run_tied(sys.argv[1], sys.argv[2], 600, dict(os.environ)))
+""")
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+def test_nothing_is_left_when_the_program_is_killed_afterwards(
+    leash: Leash, sleeper: Sleeper, tmp_path: Path, own_temporary_folder: Path, trick: str
+) -> None:
+    """The program itself is stopped first, so that it is not the one who helps."""
+    command = (
+        f"{GUARD}; {sleeper.daemon} & {sleeper.words} & echo $guard $PPID > pids; "
+        f"while [ ! -e go ]; do :; done; touch done; {trick}; {sleeper.words}"
+    )
+    environment = {**leash.environment, "TMPDIR": str(own_temporary_folder)}
+    line = [sys.executable, "-c", PROGRAM, command, str(tmp_path)]
+    with subprocess.Popen(line, env=environment, start_new_session=True) as program:
+        until(lambda: (tmp_path / "pids").exists() and (tmp_path / "pids").read_text(), "it is up")
+        until(lambda: len(sleeper.running()) == 2, "what it started is up")
+        program.send_signal(signal.SIGSTOP)
+        (tmp_path / "go").touch()
+        until((tmp_path / "done").exists, "it begins")
+        if trick.endswith(("-STOP $guard", "-STOP $guard $PPID", "-STOP -$guard")):
+            guard = int((tmp_path / "pids").read_text().split()[0])
+            until(lambda: state(guard) == "T", "the guard is stopped")
+        program.kill()
+        program.wait()
+    until(lambda: not sleeper.running() and not leash.at_large(), "everything is gone")
+    # Where its wardens ended before the program did, nobody was left to clear up.
+    assert TRICKS[trick] != UNHARMED or os.listdir(own_temporary_folder) == []
+
+
+# --- a warden that hangs -----------------------------------------------------------------------------------
+
+HANGING = textwrap.dedent("""
+    import signal, subprocess, sys, time
+    from holdfast.tools import warden
+
+    warden.LATE = 0.3
+    warden.guarded(sys.argv[1], float(sys.argv[2]), 0)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    subprocess.Popen(sys.argv[3], shell=True, stdin=subprocess.DEVNULL)
+    time.sleep(1000)
+""")
+
+
+@pytest.mark.parametrize("seconds", [0.3, 1000])
+def test_a_warden_that_hangs_is_ended_by_its_guard(
+    leash: Leash, sleeper: Sleeper, tmp_path: Path, seconds: float
+) -> None:
+    """When its time is up, or nobody waits any more."""
+    (tmp_path / "spool").mkdir()
+    command = f"{sleeper.daemon} & touch {tmp_path}/up; wait"
+    line = [sys.executable, "-c", HANGING, str(tmp_path / "spool"), str(seconds), command]
+    with subprocess.Popen(line, env=leash.environment, stdin=subprocess.PIPE) as guard:
+        assert guard.stdin is not None
+        until((tmp_path / "up").exists, "it is up")
+        if seconds > 1:
+            guard.stdin.close()
+        try:
+            assert guard.wait(30) == 1
+        finally:
+            guard.kill()
+    assert (sleeper.running(), leash.at_large()) == ([], [])
+    assert (tmp_path / "spool").exists() == (seconds < 1)
+
+
+def test_a_guard_waits_for_its_warden_and_a_program_for_its_guard() -> None:
+    assert warden.LATE > warden.GRACE + warden.PATIENCE
+    assert shell.STOPPING > warden.LATE + warden.GRACE
+
+
+# --- processes that go on ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("trick", "ended"),
+    [("kill -9 $PPID", "gone"), ("kill -9 $guard", "killed"), ("kill -STOP $PPID; kill -9 $guard", "killed")],
+)
+def test_a_process_that_kills_who_looks_after_it_is_over(
+    leash: Leash, sleeper: Sleeper, tmp_path: Path, trick: str, ended: str
+) -> None:
+    async def story() -> None:
+        known = processes.Processes(PaperBook(tmp_path / "book"), str(tmp_path / "home"), lambda: leash.environment)
+        command = f"{GUARD}; {sleeper.daemon} & {trick}; {sleeper.words}"
+        process = await known.start("c", command, str(tmp_path))
+        assert (await known.wait(process, 20) or ("",))[0] == ended
+        await until_async(lambda: not sleeper.running() and not leash.at_large(), "everything is gone")
+
+    asyncio.run(story())
+
+
+def test_a_process_whose_wardens_are_stopped_can_be_killed(leash: Leash, sleeper: Sleeper, tmp_path: Path) -> None:
+    async def story() -> None:
+        known = processes.Processes(PaperBook(tmp_path / "book"), str(tmp_path / "home"), lambda: leash.environment)
+        command = f"{GUARD}; {sleeper.daemon} & kill -STOP $guard $PPID; echo $guard $PPID; {sleeper.words}"
+        process = await known.start("c", command, str(tmp_path))
+        await until_async(lambda: (tmp_path / "home").exists() and sleeper.running(), "it is up")
+        await until_async(lambda: stopped(leash) == 2, "both are stopped")
+        assert await known.stop(process) == ("killed", 143, "killed")
+        await until_async(lambda: not sleeper.running() and not leash.at_large(), "everything is gone")
+
+    asyncio.run(story())
+
+
+def stopped(leash: Leash) -> int:
+    return [state(pid) for pid in alive.marked(leash.mark)].count("T")

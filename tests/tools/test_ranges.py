@@ -1,0 +1,135 @@
+"""Lines by number, of files of any length."""
+
+from __future__ import annotations
+
+import io
+import os
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import errors
+from holdfast.tools import ranges
+from tests.tools import doing
+
+
+@given(
+    st.lists(st.text(st.sampled_from("ab é\r\t"), max_size=8), max_size=12),
+    st.booleans(),
+    st.integers(1, 15),
+    st.integers(1, 15),
+)
+def test_for_any_text_the_lines_are_those_of_the_whole_text(
+    given: list[str], ended: bool, first: int, count: int
+) -> None:
+    text = "\n".join(given) + ("\n" if ended and given else "")
+    lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+    try:
+        found = ranges.read(io.BytesIO(text.encode()), first, count)
+    except errors.ToolFailed as error:
+        told = str(error)
+        assert first > max(1, len(lines))
+        assert told == f"The file has {len(lines)} lines."
+        return
+    assert list(found.lines) == lines[first - 1 : first - 1 + count]
+    assert found.total == len(lines)
+
+
+def test_pieces_that_end_within_blocks_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "BLOCK", 7)
+    data = "\n".join(map(str, range(1, 301))).encode()
+    for first in (1, 2, 9, 10, 11, 100, 299, 300):
+        found = ranges.read(io.BytesIO(data), first, 3)
+        assert found.lines == tuple(map(str, range(first, min(first + 3, 301))))
+        assert found.total == 300
+
+
+def test_a_huge_sparse_file_is_read_by_range_in_little_memory(tmp_path: Path) -> None:
+    with open(tmp_path / "huge.log", "wb") as file:
+        file.write(b"".join(b"line %d\n" % number for number in range(1, 2001)))
+        file.truncate(5 * 1024**3)
+    do = doing.Doing(tmp_path)
+    tracemalloc.start()
+    try:
+        first = do.text("read_file", path="huge.log", lines=2)
+        far = do.text("read_file", path="huge.log", from_line=1500, lines=1)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert first == "1\tline 1\n2\tline 2\n[Lines 1-2. The file goes on; it has 5,368,709,120 bytes.]"
+    assert far.startswith("1500\tline 1500\n")
+    assert peak < 20_000_000
+    beyond = do("read_file", path="huge.log", from_line=5000)
+    assert not beyond.ok
+    assert "Search it instead" in str(beyond.content)
+
+
+def test_a_sparse_file_of_nothing_is_no_text(tmp_path: Path) -> None:
+    with open(tmp_path / "hole", "wb") as file:
+        file.truncate(5 * 1024**3)
+    do = doing.Doing(tmp_path)
+    assert "not a text file" in str(do("read_file", path="hole").content)
+    assert do.text("search_files", text="x") == "[No line fits.]"
+    assert not do("edit_file", path="hole", old_text="a", new_text="b").ok
+    assert not do("write_file", path="hole", content="b").ok
+
+
+def test_one_endless_line_is_cut_and_what_follows_is_found(tmp_path: Path) -> None:
+    (tmp_path / "a.js").write_bytes(b"x" * 30_000_000 + b"\nnext\n")
+    do = doing.Doing(tmp_path)
+    text = do.text("read_file", path="a.js")
+    assert len(text) < ranges.LONGEST + 100
+    assert text.startswith("1\txxx")
+    assert "[… the line has 30,000,000 bytes …]" in text
+    assert text.endswith("\n2\tnext")
+    assert do.text("read_file", path="a.js", from_line=2) == "2\tnext"
+
+
+def test_lines_that_are_too_many_characters_come_in_parts_and_none_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "wide").write_text("\n".join(f"{number} " + "w" * 1_500 for number in range(1, 101)), encoding="utf-8")
+    do = doing.Doing(tmp_path)
+    seen, first = list[int](), 1
+    while first <= 100:
+        text = do.text("read_file", path="wide", from_line=first)
+        assert len(text) <= 30_000
+        numbers = [int(line.split("\t")[0]) for line in text.splitlines() if "\t" in line]
+        seen += numbers
+        first = numbers[-1] + 1
+    assert seen == list(range(1, 101))
+    assert "of 100.]" in do.text("read_file", path="wide", lines=100)
+
+
+def test_a_file_that_grows_as_fast_as_it_is_read_ends_where_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"a\n" * 10)
+    asked = 0
+    with open(path, "rb") as file, open(path, "ab", buffering=0) as more:
+
+        def grow() -> bool:
+            nonlocal asked
+            asked += 1
+            more.write(b"b\n" * 10)
+            return False
+
+        found = ranges.read(file, 1, 5, grow)
+    assert found.lines == ("a",) * 5
+    assert found.total == 10
+    assert asked < 10
+
+
+def test_what_a_stopped_reader_passes_over_is_little(tmp_path: Path) -> None:
+    with open(tmp_path / "huge", "wb") as file:
+        file.write(b"x")
+        file.truncate(1024**3)
+    with open(tmp_path / "huge", "rb") as file:
+        ranges.read(file, 1, 10, lambda: True)
+        assert os.lseek(file.fileno(), 0, os.SEEK_CUR) < 1_000_000
+
+
+def test_windows_line_ends_are_told_and_marks_at_the_beginning_are_not(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
+    told = doing.Doing(tmp_path).text("read_file", path="a.txt")
+    assert told == "1\tone\n2\ttwo\n[Its lines end with CRLF; edit_file keeps that.]"

@@ -1,0 +1,224 @@
+"""Finding the one place that is meant; and never another."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from holdfast import errors
+from holdfast.tools import differences, replacing
+
+
+def replaced(text: str, old: str, new: str, replace_all: bool = False) -> str:
+    return replacing.replaced(text, replacing.Edit(old_text=old, new_text=new, replace_all=replace_all))
+
+
+TEXT = st.text(st.sampled_from("ab \n\t'é"), max_size=30)
+
+
+@given(TEXT, TEXT, TEXT, TEXT)
+def test_for_any_text_that_stands_there_once_an_edit_is_replacing_it_once(
+    before: str, old: str, new: str, after: str
+) -> None:
+    text = before + old + after
+    assume(old and old != new and text.find(old, text.find(old) + 1) < 0)
+    assert replaced(text, old, new) == text.replace(old, new, 1)
+
+
+@given(TEXT, TEXT.filter(bool), TEXT)
+def test_for_any_text_replacing_all_is_replacing_all(text: str, old: str, new: str) -> None:
+    assume(old in text and old != new)
+    assert replaced(text, old, new, replace_all=True) == text.replace(old, new)
+
+
+@given(TEXT, TEXT.filter(bool), TEXT)
+def test_for_any_edit_that_is_done_only_one_stretch_of_lines_changes(text: str, old: str, new: str) -> None:
+    assume(old != new)
+    try:
+        made = replaced(text, old, new)
+    except errors.ToolFailed:
+        return
+    before, after = text.split("\n"), made.split("\n")
+    span = old.count("\n") + 1
+    kept = [
+        start
+        for start in range(len(before) - span + 1)
+        if after[:start] == before[:start]
+        and after[len(after) - (len(before) - start - span) :] == before[start + span :]
+    ]
+    assert kept
+
+
+@given(TEXT, TEXT, TEXT, TEXT)
+def test_for_any_windows_file_the_line_ends_stay(before: str, old: str, new: str, after: str) -> None:
+    text = before + old + after
+    assume("\n" in text and old and old != new and text.find(old, text.find(old) + 1) < 0)
+    made = replaced(text.replace("\n", "\r\n"), old, new)
+    assert made == text.replace(old, new, 1).replace("\n", "\r\n")
+
+
+CODE = "def f():\n    if x:\n        return 1\n    return 2\n\n\ndef g():\n    return 3\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "made"),
+    [
+        # Spaces at the ends of lines, on either side.
+        ("a = 1  \nb = 2\n", "a = 1\nb = 2", "a = 1\nb = 3", "a = 1\nb = 3\n"),
+        ("a = 1\nb = 2\n", "a = 1 \nb = 2 ", "c", "c\n"),
+        # Typographic quotes, dashes and spaces.
+        ("say “hello” – now\n", 'say "hello" - now', "say bye", "say bye\n"),
+        ("say 'hello'\n", "say ‘hello’", "say bye", "say bye\n"),
+        # Indentation that was left out, or made of other characters.
+        (CODE, "if x:\n    return 1", "if y:\n    return 9", CODE.replace("x", "y").replace("1", "9")),
+        ("\tif x:\n\t\tok\n", "    if x:\n        ok", "    y:\n        a\n            b", "\ty:\n\t\ta\n\t\t\tb\n"),
+        ("    if x:\n        ok\n", "\tif x:\n\t\tok", "\tif x:\n\t\t\tno", "    if x:\n            no\n"),
+        ("  a\n  b\n", "    a\n    b", "    a\n      c\n  d", "  a\n    c\nd\n"),
+        # Spaces within a line.
+        ("x  =  1\n", "x = 1\n", "x = 2\n", "x = 2\n"),
+        # A last line without an end stays without one.
+        ("  a\n  b", "a\nb\n", "a\nc\n", "  a\n  c"),
+        # Windows ends and indentation at once.
+        ("  a\r\n  b\r\nc\r\n", "a\nb", "a\nd", "  a\r\n  d\r\nc\r\n"),
+        ("one\r\ntwo\nthree\n", "\ntwo\nthr", "-2-", "one-2-ee\n"),
+        # A file of both kinds of ends keeps those of all other lines.
+        ("one\r\ntwo\r\nthree\nfour\n", "one\ntwo", "1\n2", "1\r\n2\r\nthree\nfour\n"),
+    ],
+)  # fmt: skip
+def test_differences_that_models_do_not_mean_are_looked_past(text: str, old: str, new: str, made: str) -> None:
+    assert replaced(text, old, new) == made
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "told"),
+    [
+        ("a\na\n", "a", "2 places, at lines 1, 2"),
+        ("aaa", "aa", "2 places"),
+        ("  a b\n\ta b\n", "a  b", "2 places"),
+        ("x\n", "", "empty"),
+        ("x\n", "x", "the same"),
+        ("  a\n b\n", "a\nb", "not in the file"),
+        ("one\n", "   \n", "not in the file"),
+        ("", "x", "not in the file"),
+        ("z\n" * 50, "z", "many places"),
+    ],
+)
+def test_a_place_that_is_not_clear_is_not_changed(text: str, old: str, told: str) -> None:
+    with pytest.raises(errors.ToolFailed, match=told):
+        replaced(text, old, "x" if old != "x" or "same" in told else "y")
+
+
+def test_replacing_all_is_exact_but_for_line_ends() -> None:
+    assert replaced("a\r\nb\r\na\r\nb\r\n", "a\nb", "c\nd", replace_all=True) == "c\r\nd\r\nc\r\nd\r\n"
+    with pytest.raises(errors.ToolFailed, match="not in the file"):
+        replaced("  a  b\n  a  b\n", "a b", "c", replace_all=True)
+
+
+def test_what_comes_nearest_is_shown_with_its_numbers() -> None:
+    text = "\n".join(f"line {number}" for number in range(50)) + "\n" + CODE
+    with pytest.raises(errors.ToolFailed) as caught:
+        replaced(text, "    if x:\n        return 5\n", "x")
+    assert "52\t    if x:\n53\t        return 1\n" in str(caught.value)
+    assert len(str(caught.value)) < 1_000
+    with pytest.raises(errors.ToolFailed, match="Nothing there is like it"):
+        replaced(text, "quetzalcoatl", "x")
+
+
+@pytest.mark.parametrize(
+    ("text", "old"),
+    [
+        ("a" * 2_000_000, "a" * 500_000 + "b"),
+        ("\n" * 100_000, "\n" * 50_000 + "x"),
+        (" " * 1_000_000, " " * 400_000 + "x"),
+        ("a b\n" * 50_000, "a  b\n" * 20_000 + "c"),
+    ],
+)
+def test_no_text_takes_forever(text: str, old: str) -> None:
+    with pytest.raises(errors.ToolFailed):
+        replaced(text, old, "y")
+
+
+@pytest.mark.parametrize("old", ["nothing like it", "nothing\nlike  it\n", "}\n)", "word 7 nothing", "word\n\nword"])
+def test_a_miss_in_a_large_file_takes_no_look_at_each_line(old: str) -> None:
+    """Counted in calls, as time would depend on the machine."""
+    text, calls = "word\n" * 200_000, 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        with pytest.raises(errors.ToolFailed, match="not in the file"):
+            replaced(text, old, "y")
+    finally:
+        sys.setprofile(None)
+    assert 0 < calls < 50_000
+
+
+def test_what_comes_nearest_is_found_by_its_rare_words_behind_many_others() -> None:
+    text = "return value\n" * 5_000 + "    return frobnicate(value)\n" + "return value\n" * 5_000
+    with pytest.raises(errors.ToolFailed) as caught:
+        replaced(text, "return frobnicate(other, value)", "x")
+    assert "5001\t    return frobnicate(value)\n" in str(caught.value)
+    with pytest.raises(errors.ToolFailed) as caught:
+        replaced("a b c d e f g h\n" * 5_000 + "a b c d frobnicate e f g h\n", "a b c d f e g h frobnicate i", "x")
+    assert "5001\ta b c d frobnicate e f g h\n" in str(caught.value)
+
+
+# --- the difference -----------------------------------------------------------------------------------
+
+
+def applied(old: str, difference: str) -> str:
+    """The new text, made from the old one and the difference alone."""
+    before, made, at = old.split("\n") if old else [], list[str](), 0
+    for line in difference.split("\n") if difference else []:
+        if line.startswith("@@"):
+            start = int(line.split()[1][1:].split(",")[0]) - 1
+            made += before[at:start]
+            at = start
+        elif line.startswith("+"):
+            made.append(line[1:])
+        else:
+            assert before[at] == line[1:]
+            at += 1
+            made += [line[1:]] if line.startswith(" ") else []
+    return "\n".join(made + before[at:])
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=30), st.lists(st.sampled_from("abc"), max_size=30))
+def test_for_any_two_texts_the_difference_makes_one_from_the_other(one: list[str], other: list[str]) -> None:
+    old, new = "\n".join(one), "\n".join(other)
+    difference, added, gone = differences.unified(old, new)
+    assert applied(old, difference) == new
+    assert len(one) + added - gone == len(other)
+    assert bool(difference) == (old != new)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "counted"),
+    [("", "a", (1, 0)), ("", "a\n", (1, 0)), ("", "a\nb\n", (2, 0)), ("", "\n", (1, 0)), ("a\n", "", (0, 1)),
+     ("", "", (0, 0)), ("a", "a\n", (1, 0)), ("a\n", "b\n", (1, 1))],
+)  # fmt: skip
+def test_lines_are_counted_as_people_do(old: str, new: str, counted: tuple[int, int]) -> None:
+    difference, *found = differences.unified(old, new)
+    assert tuple(found) == counted
+    shown = difference.split("\n")[1:]
+    assert (sum(line.startswith("+") for line in shown), sum(line.startswith("-") for line in shown)) == counted
+
+
+def test_a_difference_that_would_take_forever_is_right_all_the_same() -> None:
+    old = "\n".join(["x"] * 3_000 + ["end"])
+    for new in (old.replace("end", "END").replace("x", "y", 1), "\n".join(["y", *["x"] * 2_000, "END"])):
+        difference, _, _ = differences.unified(old, new)
+        assert difference.count("\n") < 20 or "more lines of changes" in difference
+
+
+def test_hidden_characters_are_spelled_out_and_long_ones_cut() -> None:
+    difference, _, _ = differences.unified("a\r\n", "\x1b[2Ka\u202e\u200b\udce9\n" + "x" * 5_000)
+    assert "-a\\r" in difference
+    assert "+\\x1b[2Ka\\u202e\\u200b\\udce9" in difference
+    assert "4,000 more characters" in difference

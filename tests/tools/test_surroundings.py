@@ -1,0 +1,45 @@
+"""The environment of commands: no keys but those that may pass."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.tools import surroundings
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "OPENAI_API_KEY",
+        "ANTHROPIC_API_KEY",
+        "GITHUB_TOKEN",
+        "TOKEN",
+        "npm_config__authToken",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "DJANGO_SECRET",
+        "PGPASSWORD",
+        "MYSQL_PWD",
+        "SMTP_PASS",
+        "DEPLOY_KEY",
+        "REGISTRY_AUTH",
+        "passphrase",
+    ],
+)
+def test_what_is_named_like_a_secret_is_not_given_on(name: str) -> None:
+    assert surroundings.of_commands({name: "x"}) == surroundings.QUIET
+    assert surroundings.of_commands({name: "x"}, passed=[name])[name] == "x"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["PATH", "HOME", "PWD", "OLDPWD", "SSH_AUTH_SOCK", "XAUTHORITY", "GIT_AUTHOR_NAME", "TOKENIZERS_PARALLELISM",
+     "KEYBOARD", "GOOGLE_APPLICATION_CREDENTIALS", "LANG", "X_PASSTHROUGH"],
+)  # fmt: skip
+def test_what_programs_need_is_given_on(name: str) -> None:
+    assert surroundings.of_commands({name: "x"})[name] == "x"
+
+
+def test_what_is_given_besides_wins() -> None:
+    made = surroundings.of_commands({"PAGER": "less", "HOLDFAST_SESSION_ID": "old"}, HOLDFAST_SESSION_ID="new")
+    assert (made["PAGER"], made["HOLDFAST_SESSION_ID"]) == ("cat", "new")
