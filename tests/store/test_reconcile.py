@@ -47,6 +47,14 @@ def test_what_opening_makes_again_is_logged(tmp_path: Path, caplog: pytest.LogCa
     assert caplog.messages == ["In the database the trigger tombstone_stays is missing; it is made again."]
 
 
+def test_declaration_that_is_no_text_any_more_is_noticed(tmp_path: Path) -> None:
+    with SessionDB(tmp_path / "store.db") as db:
+        writer = db.driver._writer
+        writer.execute("PRAGMA writable_schema = ON")
+        writer.execute("UPDATE sqlite_schema SET sql = CAST(sql AS BLOB) WHERE name = 'tombstone_stays'")
+        assert "the trigger tombstone_stays is not what was declared" in [bad.detail for bad in db.fsck().violations]
+
+
 def test_weakened_trigger_is_no_sound_store(tmp_path: Path) -> None:
     with SessionDB(tmp_path / "store.db") as db:
         db.driver._writer.execute("DROP TRIGGER tombstone_stays")

@@ -42,7 +42,8 @@ def entries(execute: Execute) -> Entries:
         "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' "
         "AND name NOT IN (SELECT name FROM pragma_table_list WHERE type = 'shadow')"
     )
-    return {(kind, name): sql for kind, name, sql in rows}
+    # A damaged page may hold bytes where there was text.
+    return {(kind, name): sql if isinstance(sql, str) else repr(sql) for kind, name, sql in rows}
 
 
 def is_current(execute: Execute, plan: Plan) -> bool:
