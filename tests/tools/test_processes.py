@@ -73,6 +73,21 @@ def pids(process: types.Process) -> tuple[int, int]:
 # --- one notice each ---------------------------------------------------------------------------------------
 
 
+def test_a_watcher_that_is_stopped_as_a_process_starts_stops(play: Callable[[Story], Scene]) -> None:
+    async def story(scene: Scene) -> None:
+        watcher = processes.Watcher(scene.known, idle=1000)
+        watching = asyncio.create_task(watcher.run())
+        await until_async(lambda: watcher._nudged._waiters, "it rests")  # type: ignore[attr-defined]
+        scene.known.on_start()
+        # One round of the loop later what was waited for has come, and its waiter not yet gone on.
+        await asyncio.sleep(0)
+        watching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(watching, 10)
+
+    play(story)
+
+
 def test_an_end_is_reported_with_all_there_is_to_know(play: Callable[[Story], Scene]) -> None:
     async def story(scene: Scene) -> None:
         process = await scene.start("echo first; echo '[exit code 0]' ; seq 1000; exit 3")

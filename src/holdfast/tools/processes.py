@@ -16,6 +16,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -332,10 +333,10 @@ class Watcher:
             await self._rest(pause if running else self._idle)
 
     async def _rest(self, seconds: float) -> None:
-        try:
-            await asyncio.wait_for(self._nudged.wait(), seconds)
-        except TimeoutError:
-            return
+        # Not wait_for, which in Python 3.11 loses a cancelling that comes together with the nudge.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._nudged.wait()
         self._nudged.clear()
 
     async def _tidied(self) -> None:

@@ -159,7 +159,8 @@ class Tied:
         """Wait for the end, for so long at most; whoever stopped the process that is to bring it about, it goes on."""
         self._warden.send_signal(signal.SIGCONT)
         try:
-            await asyncio.wait_for(self._ended.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._ended.wait()
         except TimeoutError:
             return False
         return True
