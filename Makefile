@@ -22,8 +22,8 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-run: $(VENV)/run.stamp ## set up and start the program
-	@$(BIN)/holdfast
+run: $(VENV)/run.stamp ## set up and start the program; without a terminal, play a short conversation
+	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/holdfast; else $(BIN)/holdfast tour; fi
 
 test: lint types ## every test, with lint and types
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --ignore=tests/acceptance

@@ -111,6 +111,12 @@ def test_every_command_of_the_chat_that_is_shown_exists(page: Path) -> None:
     assert [name for name in shown if name not in commands.COMMANDS] == []
 
 
+def test_every_command_of_the_chat_is_in_the_guide() -> None:
+    section = PAGES[0].read_text("utf-8").partition("\n## Commands of the chat\n")[2].partition("\n## ")[0]
+    shown = set(re.findall(r"`/([a-z]+)(?: [^`]*)?`", section))
+    assert shown == set(commands.COMMANDS)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_settings_file_that_is_shown_is_accepted(page: Path, tmp_path: Path) -> None:
     for number, text in enumerate(blocks(page, "toml")):

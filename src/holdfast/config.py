@@ -1,4 +1,4 @@
-"""Settings: a flag over the environment, that over the project's file, that over the user's file.
+"""Settings: a flag over the environment, over the chosen profile, the project's file, the user's file.
 
 No other file reads the environment or TOML. A project's file comes with whatever was cloned, so it may only
 set what cannot hurt: it says nothing about where data, keys or programs are.
@@ -10,7 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 import platformdirs
@@ -159,6 +159,19 @@ class Secret(str):
         return "'***'"
 
 
+class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings under a name, put over the others where it is chosen. Permissions add up; the rest replaces."""
+
+    database: str | None = None
+    model: str | None = None
+    fallback: list[str] = []
+    limits: Limits = Limits()
+    compaction: Compaction = Compaction()
+    memory: Memory = Memory()
+    permissions: Permissions = Permissions()
+    shell: Shell = Shell()
+
+
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a settings file may say."""
 
@@ -176,6 +189,23 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     servers: dict[str, mcp.Server] = msgspec.field(default_factory=dict, name="mcpServers")
     backup: Backup = Backup()
     retention: Retention = Retention()
+    profiles: dict[str, Profile] = {}
+
+
+class Layer(NamedTuple):
+    """One place that settings come from, and what it says, not looked at yet."""
+
+    name: str
+    said: dict[str, Any]
+
+
+class Read(NamedTuple):
+    """What the files say together."""
+
+    file: File
+    layers: tuple[Layer, ...] = ()
+    """Those that count most come first."""
+    files: tuple[str, ...] = ()
 
 
 # Those that need no file: a key in the environment is enough.
@@ -201,6 +231,8 @@ class Settings(msgspec.Struct, frozen=True):
     """The files these settings were read from."""
     user_file: str = ""
     """Where the user's settings are, or would be."""
+    profile: str | None = None
+    """The profile that was chosen: HOLDFAST_PROFILE."""
     backup: Backup = Backup()
     retention: Retention = Retention()
     model: str | None = None
@@ -225,23 +257,30 @@ class Settings(msgspec.Struct, frozen=True):
     """The file that warnings and faults are appended to: HOLDFAST_LOG. Without it, nothing is logged."""
 
 
-def load(environ: Mapping[str, str] | None = None, folder: str | None = None) -> Settings:
+def load(
+    environ: Mapping[str, str] | None = None,
+    folder: str | None = None,
+    *,
+    profile: str | None = None,
+    files: bool = True,
+) -> Settings:
     """The settings of this process, or those a given environment and working folder would make.
 
-    Raises SettingInvalid for a file that cannot be read or says what it may not.
+    `profile` is what a flag chose; without `files`, only the environment counts. Raises SettingInvalid for a file
+    that cannot be read or says what it may not, and for a profile nobody knows.
     """
     given = os.environ if environ is None else environ
-    home = given.get("HOLDFAST_HOME")
-    home = os.path.abspath(os.path.expanduser(home)) if home else platformdirs.user_data_dir("holdfast", False)
-    users = os.path.join(home if given.get("HOLDFAST_HOME") else platformdirs.user_config_dir("holdfast", False))
-    said, files = _read(os.path.join(users, USER_FILE), _project_file(folder))
+    home, users = _home(given), os.path.dirname(user_file(given))
+    chosen = (profile or given.get("HOLDFAST_PROFILE") or None) if files else None
+    said, _, found = read(user_file(given), project_file(folder), chosen) if files else Read(File())
     return Settings(
         home=home,
         database=given.get("HOLDFAST_DB") or _path(said.database, users) or os.path.join(home, "holdfast.db"),
         colour=not given.get("NO_COLOR") and given.get("TERM") != "dumb",
         columns=_columns(given.get("COLUMNS", "")),
-        files=files,
-        user_file=os.path.join(users, USER_FILE),
+        files=found,
+        user_file=user_file(given),
+        profile=chosen,
         backup=msgspec.structs.replace(said.backup, folder=_path(said.backup.folder, users)),
         retention=msgspec.structs.replace(said.retention, archive=_path(said.retention.archive, users)),
         model=given.get("HOLDFAST_MODEL") or said.model,
@@ -269,6 +308,18 @@ def environment() -> Mapping[str, str]:
     return os.environ
 
 
+def _home(given: Mapping[str, str]) -> str:
+    home = given.get("HOLDFAST_HOME")
+    return os.path.abspath(os.path.expanduser(home)) if home else platformdirs.user_data_dir("holdfast", False)
+
+
+def user_file(environ: Mapping[str, str] | None = None) -> str:
+    """Where the user's settings are, or would be."""
+    given = os.environ if environ is None else environ
+    own = _home(given) if given.get("HOLDFAST_HOME") else platformdirs.user_config_dir("holdfast", False)
+    return os.path.join(own, USER_FILE)
+
+
 def _providers(said: File, given: Mapping[str, str]) -> dict[str, Provider]:
     found = {**PROVIDERS, **said.providers}
     for name in ("openai", "anthropic"):
@@ -294,26 +345,67 @@ def size(text: str) -> int:
 # --- files ---------------------------------------------------------------------------------------------
 
 
-def _read(users: str, projects: str | None) -> tuple[File, tuple[str, ...]]:
-    """What both files say together, and which of them there are."""
-    mine = _parsed(users)
-    theirs = _parsed(projects) if projects and os.path.realpath(projects) != os.path.realpath(users) else None
+def read(users: str, projects: str | None, profile: str | None = None) -> Read:
+    """What both files and the profile say together. Raises SettingInvalid."""
+    mine = parsed(users)
+    theirs = parsed(projects) if projects and os.path.realpath(projects) != os.path.realpath(users) else None
     for key in theirs or ():
         if key not in OF_PROJECT:
             raise errors.SettingInvalid(f"{projects}: a project's file may not set `{key}`. Set it in {users}.")
     said = {**(mine or {}), **(theirs or {})}
     files = tuple(path for path, found in ((users, mine), (projects, theirs)) if path and found is not None)
+    layers = [Layer(path or "", found) for path, found in ((projects, theirs), (users, mine)) if found is not None]
+    if profile is not None:
+        layers.insert(0, Layer(f"profile {profile}", _profile(mine or {}, profile, users)))
+        said = _over(said, layers[0].said)
     try:
-        read = msgspec.convert(said, File)
-        if read.retention.max_size is not None:
-            size(read.retention.max_size)
-        read.permissions.rules()
-    except (msgspec.ValidationError, errors.SettingInvalid) as error:
-        raise errors.SettingInvalid(f"{' and '.join(files)}: {_place(str(error))}") from None
-    return read, files
+        return Read(checked(said), tuple(layers), files)
+    except errors.SettingInvalid as error:
+        raise errors.SettingInvalid(f"{' and '.join(files)}: {error}") from None
 
 
-def _parsed(path: str) -> dict[str, Any] | None:
+def checked(said: dict[str, Any]) -> File:
+    """What was said, as values. Raises SettingInvalid with the place of the first mistake."""
+    try:
+        found = msgspec.convert(said, File)
+    except msgspec.ValidationError as error:
+        raise errors.SettingInvalid(_place(str(error))) from None
+    if found.retention.max_size is not None:
+        size(found.retention.max_size)
+    found.permissions.rules()
+    for each in found.profiles.values():
+        each.permissions.rules()
+    return found
+
+
+def _profile(mine: dict[str, Any], name: str, users: str) -> dict[str, Any]:
+    there = mine.get("profiles")
+    names = [key for key, value in there.items() if isinstance(value, dict)] if isinstance(there, dict) else []
+    if not isinstance(there, dict) or name not in names:
+        has = f"has {', '.join(names)}" if names else "has none"
+        raise errors.SettingInvalid(f"There is no profile {errors.shown(name)}. {users} {has}.")
+    found: dict[str, Any] = there[name]
+    return found
+
+
+def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """A profile over the rest: within a table, setting by setting. What is denied once stays denied."""
+    both = {**below, **above}
+    for key, value in above.items():
+        under = below.get(key)
+        if isinstance(under, dict) and isinstance(value, dict):
+            both[key] = {**under, **value}
+            if key == "permissions":
+                both[key] |= {say: under[say] + value[say] for say in value if _lists(under.get(say), value[say])}
+    return both
+
+
+def _lists(*values: object) -> bool:
+    return all(isinstance(value, list) for value in values)
+
+
+def parsed(path: str) -> dict[str, Any] | None:
+    """A file of settings; None where there is none. Raises SettingInvalid when it cannot be read."""
     try:
         with open(path, "rb") as file:
             return tomllib.load(file)
@@ -335,7 +427,7 @@ def _place(said: str) -> str:
     return f"`{section}`: {what}." if section else f"{what.rstrip('.')}."
 
 
-def _project_file(folder: str | None) -> str | None:
+def project_file(folder: str | None) -> str | None:
     """The nearest one, from the working folder upwards."""
     try:
         here = os.path.abspath(folder or os.getcwd())

@@ -179,6 +179,8 @@ class Say(Event, frozen=True, tag="say"):
     """The words a command stands for: whoever asked submits them, as if they had been typed."""
 
     text: str
+    content: types.Content | None = None
+    """The message with its parts, where it has more than text."""
 
 
 class Moved(Event, frozen=True, tag="moved"):
@@ -250,10 +252,15 @@ class Steer(msgspec.Struct, frozen=True, tag_field="type", tag="steer"):
     text: str
 
 
+Place = Literal["terminal", "chat", "editor", "web"]
+"""The kinds of front ends: some commands mean something only in some."""
+
+
 class Command(msgspec.Struct, frozen=True, tag_field="type", tag="command"):
     """A line that begins with a slash, from someone allowed to send it."""
 
     line: str
+    place: Place = "terminal"
 
 
 Answered = Literal["once", "conversation", "always", "deny"]

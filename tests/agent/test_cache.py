@@ -10,6 +10,7 @@ from holdfast.agent import cache
 from holdfast.compaction import hooks as telling
 from holdfast.model import ScriptedModel
 from tests.agent import stage
+from tests.compaction.test_compress import WINDOW, Writer, filled, held
 from tests.contract import steps
 
 
@@ -244,5 +245,28 @@ def test_the_end_of_a_deleted_conversation_is_told_with_the_session_that_was_kno
         await db.delete_conversation("a")
         await agents.close()
         assert builder.closed == ["a"]
+
+    stage.run(story)
+
+
+def test_a_compaction_beside_the_turns_of_an_agent_that_was_forgotten_is_stopped_with_the_others() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        slow, reached, _ = held()
+        await filled(db)
+
+        async def build(name: str) -> AIAgent:
+            model = ScriptedModel([], window=WINDOW)
+            return stage.agent(db, model, session_id=name, summarizer=Writer(slow))
+
+        agents = cache.Cache(build)
+        one = await agents.get("talk")
+        beside = asyncio.create_task(one.compress_context(force=True))
+        await reached.wait()
+        agents.forget("talk")
+        assert await agents.get("talk") is not one
+        await agents.close()
+        assert not one.in_use
+        await asyncio.wait([beside])
+        assert await db.leases() == []
 
     stage.run(story)

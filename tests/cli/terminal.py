@@ -18,6 +18,9 @@ from pathlib import Path
 
 from tests.cli import program
 
+# The line under the prompt, drawn before the cursor goes back up to where people type.
+STATUS = re.compile(r"\r\r\n[^\n]*?\x1b\[A(?:\x1b\[\d*[CD])?")
+EMPTY = re.compile(r"(>\x1b\[0m)\r\r\n[^\n]*?\x1b\[A\x1b\[2C")
 CODES = re.compile(r"\x1b\[[0-9;?>]*[a-zA-Z]|\x1b[=>78]|\x1b\][^\x07]*\x07")
 
 
@@ -37,8 +40,9 @@ class Terminal:
 
     @property
     def shown(self) -> str:
-        """All it was sent, without the codes. The space behind the prompt is drawn by moving over it."""
-        return CODES.sub("", self.raw.replace(">\x08\x1b[2C", "> ")).replace("\r", "")
+        """All it was sent, without the codes and the status. The space behind the prompt is drawn by moving over it."""
+        drawn = STATUS.sub("", EMPTY.sub(r"\1 ", self.raw.replace(">\x08\x1b[2C", "> ")))
+        return CODES.sub("", drawn).replace("\r", "")
 
     def type(self, keys: str) -> None:
         os.write(self._ours, keys.encode())

@@ -18,7 +18,7 @@ from typing import Any, get_args
 import pytest
 
 from holdfast import SessionDB, events
-from holdfast.cli import chatting, once
+from holdfast.cli import chatting, once, stdin
 from tests.cli import program, provider
 
 OFFLINE = {"HOLDFAST_MODEL": "offline"}
@@ -141,7 +141,7 @@ def test_a_pipe_that_stays_silent_does_not_hold_up_a_message(tmp_path: Path) -> 
     try:
         assert process.wait(program.PATIENCE) == 0  # its standard input is open still
         assert process.stderr is not None
-        assert process.stderr.read().decode() == f"{chatting.SILENT}\n"
+        assert process.stderr.read().decode() == f"{stdin.SILENT}\n"
     finally:
         process.communicate()
     assert log(tmp_path)[0] == ("user", "hello")

@@ -33,6 +33,8 @@ class Cache:
         self._built: OrderedDict[Key, tuple[agents.AIAgent, float]] = OrderedDict()
         self._building: dict[Key, asyncio.Task[agents.AIAgent]] = {}
         self._leaving = set[asyncio.Task[None]]()
+        self._dropped: list[agents.AIAgent] = []
+        """Those that were forgotten while something of theirs was under way."""
 
     def __len__(self) -> int:
         return len(self._built)
@@ -65,7 +67,9 @@ class Cache:
         """Close all agents, after those that were dropped have said so."""
         if self._leaving:
             await asyncio.wait(self._leaving)
-        for agent in self.every():
+        # A turn of one that was dropped is stopped by whoever runs it; nobody else stops what goes on beside turns.
+        beside = [agent for agent in self._dropped if not agent.busy]
+        for agent in (*beside, *self.every()):
             await agent.close()
 
     async def _made(self, key: Key) -> agents.AIAgent:
@@ -93,7 +97,9 @@ class Cache:
 
     def _drop(self, key: Key) -> None:
         """Left, not closed: whoever was just given it may begin a turn."""
-        leaving = asyncio.create_task(self._built.pop(key)[0].leave())
+        dropped = self._built.pop(key)[0]
+        self._dropped = [each for each in (*self._dropped, dropped) if each.in_use]
+        leaving = asyncio.create_task(dropped.leave())
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
 

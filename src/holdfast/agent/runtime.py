@@ -89,11 +89,13 @@ class Runtime:
         *,
         owner: str = "",
         words: commands.Words | None = None,
+        models: commands.Models | None = None,
         approvals: permissions.Approvals | None = None,
     ) -> None:
         self.db = db
         self.owner = owner
         self.words = words
+        self.models = models
         self.approvals = approvals or permissions.Approvals(db, owner=owner)
         self.agents = cache.Cache(self._built)
         self._build = build
@@ -167,23 +169,23 @@ class Runtime:
             case events.Submit():
                 self.submit(conversation_id, command)
             case events.Interrupt():
-                if not lane.interrupt():
+                if not self.interrupt(conversation_id):
                     lane.emit(events.Notice("Nothing is running."))
             case events.Steer(text):
-                if lane.agent is None or not lane.agent.steer(text):
+                if not self.steer(conversation_id, text):
                     self.submit(conversation_id, events.Submit(text))
             case events.Approve():
                 if said := await self.approvals.answer(conversation_id, command):
                     lane.emit(events.Notice(said, "warning"))
-            case events.Command(line):
-                await self._carry_out(conversation_id, line, lane.emit)
+            case events.Command():
+                await self._carry_out(conversation_id, command, lane.emit)
             case _:
                 assert_never(command)
         self._tidy(lane)
 
-    async def _carry_out(self, conversation_id: str, line: str, emit: commands.Emit) -> None:
+    async def _carry_out(self, conversation_id: str, command: events.Command, emit: commands.Emit) -> None:
         """A command, to its end or until this closes; whoever stops waiting for it stops it."""
-        work = asyncio.create_task(commands.run(self, conversation_id, line, emit))
+        work = asyncio.create_task(commands.run(self, conversation_id, command.line, emit, command.place))
         self._commands.add(work)
         work.add_done_callback(self._commands.discard)
         try:
@@ -204,8 +206,37 @@ class Runtime:
 
     def queued(self, conversation_id: str) -> int:
         """How many messages wait for their turn in this process."""
+        return len(self.waiting(conversation_id))
+
+    def waiting(self, conversation_id: str) -> list[events.Submit]:
+        """The messages that wait for their turn in this process, the next one first."""
         lane = self._lanes.get(conversation_id)
-        return len(lane.waiting) if lane else 0
+        return [message for message, _ in lane.waiting] if lane else []
+
+    def drop(self, conversation_id: str, message: events.Submit) -> bool:
+        """Take back a message that waits: whoever waits for its result finds it cancelled. Whether it still waited."""
+        lane = self._lanes.get(conversation_id)
+        for place, (waiting, answered) in enumerate(lane.waiting if lane else ()):
+            if lane and waiting is message:
+                del lane.waiting[place]
+                answered.cancel()
+                return True
+        return False
+
+    def running(self, conversation_id: str) -> bool:
+        """Whether a turn runs in this process, or is about to."""
+        lane = self._lanes.get(conversation_id)
+        return lane is not None and lane.worker is not None
+
+    def interrupt(self, conversation_id: str) -> bool:
+        """Stop the turn under way, also one that is only about to begin; whether there was one."""
+        lane = self._lanes.get(conversation_id)
+        return lane is not None and lane.interrupt()
+
+    def steer(self, conversation_id: str, text: str) -> bool:
+        """Tell the turn under way something before its next step; whether there was one to tell."""
+        lane = self._lanes.get(conversation_id)
+        return lane is not None and lane.agent is not None and lane.agent.steer(text)
 
     # --- the inbox -----------------------------------------------------------------------------------
 

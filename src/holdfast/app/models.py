@@ -28,6 +28,43 @@ class Chosen(NamedTuple):
     notice: str | None = None
 
 
+class Models:
+    """Which model answers which conversation, until the program ends. Whoever makes it closes it."""
+
+    def __init__(self, settings: config.Settings, usual: port.Model) -> None:
+        self._settings, self._usual = settings, usual
+        self._made: dict[str, port.Model] = {usual.name: usual}
+        self._chosen: dict[str, port.Model] = {}
+
+    def of(self, conversation_id: str) -> port.Model:
+        return self._chosen.get(conversation_id, self._usual)
+
+    async def listed(self) -> list[str]:
+        """Those that settings name or a key is there for, those of servers on this machine, and the built-in one."""
+        settings = self._settings
+        named = [settings.model, *settings.fallback, *settings.models]
+        usual = [f"{provider}/{name}" for provider, name in USUAL.items() if provider in settings.keys]
+        here = [f"{server.kind}/{name}" for server in await local.find() for name in server.models]
+        every = [self._usual.name, *(name for name in named if name and _to_be_had(settings, name)), *usual, *here]
+        return list(dict.fromkeys(name for name in (*every, OFFLINE_NAME) if name != OFFLINE))
+
+    async def choose(self, conversation_id: str, name: str) -> port.Model:
+        """SettingInvalid when it cannot be had. One that was made is not made again: others may be using it."""
+        wanted = OFFLINE_NAME if name == OFFLINE else name
+        if wanted not in self._made:
+            self._made[wanted] = (await choose(self._settings, OFFLINE if wanted == OFFLINE_NAME else name)).model
+        self._chosen[conversation_id] = self._made[wanted]
+        return self._made[wanted]
+
+    def follow(self, conversation_id: str, origin: str) -> None:
+        if origin in self._chosen:
+            self._chosen[conversation_id] = self._chosen[origin]
+
+    async def close(self) -> None:
+        for made in self._made.values():
+            await made.close()
+
+
 def is_offline(chosen: port.Model) -> bool:
     """Whether it is the built-in one, and no language model at all."""
     return chosen.name == OFFLINE_NAME
@@ -88,6 +125,13 @@ def _made(settings: config.Settings, name: str) -> port.Model:
         )
     url = found.base_url or config.PROVIDERS["openai"].base_url or ""
     return model.OpenAIModel(bare, base_url=url, window=window, key=key, name=name, price=price)
+
+
+def _to_be_had(settings: config.Settings, name: str) -> bool:
+    """Whether its provider is known, and its key is there if it needs one."""
+    provider, _, bare = name.partition("/")
+    found = settings.providers.get(provider)
+    return bool(bare and found) and (provider in settings.keys or not (found and found.key_env))
 
 
 def _values(price: config.Price) -> tuple[float, float, float | None, float | None]:

@@ -14,7 +14,7 @@ from holdfast import config, errors
 from holdfast.agent import agent, approvals, loop, runtime
 from holdfast.app import hands, models, watching
 from holdfast.compaction import policy, summary
-from holdfast.model import port, tokens
+from holdfast.model import tokens
 from holdfast.store import aio, db, schedule
 from holdfast.tools import folders, permits, processes
 from holdfast.tools import port as tools_port
@@ -53,7 +53,8 @@ async def started(
     """
     async with AsyncExitStack() as stack:
         chosen = await models.choose(settings, model)
-        stack.push_async_callback(chosen.model.close)
+        answering = models.Models(settings, chosen.model)
+        stack.push_async_callback(answering.close)
         summarizer = await _summarizer(stack, settings, chosen)
         database = database or settings.database
         store = await stack.enter_async_context(aio.AsyncSessionDB(db.SessionDB(database)))
@@ -80,19 +81,19 @@ async def started(
         making = _Making(
             settings=settings,
             store=store,
-            model=chosen.model,
+            models=answering,
             summarizer=summarizer,
             permissions=permissions,
             own=own,
             tools=[*common, *added.tools],
             others=others,
-            meter=tokens.Meter(),
+            meters={},
             folder=here,
             source=source,
             background=background,
         )
         door = await stack.enter_async_context(
-            runtime.Runtime(store, making.agent, words=others, approvals=permissions)
+            runtime.Runtime(store, making.agent, words=others, models=answering, approvals=permissions)
         )
         stack.push_async_callback(_stopped, await _watched(known))
         told = " ".join(line for line in (chosen.notice, late, *added.problems) if line)
@@ -104,13 +105,13 @@ class _Making(NamedTuple):
 
     settings: config.Settings
     store: aio.AsyncSessionDB
-    model: port.Model
+    models: models.Models
     summarizer: list[summary.ModelSummarizer] | None
     permissions: approvals.Approvals
     own: list[str]
     tools: list[tools_port.Tool]
     others: servers.Servers | None
-    meter: tokens.Meter
+    meters: dict[str, tokens.Meter]
     folder: str
     source: str
     background: bool
@@ -121,15 +122,17 @@ class _Making(NamedTuple):
             # Where the view is not known to stand, it may be another one each time.
             return mark[0] if mark else object()
 
+        model = self.models.of(conversation_id)
         compaction, limits, memory = self.settings.compaction, self.settings.limits, self.settings.memory
         made = agent.AIAgent(
             db=self.store,
-            model=self.model,
+            model=model,
             session_id=conversation_id,
             tools=[*hands.of_project(self.folder, self.own, epoch), *self.tools],
             more_tools=self.others.offered if self.others else None,
             approvals=self.permissions,
-            meter=self.meter,
+            # What was learnt of how one model counts is not true of another.
+            meter=self.meters.setdefault(model.name, tokens.Meter()),
             background=self.background,
             compaction_policy=policy.Policy(soft=compaction.soft, hard=compaction.hard),
             summarizer=self.summarizer,
@@ -138,7 +141,7 @@ class _Making(NamedTuple):
             source=self.source,
             remembers=memory.enabled,
             # Nobody is behind the offline model who could judge; and whoever asks once does not wait for it.
-            reviews=memory.review and self.background and not models.is_offline(self.model),
+            reviews=memory.review and self.background and not models.is_offline(model),
         )
         return made
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 import holdfast
@@ -14,6 +15,17 @@ def main() -> None:
         print(f"holdfast {holdfast.__version__}")
         return
     try:
-        importlib.import_module("holdfast.cli.program").run()
-    except KeyboardInterrupt:  # while loading
+        signal = importlib.import_module("signal")
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            # In the middle of loading, an exception may end up anywhere; nothing is open yet that it could harm.
+            signal.signal(signal.SIGINT, _leave)
+        program = importlib.import_module("holdfast.cli.program")
+        if signal.getsignal(signal.SIGINT) is _leave:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        program.run()
+    except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _leave(*_: object) -> None:
+    os._exit(130)

@@ -6,18 +6,16 @@ What a chat needs is loaded when one opens, and what one message needs when ther
 from __future__ import annotations
 
 import logging
-import os
-import select
-import stat
-import sys
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
+import msgspec
 
-from holdfast import app, errors, types
-from holdfast.cli import console, lazy, sessions
+from holdfast import app, config, errors, events, types
+from holdfast.cli import console, lazy, sessions, shapes, stdin
+from holdfast.store import db as store
 from holdfast.store import state
 from holdfast.terminal import text
 
@@ -25,10 +23,6 @@ FORMATS = ("text", "json", "stream-json")
 # What --resume is when it is given without its value.
 NOTHING_SAID = "-"
 OFFERED = 15
-# Seconds to wait for the first byte of what may be piped in, when the message is there without it. Programs are
-# often started with a pipe that stays open and silent; a download, on the other hand, needs a moment to begin.
-FIRST_BYTE = 1.5
-SILENT = "Nothing came on standard input; going on without it."
 
 Find = Callable[[str], types.Session]
 
@@ -39,6 +33,7 @@ class Start(NamedTuple):
     database: str
     model: str | None
     conversation_id: str
+    settings: config.Settings
 
 
 @click.command(name="chat")
@@ -70,107 +65,112 @@ class Start(NamedTuple):
     help="With -p: let tools do what they would ask for, but for what is dangerous or forbidden by a rule.",
 )
 @click.option("--model", metavar="PROVIDER/MODEL", help="The model to ask (default: HOLDFAST_MODEL).")
+@click.option("--max-steps", "steps", type=click.IntRange(1), help="How often the model is asked in one turn.")
+@click.option("--max-cost", "cost", type=click.FloatRange(0), metavar="DOLLARS", help="What one turn may cost.")
+@lazy.profile
 @lazy.database
 @click.pass_obj
-def command(
-    out: console.Console,
-    go_on: bool,
-    resume: str | None,
-    words: str | None,
-    form: str | None,
-    yes: bool,
-    model: str | None,
-    path: str | None,
-) -> int:
+def command(out: console.Console, /, **given: Any) -> int:
     """Talk to the agent. `holdfast` alone does this, too."""
-    if go_on and resume is not None:
+    asked = Asked(**given)
+    if asked.go_on and asked.resume is not None:
         raise click.UsageError("--continue and --resume name two conversations.")
-    message = _message(out, words)
-    if message is None:
-        if yes:
-            raise click.UsageError("--yes is for one message: give it with -p.")
-        return _without_message(out, go_on, resume, form, model, path)
-    if not message.strip():
-        raise click.UsageError("There is no message.")
-    if resume == NOTHING_SAID:
-        raise click.UsageError("Say which conversation to resume.")
-    start = _start(out, go_on, resume, model, path)
-    keep_logs(out.settings.log)
-    code: int = lazy.load("holdfast.cli.once").run(out, start, message, form or "text", yes)
-    return code
+    try:
+        message = stdin.message(out, asked.words)
+        if message is None:
+            return _without_message(out, asked)
+        if not message.strip():
+            raise click.UsageError("There is no message.")
+        if asked.resume == NOTHING_SAID:
+            raise click.UsageError("Say which conversation to resume.")
+        start = _start(out, asked)
+        keep_logs(start.settings.log)
+        code: int = lazy.load("holdfast.cli.once").run(out, start, message, asked.form or "text", asked.yes)
+        return code
+    except (errors.HoldfastError, click.UsageError) as error:
+        if asked.form in ("json", "stream-json") and (asked.words is not None or stdin.piped()):
+            # Whoever reads a document gets one, also where no turn began.
+            _document(out, asked.form, error.format_message() if isinstance(error, click.UsageError) else str(error))
+        raise
 
 
-def _without_message(
-    out: console.Console, go_on: bool, resume: str | None, form: str | None, model: str | None, path: str | None
-) -> int:
-    if form is not None:
+class Asked(NamedTuple):
+    """What the command line says."""
+
+    go_on: bool
+    resume: str | None
+    words: str | None
+    form: str | None
+    yes: bool
+    model: str | None
+    steps: int | None
+    cost: float | None
+    settings: config.Settings | None
+    path: str | None
+
+
+def _without_message(out: console.Console, asked: Asked) -> int:
+    if asked.yes:
+        raise click.UsageError("--yes is for one message: give it with -p.")
+    if asked.form is not None:
         raise click.UsageError("--output-format is for one message: give it with -p.")
-    if not (out.tty and _tty()):
-        if _tty() or go_on or resume is not None or model or path:
+    if not (out.tty and stdin.tty()):
+        if stdin.tty() or any(value is not None and value is not False for value in asked):
             raise click.UsageError("A chat needs a terminal; -p TEXT sends one message without it.")
         # Nobody is there to talk to, and nothing was asked.
         context = click.get_current_context()
         out.print((context.parent or context).get_help())
         return 0
-    start = _start(out, go_on, resume, model, path)
-    keep_logs(out.settings.log)
+    start = _start(out, asked)
+    keep_logs(start.settings.log)
     code: int = lazy.load("holdfast.cli.talking").run(out, start)
     return code
 
 
-# --- the message ---------------------------------------------------------------------------------------
-
-
-def _message(out: console.Console, words: str | None) -> str | None:
-    """The one message: what was given, and after it what is piped in; None when there is neither."""
-    piped = None
-    if _piped():
-        if words is None or _begins():
-            piped = sys.stdin.buffer.read().decode("utf-8", "replace")
-        else:
-            out.note(SILENT)
-    if words is None and piped is None:
-        return None
-    return "\n\n".join(part for part in ((words or "").strip(), (piped or "").strip("\n")) if part)
-
-
-def _tty() -> bool:
-    try:
-        return sys.stdin is not None and sys.stdin.isatty()
-    except ValueError:
-        return False
-
-
-def _piped() -> bool:
-    """Whether somebody sends something: a pipe, a file, a socket. A device is nobody."""
-    try:
-        return sys.stdin is not None and not stat.S_ISCHR(os.fstat(sys.stdin.fileno()).st_mode)
-    except (OSError, ValueError):
-        return False
-
-
-def _begins() -> bool:
-    """Whether something comes, or the end does, before long."""
-    try:
-        return bool(select.select([sys.stdin.fileno()], [], [], FIRST_BYTE)[0])
-    except (OSError, ValueError):
-        return True  # Not every system can wait for a pipe; there it is read as it comes.
+def _document(out: console.Console, form: str, error: str) -> None:
+    if form == "json":
+        out.json(shapes.failed(error))
+    else:
+        out.line({"type": events.TurnFinished.__struct_config__.tag, "result": shapes.failed(error)})
 
 
 # --- the conversation ----------------------------------------------------------------------------------
 
 
-def _start(out: console.Console, go_on: bool, resume: str | None, model: str | None, path: str | None) -> Start:
-    target = path or out.settings.database
-    if not go_on and resume is None:
-        return Start(target, model, state.mint_session_id(time.time()))
+def _start(out: console.Console, asked: Asked) -> Start:
+    settings = _limited(asked.settings or out.settings, asked)
+    target = asked.path or settings.database
+    if not asked.go_on and asked.resume is None:
+        return Start(target, asked.model, state.mint_session_id(time.time()), settings)
     # Who goes on never makes a store: nothing is there to go on with.
     with app.open_to_look(target) as db:
-        if resume != NOTHING_SAID:
-            found = sessions.find(db, resume if resume is not None else "last")
+        if asked.resume != NOTHING_SAID:
+            found = sessions.find(db, asked.resume if asked.resume is not None else "last")
         else:
             found = _chosen(out, db.list_sessions(limit=OFFERED), lambda text: sessions.find(db, text))
-    return Start(target, model, found.conversation_id)
+        if told := _unfinished(db, found):
+            out.note(told)
+    return Start(target, asked.model, found.conversation_id, settings)
+
+
+def _unfinished(db: store.SessionDB, head: types.Session) -> str | None:
+    """What there is to say of a turn that was ended in its middle. One that runs elsewhere is not over."""
+    last = db.transcript(head.id, head.last_seq - 1)
+    if not last or (last[-1].role == "assistant" and not last[-1].tool_calls):
+        return None
+    if any(
+        lease.conversation_id == head.conversation_id and lease.purpose == "turn" and lease.state == "held"
+        for lease in db.leases()
+    ):
+        return None
+    return f"The answer to the last message ({last[-1].seq}) was not finished. Say it again, or go on."
+
+
+def _limited(settings: config.Settings, asked: Asked) -> config.Settings:
+    """The settings, with the limits that were given for this time."""
+    said = {"steps": asked.steps, "cost": asked.cost}
+    limits = {name: value for name, value in said.items() if value is not None}
+    return msgspec.structs.replace(settings, limits=msgspec.structs.replace(settings.limits, **limits))
 
 
 def _chosen(out: console.Console, heads: list[types.Session], find: Find) -> types.Session:

@@ -58,6 +58,10 @@ class Console:
         """Data for programs. All ASCII, so it is safe on every terminal and in every encoding."""
         print(json.dumps(value, indent=2).replace("\x7f", "\\u007f"), file=self.out)
 
+    def line(self, value: Any) -> None:
+        """The same on one line, which is there at once."""
+        print(json.dumps(value).replace("\x7f", "\\u007f"), file=self.out, flush=True)
+
     def note(self, line: object) -> None:
         """Anything that is not data: one line on standard error."""
         self._tell(f"{text.safe(line)}\n")

@@ -7,6 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
+from click import shell_completion
+
+from holdfast import config, errors
+
+# What the script of a shell sets when it asks how a line could go on; click's name for it.
+COMPLETING = "_HOLDFAST_COMPLETE"
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,7 +30,8 @@ class LazyGroup(click.Group):
         self._alone = alone
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if self._alone is not None and self._is_nameless(ctx, args):
+        # Whoever completes a line has not named a command yet, and may be about to.
+        if self._alone is not None and self._is_nameless(ctx, args) and (args or not ctx.resilient_parsing):
             args = [self._alone, *args]
         return super().parse_args(ctx, args)
 
@@ -41,6 +48,20 @@ class LazyGroup(click.Group):
         module, _, name = self._modules[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name or "command")
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[shell_completion.CompletionItem]:
+        """The names of commands, which are known without loading one, and options."""
+        if incomplete.startswith("-") and self._alone is not None:
+            own = click.Command.shell_complete(self, ctx, incomplete)
+            alone = self.get_command(ctx, self._alone)
+            return own + (alone.shell_complete(ctx, incomplete) if alone else [])
+        if incomplete.startswith("-"):
+            return click.Command.shell_complete(self, ctx, incomplete)
+        return [
+            shell_completion.CompletionItem(name, help=purpose)
+            for name, (_, purpose) in self._modules.items()
+            if name.startswith(incomplete)
+        ]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
@@ -74,6 +95,26 @@ def _named(_context: click.Context, _option: click.Parameter, path: str | None) 
     if path == "":
         raise click.BadParameter("the path is empty.")
     return path
+
+
+def profile(function: F) -> F:
+    """--profile NAME, for commands that settings matter to: they are given the settings with it, or None."""
+    return click.option(
+        "--profile",
+        "settings",
+        metavar="NAME",
+        callback=_profiled,
+        help="The profile of your settings to use (default: HOLDFAST_PROFILE).",
+    )(function)
+
+
+def _profiled(_context: click.Context, _option: click.Parameter, name: str | None) -> config.Settings | None:
+    if name == "":
+        raise click.BadParameter("the name is empty.")
+    try:
+        return config.load(profile=name) if name else None
+    except errors.SettingInvalid as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def as_json(function: F) -> F:

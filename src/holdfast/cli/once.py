@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,6 +13,7 @@ from holdfast.cli import chatting, console, leaving, shapes
 from holdfast.terminal import asking, show, text
 
 BLANK = "holdfast: The model answered with nothing. Try again."
+NONE = "The turn could not be carried out."
 SHORT = "The answer is not whole: it reached the longest one the model may give."
 
 
@@ -24,7 +24,7 @@ def run(out: console.Console, start: chatting.Start, message: str, form: str, ye
 
 async def _ask(out: console.Console, start: chatting.Start, message: str, form: str, yes: bool) -> int:
     async with running.started(
-        out.settings,
+        start.settings,
         database=start.database,
         model=start.model,
         source="cli",
@@ -37,7 +37,9 @@ async def _ask(out: console.Console, start: chatting.Start, message: str, form: 
         with suppress(NotImplementedError):
             asyncio.get_running_loop().add_signal_handler(signal.SIGINT, asked.stop)
         result = await asked.ask(message)
-    if result is None:
+    if result is None:  # A notice has told why.
+        if form == "json":
+            out.json(shapes.failed(NONE))
         return 1
     if form == "json":
         out.json(shapes.turn(result))
@@ -82,9 +84,7 @@ class _Lines:
         self._out = out
 
     def show(self, event: events.AnyEvent) -> None:
-        # All ASCII, as all JSON of this program: safe on every terminal.
-        self._out.print(json.dumps(shapes.event(event)).replace("\x7f", "\\u007f"))
-        self._out.out.flush()
+        self._out.line(shapes.event(event))
 
 
 class _Text:

@@ -27,8 +27,13 @@ COMMANDS = {
     "restore": ("holdfast.cli.keeping:restore", "Put a backup in the place of what the store holds."),
     "salvage": ("holdfast.cli.salvaging", "Read what can be read of a damaged store into a new one."),
     "doctor": ("holdfast.cli.doctor", "Check the store and its surroundings; say what to do."),
+    "config": ("holdfast.cli.configuring", "Look at settings, find mistakes in them, change them."),
+    "completion": ("holdfast.cli.completing", "Print the script that completes commands in your shell."),
+    "tour": ("holdfast.cli.touring", "Watch a short conversation with the offline model, in a place of its own."),
     "demo": ("holdfast.cli.demo", "Race processes on naive tables and on the store; draw what became of both."),
 }
+# These work though a file of settings is wrong: to mend it, and where none is needed.
+WITHOUT_FILES = {"config", "completion", "tour", "--help", "-h"}
 
 
 @click.group(
@@ -51,11 +56,9 @@ def program() -> None:
 
 def run() -> NoReturn:
     """Run the command line of this process and leave with its exit code."""
-    try:
-        out = console.Console(config.load())
-    except errors.SettingInvalid as error:
-        print(f"holdfast: {text.safe(error)}", file=sys.stderr)
-        sys.exit(2)
+    if lazy.COMPLETING in config.environment():
+        sys.exit(lazy.load("holdfast.cli.completing").answer(program, config.environment()))
+    out = console.Console(_settings(sys.argv[1:2]))
     try:
         code = _outcome(sys.argv[1:], out)
         out.out.flush()
@@ -67,6 +70,16 @@ def run() -> NoReturn:
         code = 1
         console.silence(out.out)
     sys.exit(code)
+
+
+def _settings(first: Sequence[str]) -> config.Settings:
+    try:
+        return config.load()
+    except errors.SettingInvalid as error:
+        if set(first) & WITHOUT_FILES:
+            return config.load(files=False)
+        print(f"holdfast: {text.safe(error)} `holdfast config check` names every mistake.", file=sys.stderr)
+        sys.exit(2)
 
 
 def _outcome(arguments: Sequence[str], out: console.Console) -> int:

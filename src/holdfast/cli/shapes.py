@@ -52,6 +52,26 @@ def turn(value: events.TurnResult) -> dict[str, Any]:
     }
 
 
+def failed(error: str) -> dict[str, Any]:
+    """The same of a turn that never began."""
+    return turn(
+        events.TurnResult(
+            final_response="",
+            messages=(),
+            api_calls=0,
+            completed=False,
+            failed=True,
+            partial=False,
+            interrupted=False,
+            error=error,
+            exit_reason="failed",
+            usage=types.Usage(),
+            session_id="",
+            conversation_id="",
+        )
+    )
+
+
 def event(value: events.AnyEvent) -> dict[str, Any]:
     """An event: its `type`, and its fields."""
     if isinstance(value, events.TurnFinished):

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from holdfast import events
+from holdfast import events, types
 from holdfast.agent import runtime
 
 Show = Callable[[events.AnyEvent], None]
@@ -21,7 +21,7 @@ class Asking:
         self._begun = self._unwanted = False
         self._stops = set[asyncio.Task[None]]()
 
-    async def ask(self, words: str) -> events.TurnResult | None:
+    async def ask(self, words: str, content: types.Content | None = None) -> events.TurnResult | None:
         """What became of the turn; None when it failed in a way that a notice has told.
 
         What `show` raises stops the turn, and is raised when the turn has ended.
@@ -29,7 +29,7 @@ class Asking:
         # Whoever asks leaves with the answer: a notice that came in meanwhile waits for somebody who sees its turn.
         with self._door.listen(self._conversation_id, answers=self._answers, stays=False) as heard:
             showing = asyncio.create_task(self._listen(heard))
-            answered = self._door.submit(self._conversation_id, events.Submit(words))
+            answered = self._door.submit(self._conversation_id, events.Submit(words, content=content))
             self._begun = True
             if self._unwanted:
                 self.stop()

@@ -7,16 +7,20 @@ like any other: it sends commands to the runtime and renders events, and knows o
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol, TextIO
 
 import msgspec
 
-from holdfast import errors, events
-from holdfast.agent import runtime
-from holdfast.terminal import answering, asking, keys, prompt, recap, show
+from holdfast import errors, events, types
+from holdfast.agent import commands, runtime
+from holdfast.terminal import activity, answering, asking, completion, keys, live, prompt, recap, reply, show, status
 
 ONCE_MORE = "Ctrl-C once more leaves, as Ctrl-D does."
+# Seconds between looks at what goes on beside the talk, while something does.
+LOOK = 1.0
 
 
 class Paper(Protocol):
@@ -52,13 +56,18 @@ class Chat:
     def __init__(self, door: runtime.Runtime, paper: Paper, opening: Opening, marks: show.Marks | None = None) -> None:
         self._door, self._paper, self._opening = door, paper, opening
         self._here = opening.conversation_id
-        more = door.words.listed if door.words else tuple
-        self._session = prompt.session(opening.history, colour=paper.colour, more=more)
-        self._page = show.Page(marks, lambda: self._session.output.get_size().columns)
+        words = completion.Words(door.words.listed if door.words else tuple, self._arguments)
+        self._session = prompt.session(
+            opening.history, colour=paper.colour, completer=words, standing=self._standing_line
+        )
+        drawn = (reply.Reply(self._size, marks), activity.Activity(self._size, marks)) if paper.colour else ()
+        self._page = show.Page(marks, lambda: self._size().columns, *drawn)
+        self._standing = status.Standing(opening.model)
+        self._compacting_since: float | None = None
         self._keyboard = answering.Keyboard(self._session.input, self._session.output)
         self._questions = answering.Questions()
         self._moved: events.Moved | None = None
-        self._words: str | None = None
+        self._words: events.Say | None = None
         self._left = False
         self._stops = 0
 
@@ -106,7 +115,7 @@ class Chat:
         warned = False
         while True:
             try:
-                line = (await self._session.prompt_async()).strip()
+                line = (await self._prompted()).strip()
             except EOFError:
                 return None
             except KeyboardInterrupt:
@@ -119,12 +128,45 @@ class Chat:
             if line:
                 return line.encode("utf-8", "replace").decode()  # A keyboard may send what is no text.
 
+    async def _prompted(self) -> str:
+        """What is typed at the prompt, with how things stand under it."""
+        looking = asyncio.create_task(self._look())
+        try:
+            return await self._session.prompt_async()
+        finally:
+            looking.cancel()
+            await asyncio.wait([looking])
+
+    async def _look(self) -> None:
+        """See how things stand; again and again while a compaction is made beside the talk."""
+        while True:
+            with suppress(errors.HoldfastError):
+                self._standing = await status.looked(self._door, self._here)
+            going_on = self._standing.compacting
+            self._compacting_since = (self._compacting_since or time.monotonic()) if going_on else None
+            self._session.app.invalidate()
+            if not going_on:
+                return
+            await asyncio.sleep(LOOK)
+
+    def _standing_line(self) -> list[status.Fragment]:
+        since = self._compacting_since
+        seconds = time.monotonic() - since if since is not None else 0.0
+        return status.drawn(self._standing, max(self._size().columns - 1, 0), self._page.marks, seconds)
+
+    async def _arguments(self, line: str) -> Sequence[commands.Candidate]:
+        return await commands.complete(self._door, self._here, line)
+
+    def _size(self) -> live.Size:
+        size = self._session.output.get_size()
+        return live.Size(size.columns, size.rows)
+
     async def _carry_out(self, line: str) -> None:
         if line.startswith("/") and not line.startswith("//"):
             await self._command(line)
             if self._words is not None:
-                words, self._words = self._words, None
-                await self._turn(words)
+                said, self._words = self._words, None
+                await self._turn(said.text, said.content)
             if line == "/help":
                 self._write(
                     [show.Piece("\n"), *(piece for each in prompt.KEYS for piece in self._page.prose(each, "dim"))]
@@ -146,7 +188,7 @@ class Chat:
         else:
             task.result()
 
-    async def _turn(self, words: str) -> None:
+    async def _turn(self, words: str, content: types.Content | None = None) -> None:
         asked, self._stops = asking.Asking(self._door, self._here, self._show, answers=True), 0
 
         def stop() -> None:
@@ -155,7 +197,7 @@ class Chat:
             self._left = self._stops > 1
             asked.stop()
 
-        turn = asyncio.create_task(asked.ask(words))
+        turn = asyncio.create_task(asked.ask(words, content))
         try:
             while not turn.done():
                 await self._until_asked(turn, stop)
@@ -199,7 +241,7 @@ class Chat:
         if isinstance(event, events.Moved):
             self._moved = event
         elif isinstance(event, events.Say):
-            self._words = event.text
+            self._words = event
         elif isinstance(event, events.Quit):
             self._left = True
 

@@ -1,39 +1,73 @@
-"""What Tab completes: slash commands at the beginning of a line, paths anywhere."""
+"""What Tab completes: slash commands at the beginning of a line and what may stand behind them, paths anywhere."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
 from holdfast.agent import commands
+from holdfast.terminal import text
 
 MOST = 200
 
 
 Listed = Callable[[], Sequence[commands.Standing]]
+Arguments = Callable[[str], Awaitable[Sequence[commands.Candidate]]]
+"""What a line with a command and the beginning of its argument may become, each the whole line."""
+
+
+async def nothing(_: str) -> Sequence[commands.Candidate]:
+    return ()
 
 
 class Words(Completer):
-    """Commands are offered while they are typed; paths only when Tab asks, as most words are none."""
+    """Commands are offered while they are typed; the rest only when Tab asks, as most words are neither."""
 
-    def __init__(self, more: Listed = lambda: ()) -> None:
-        self._more = more
+    def __init__(self, more: Listed = lambda: (), arguments: Arguments = nothing) -> None:
+        self._more, self._arguments = more, arguments
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        """All that can be said at once."""
         before = document.text_before_cursor
         if begins_command(before):
             yield from _commands(before, [*commands.COMMANDS.values(), *self._more()])
         if complete_event.completion_requested:
             yield from _paths(re.split(r"\s", before)[-1])
 
+    async def get_completions_async(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> AsyncGenerator[Completion, None]:
+        """The same, and what the store has to be asked for."""
+        before = document.text_before_cursor
+        found: Sequence[commands.Candidate] = ()
+        if complete_event.completion_requested and begins_argument(before):
+            found = await self._arguments(before)
+        for each in found[:MOST]:
+            shown = text.safe(each.value.partition(" ")[2])
+            yield Completion(each.value, -len(before), display=shown, display_meta=text.safe(each.help))
+        if not (found or _takes_listed(before)):
+            for completion in self.get_completions(document, complete_event):
+                yield completion
+
 
 def begins_command(before: str) -> bool:
     """Whether the name of a command is being typed."""
     return re.fullmatch(r"/[\w:-]*", before) is not None
+
+
+def begins_argument(before: str) -> bool:
+    """Whether what a command takes is being typed."""
+    return re.fullmatch(r"/[\w:-]+ .*", before) is not None
+
+
+def _takes_listed(before: str) -> bool:
+    """Whether it is known what the command takes: then a path is none of it."""
+    slash = commands.COMMANDS.get(before[1:].partition(" ")[0])
+    return slash is not None and slash.completes is not None and begins_argument(before)
 
 
 def _commands(before: str, every: Iterable[commands.Standing]) -> Iterator[Completion]:

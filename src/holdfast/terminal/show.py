@@ -1,16 +1,16 @@
 """Events as pieces of styled text. Pure: an event in, pieces out; nothing is written here.
 
-The text of a reply flows as it comes, exactly as it was said. Everything else stands on lines of its own, so
-that a glance tells what the model said from what was done and what went wrong.
+The text of a reply flows as it comes, exactly as it was said, unless somebody draws it. Everything else stands on
+lines of its own, so that a glance tells what the model said from what was done and what went wrong.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, assert_never
+from typing import NamedTuple, Protocol, assert_never
 
 from holdfast import events
-from holdfast.terminal import text
+from holdfast.terminal import columns, text
 
 DETAIL_LINES = 12
 LEVELS: dict[events.Level, str] = {"info": "dim", "warning": "yellow", "error": "red"}
@@ -36,12 +36,38 @@ class Piece(NamedTuple):
     style: str = ""
 
 
-class Page:
-    """What was drawn so far, as far as the next piece depends on it."""
+class Flow(Protocol):
+    """A reply, drawn as it comes: what to write for its next words, and at its end."""
 
-    def __init__(self, marks: Marks | None = None, width: Callable[[], int] = lambda: 80) -> None:
+    @property
+    def fresh(self) -> bool: ...
+    def add(self, words: str) -> str: ...
+    def end(self) -> str: ...
+
+
+class Tools(Protocol):
+    """What tools do, drawn where lines can be written once more."""
+
+    def draw(self, event: events.ToolStarted | events.ToolProgress | events.ToolFinished) -> list[Piece]: ...
+    def leave(self) -> None: ...
+
+
+class Page:
+    """What was drawn so far, as far as the next piece depends on it.
+
+    With a `reply` and `tools` these draw what they are for; without, all is plain text that is written once.
+    """
+
+    def __init__(
+        self,
+        marks: Marks | None = None,
+        width: Callable[[], int] = lambda: 80,
+        reply: Flow | None = None,
+        tools: Tools | None = None,
+    ) -> None:
         self.marks = marks or Marks()
         self.width = width
+        self._reply, self._tools = reply, tools
         self._fresh = True
         self._flowing: str | None = None
         self._said = False
@@ -51,18 +77,15 @@ class Page:
         match event:
             case events.TextDelta(words):
                 self._said = self._said or bool(words.strip())
-                return self._flow(words, "")
+                return self._speak(words)
             case events.ReasoningDelta(words):
                 return self._flow(words, "dim")
-            case events.ToolProgress(text=words):
-                # Output comes in pieces of several lines; a sentence stands alone.
-                return self._flow(words, "dim") if "\n" in words else self.lines(words, "dim")
             case events.ApprovalAsked() | events.ApprovalSettled():
                 return self._permission(event)
-            case events.ToolStarted() | events.ToolFinished():
-                return self._tool(event)
+            case events.ToolStarted() | events.ToolProgress() | events.ToolFinished():
+                return [*self._ended_line(), *self._tools.draw(event)] if self._tools else self._tool(event)
             case events.Answer(words) | events.Say(words):
-                return self.lines(words)
+                return self.lines("\n".join(columns.laid_out(text.safe_lines(words), self.width())))
             case events.TurnFinished(result):
                 return self._ended(result)
             case events.TurnStarted(text=words, notice=kind):
@@ -89,9 +112,17 @@ class Page:
 
     def break_off(self) -> list[Piece]:
         """End the line that is being written, if there is one."""
-        pieces = [] if self._fresh else [Piece("\n")]
+        if self._tools:
+            self._tools.leave()
+        return self._ended_line()
+
+    def _ended_line(self) -> list[Piece]:
+        speaking, fresh = self._flowing == "" and self._reply, self._fresh
         self._fresh, self._flowing = True, None
-        return pieces
+        if speaking:
+            ended = speaking.end()
+            return [Piece(ended)] if ended else []
+        return [] if fresh else [Piece("\n")]
 
     def _told(self, event: events.TurnQueued | events.Notice | events.Titled | events.Compacted) -> list[Piece]:
         match event:
@@ -107,8 +138,17 @@ class Page:
             case _:
                 assert_never(event)
 
+    def _speak(self, words: str) -> list[Piece]:
+        """A piece of the reply."""
+        if self._reply is None:
+            return self._flow(words, "")
+        broken = self.break_off() if self._flowing != "" else []
+        shown = self._reply.add(words)
+        self._flowing, self._fresh = "", self._reply.fresh
+        return [*broken, Piece(shown)] if shown else broken
+
     def _flow(self, words: str, style: str) -> list[Piece]:
-        broken = self.break_off() if self._flowing not in (None, style) else []
+        broken = self.break_off() if self._flowing != style else []
         shown = text.flowing(words)
         if self._fresh and self._flowing is None:
             shown = shown.lstrip("\n")  # Some models begin with empty lines.
@@ -117,8 +157,11 @@ class Page:
         self._flowing, self._fresh = style, shown.endswith("\n")
         return [*broken, Piece(shown, style)]
 
-    def _tool(self, event: events.ToolStarted | events.ToolFinished) -> list[Piece]:
+    def _tool(self, event: events.ToolStarted | events.ToolProgress | events.ToolFinished) -> list[Piece]:
         match event:
+            case events.ToolProgress(text=words):
+                # Output comes in pieces of several lines; a sentence stands alone.
+                return self._flow(words, "dim") if "\n" in words else self.lines(words, "dim")
             case events.ToolStarted(_, name, arguments):
                 return self._one_line(f"{self.marks.call} {name} {'' if arguments == '{}' else arguments}", "dim")
             case events.ToolFinished(_, name, ok, preview):
@@ -164,6 +207,7 @@ class Page:
             return self.prose(result.error or "The turn was not completed.", style)
         if not said:
             # It was answered before this page was there to see it, or there was nothing to say.
-            return self.lines(result.final_response) if result.final_response else self.prose("(No words.)", "dim")
+            late = [*self.break_off(), *self._speak(result.final_response), *self.break_off()]
+            return late if result.final_response else self.prose("(No words.)", "dim")
         short = self.prose("The answer reached the longest one the model may give.", "yellow") if result.partial else []
         return [*self.break_off(), *short]

@@ -80,7 +80,8 @@ def wrapped(line: str, room: int | None) -> list[str]:
     lines, rest = [], line
     while cells(rest) > room:
         head = _head(rest, room) or rest[0]
-        space = head.rfind(" ")
+        # A word that ends with the line has all its room.
+        space = len(head) if rest[len(head) :].startswith(" ") else head.rfind(" ")
         # A line of nothing but its own indent would never come to an end.
         cut = space if space > 0 and head[:space].strip() else len(head)
         lines.append(rest[:cut].rstrip())

@@ -1,0 +1,105 @@
+"""The slash commands: one registry for all front ends.
+
+A command answers with events to whoever listens; it changes the conversation only through the store.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from holdfast import errors, events
+from holdfast.agent.commands import port, registry
+
+COMMANDS = registry.COMMANDS
+Candidate = port.Candidate
+Desk = port.Desk
+Emit = port.Emit
+Models = port.Models
+Standing = port.Standing
+Words = port.Words
+
+
+def listed(desk: Desk, place: events.Place = "terminal") -> list[Standing]:
+    """The commands that mean something in a front end of this kind, those from elsewhere at the end."""
+    return [
+        *(slash for slash in COMMANDS.values() if place in slash.places),
+        *(desk.words.listed() if desk.words else ()),
+    ]
+
+
+async def run(desk: Desk, conversation_id: str, line: str, emit: Emit, place: events.Place = "terminal") -> None:
+    """Carry out a line that begins with a slash. What goes wrong is said, and nothing is raised."""
+    name, argument = _split(line)
+    slash = COMMANDS.get(name.lower())
+    try:
+        if slash is None:
+            await _said(desk, name, argument, emit)
+        else:
+            await _checked(desk, conversation_id, slash, argument, place)
+            await slash.run(port.Asked(desk, conversation_id, argument, emit))
+    except errors.HoldfastError as error:
+        emit(events.Notice(str(error), "error"))
+
+
+async def complete(
+    desk: Desk, conversation_id: str, line: str, place: events.Place = "terminal"
+) -> Sequence[Candidate]:
+    """What a line that begins with a slash may become: names of commands, or what the argument of one may be.
+
+    The value stands for the whole line, slash and all. Nothing is raised: where the store cannot say, nothing is
+    offered.
+    """
+    if not re.search(r"\s", line):
+        begun = line.lstrip("/").lower()
+        return [
+            Candidate(f"/{each.name}{' ' if each.argument else ''}", each.help)
+            for each in listed(desk, place)
+            if each.name.startswith(begun)
+        ]
+    name, argument = _split(line)
+    slash = COMMANDS.get(name.lower())
+    if slash is None or slash.completes is None or place not in slash.places:
+        return []
+    try:
+        every = await slash.completes(port.Asked(desk, conversation_id, argument, lambda _: None))
+    except errors.HoldfastError:
+        return []
+    return [
+        Candidate(f"/{slash.name} {each.value}", each.help)
+        for each in every
+        if each.value.lower().startswith(argument.lower())
+    ]
+
+
+def _split(line: str) -> tuple[str, str]:
+    """The name, without its slash, and what comes after it."""
+    name, *rest = re.split(r"\s", line.strip().lstrip("/"), maxsplit=1)
+    return name, "".join(rest).strip()
+
+
+async def _checked(desk: Desk, conversation_id: str, slash: port.Slash, argument: str, place: events.Place) -> None:
+    """Refuse, with a sentence, what could only fail."""
+    if place not in slash.places:
+        raise errors.HoldfastError(f"/{slash.name} means nothing here.")
+    if argument and not slash.argument:
+        raise errors.OutOfRange(f"/{slash.name} takes nothing after it.")
+    if not argument and slash.argument and not slash.argument.startswith("["):
+        raise errors.OutOfRange(f"/{slash.name} needs something after it: {slash.form}")
+    if slash.needs:
+        try:
+            await desk.db.snapshot(conversation_id)
+        except errors.ConversationDeleted:
+            raise
+        except errors.NoSuchSession:
+            raise errors.HoldfastError(
+                f"The conversation begins with your first message: there is nothing for /{slash.name} yet."
+            ) from None
+
+
+async def _said(desk: Desk, name: str, argument: str, emit: Emit) -> None:
+    """Have the words said that a command from elsewhere stands for."""
+    words = await desk.words.text(name.lower(), argument) if desk.words else None
+    if words is None:
+        raise errors.OutOfRange(registry.unknown(desk, name))
+    emit(events.Say(words))

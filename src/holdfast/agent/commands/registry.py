@@ -1,0 +1,219 @@
+"""All commands, in the order they are listed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from holdfast import errors, events
+from holdfast.agent.commands import allowing, compacting, port, talks, telling, turns
+
+NEAR = 0.6
+"""How alike a name must be to one that exists to be taken for a slip: of 1."""
+
+COMPACT = """\
+/compact               now, whatever the automatic one waits for
+/compact the budget    what you name gets most of the room
+/compact --preview     show what would go and what would stay; changes nothing
+/compact here 3        keep the last 3 exchanges word for word
+/compact undo | redo   take the last one back, and forth
+The originals stay: /recall shows them."""
+UNDO = """\
+What you said last, and all that came of it, leaves the context. The transcript keeps it.
+/undo 3 takes back three turns; /redo brings them back.
+What a summary stands for can be taken back after /compact undo."""
+MODEL = """\
+/model                 which one answers, and which others can be had
+/model openai/gpt-5    change it for this conversation, until the program ends"""
+SEARCH = """\
+Ask in plain language; a "phrase in quotes" must be there word for word.
+/recall WORDS looks into this conversation alone."""
+QUEUE = """\
+A message that comes during a turn waits for it.
+/queue                 list those that wait
+/queue drop 2          take the second one back
+/queue drop all        take back all"""
+STEER = "Without a turn it is a message like any other."
+
+
+async def _quit(asked: port.Asked) -> None:
+    asked.emit(events.Quit())
+
+
+async def _help(asked: port.Asked) -> None:
+    every = {each.name: each for each in (*COMMANDS.values(), *_others(asked.desk))}
+    if not asked.argument:
+        width = max(len(_form(each)) for each in every.values())
+        asked.emit(events.Answer("\n".join(f"{_form(each):{width}}  {each.help}" for each in every.values())))
+        return
+    found = every.get(asked.argument.lstrip("/").lower())
+    if found is None:
+        raise errors.OutOfRange(unknown(asked.desk, asked.argument.lstrip("/")))
+    same = COMMANDS[found.same_as] if isinstance(found, port.Slash) and found.same_as else found
+    more = same.more if isinstance(same, port.Slash) else ""
+    form = f"/{found.name} {same.argument}".rstrip()
+    asked.emit(events.Answer("\n".join(line for line in (form, found.help, more) if line)))
+
+
+async def _names(asked: port.Asked) -> Sequence[port.Candidate]:
+    return [port.Candidate(each.name, each.help) for each in (*COMMANDS.values(), *_others(asked.desk))]
+
+
+def _form(each: port.Standing) -> str:
+    return f"/{each.name} {each.argument}".rstrip()
+
+
+def _others(desk: port.Desk) -> Sequence[port.Standing]:
+    return desk.words.listed() if desk.words else ()
+
+
+def unknown(desk: port.Desk, name: str) -> str:
+    """What to say to a name that is none: the one that was meant, if it can be told."""
+    names = [*COMMANDS, *(each.name for each in _others(desk))]
+    begun = [each for each in names if name and each.startswith(name.lower())]
+    near = begun[:1] or get_close_matches(name.lower(), names, 1, NEAR)
+    meant = f" Did you mean /{near[0]}?" if near else ""
+    return f"There is no command {errors.shown('/' + name)}.{meant} /help lists them."
+
+
+COMMANDS: dict[str, port.Slash] = {
+    slash.name: slash
+    for slash in (
+        port.Slash(
+            name="help",
+            help="List the commands, or say more of one.",
+            run=_help,
+            argument="[COMMAND]",
+            completes=_names,
+        ),
+        port.Slash(name="new", help="Begin a new conversation.", run=talks.new, argument="[TITLE]"),
+        port.Slash(name="reset", help="The same as /new.", run=talks.new, argument="[TITLE]", same_as="new"),
+        port.Slash(name="title", help="Show the title, or set it.", run=talks.title, argument="[TEXT]"),
+        port.Slash(name="sessions", help="List conversations, the most recent first.", run=talks.sessions),
+        port.Slash(
+            name="resume",
+            help="Go on with another conversation: an id, a title, or `last`.",
+            run=talks.resume,
+            argument="[ID]",
+            completes=talks.resumable,
+        ),
+        port.Slash(
+            name="branch",
+            help="Go on in a copy of this conversation; this one stays as it is.",
+            run=talks.branch,
+            argument="[TITLE]",
+            needs=True,
+        ),
+        port.Slash(
+            name="search",
+            help="Find what was said in any of your conversations.",
+            run=talks.search,
+            argument="WORDS",
+            more=SEARCH,
+        ),
+        port.Slash(name="status", help="Show the model, the conversation and what runs.", run=telling.status),
+        port.Slash(name="usage", help="Show the tokens this conversation has used.", run=telling.usage),
+        port.Slash(
+            name="model",
+            help="Show which model answers, or choose another.",
+            run=telling.model,
+            argument="[PROVIDER/MODEL]",
+            more=MODEL,
+            completes=telling.models,
+        ),
+        port.Slash(
+            name="undo",
+            help="Take back the last turn, or the last N.",
+            run=turns.undo,
+            argument="[N]",
+            more=UNDO,
+            needs=True,
+        ),
+        port.Slash(name="redo", help="Bring back what was taken back last.", run=turns.redo, needs=True),
+        port.Slash(name="retry", help="Take back the last answer and ask the same again.", run=turns.retry, needs=True),
+        port.Slash(
+            name="compact",
+            help="Let a summary stand for the older part.",
+            run=compacting.compact,
+            argument="[FOCUS | --preview | here N | undo | redo]",
+            more=COMPACT,
+            completes=compacting.FORMS,
+            needs=True,
+        ),
+        port.Slash(
+            name="compress",
+            help="The same as /compact.",
+            run=compacting.compact,
+            argument="[...]",
+            completes=compacting.FORMS,
+            needs=True,
+            same_as="compact",
+        ),
+        port.Slash(
+            name="recall",
+            help="Show originals: a number, a range, or words.",
+            run=compacting.recall,
+            argument="SEQ|WORDS",
+            needs=True,
+        ),
+        port.Slash(
+            name="pin",
+            help="Keep a message word for word, or list what is kept so.",
+            run=compacting.pin,
+            argument="[N | last]",
+            completes=port.choices(("last", "the last message")),
+        ),
+        port.Slash(
+            name="unpin",
+            help="Let the next compaction have a message again.",
+            run=compacting.unpin,
+            argument="N",
+            completes=compacting.pinned,
+            needs=True,
+        ),
+        port.Slash(
+            name="memory",
+            help="Show what is remembered about you, or change it.",
+            run=telling.memory,
+            argument="[add TEXT | edit ID TEXT | forget ID|all]",
+            completes=telling.remembered,
+        ),
+        port.Slash(name="tools", help="List the tools, and what the settings say of them.", run=telling.tools),
+        port.Slash(
+            name="permissions",
+            help="List what is allowed, or take it back.",
+            run=allowing.permissions,
+            argument="[revoke ID]",
+            completes=allowing.revocable,
+        ),
+        port.Slash(
+            name="approve",
+            help="Allow what is asked for.",
+            run=allowing.approve,
+            argument="[once | conversation | always]",
+            completes=allowing.ANSWERS,
+        ),
+        port.Slash(
+            name="deny", help="Deny what is asked for; the model is told why.", run=allowing.deny, argument="[REASON]"
+        ),
+        port.Slash(name="stop", help="Stop the running turn; what was said stays.", run=turns.stop),
+        port.Slash(
+            name="steer",
+            help="Tell the running turn something before its next step.",
+            run=turns.steer,
+            argument="TEXT",
+            more=STEER,
+        ),
+        port.Slash(
+            name="queue",
+            help="List the messages that wait, or take one back.",
+            run=turns.queue,
+            argument="[drop N|all]",
+            more=QUEUE,
+            completes=turns.droppable,
+        ),
+        port.Slash(
+            name="quit", help="Leave. The conversation stays.", run=_quit, places=frozenset[events.Place]({"terminal"})
+        ),
+    )
+}

@@ -1,0 +1,118 @@
+"""Commands about conversations: begin one, name it, find it, go to it, branch it off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from holdfast import errors, events, types
+from holdfast.agent.commands import port, turns
+from holdfast.store import state
+
+LISTED = 15
+OFFERED = 100
+HITS = 10
+
+
+async def new(asked: port.Asked) -> None:
+    """The row comes with the first message: whoever opens a conversation and says nothing leaves nothing behind."""
+    fresh = state.mint_session_id(time.time())
+    if asked.argument:
+        asked.desk.want_title(fresh, asked.argument)
+    asked.emit(events.Moved(fresh, new=True))
+    await _left(asked)
+
+
+async def title(asked: port.Asked) -> None:
+    db, here = asked.desk.db, asked.conversation_id
+    try:
+        if asked.argument:
+            asked.emit(events.Titled(await db.set_session_title(here, asked.argument)))
+            return
+        found = (await db.conversation(here)).title
+    except errors.ConversationDeleted:
+        raise
+    except errors.NoSuchSession:
+        if asked.argument:
+            asked.desk.want_title(here, asked.argument)
+            asked.emit(events.Notice("The conversation gets this title with its first message."))
+            return
+        found = asked.desk.wanted_title(here)
+    asked.emit(events.Answer(found or "This conversation has no title. /title TEXT gives it one."))
+
+
+async def sessions(asked: port.Asked) -> None:
+    heads = await asked.desk.db.list_sessions(owner=asked.desk.owner, limit=LISTED)
+    lines = [_listed(head, head.conversation_id == asked.conversation_id) for head in heads]
+    asked.emit(events.Answer("\n".join(lines) or "There are no conversations yet."))
+
+
+def _listed(head: types.Session, here: bool) -> str:
+    mark, many = "*" if here else " ", f"{head.last_seq:>5}"
+    return f"{mark} {head.conversation_id}  {_when(head.active_at)}  {many}  {head.title or ''}".rstrip()
+
+
+async def resume(asked: port.Asked) -> None:
+    head = await asked.desk.db.resolve(asked.argument or "last", owner=asked.desk.owner)
+    asked.emit(events.Moved(head.conversation_id))
+
+
+async def resumable(asked: port.Asked) -> Sequence[port.Candidate]:
+    """All but the one this is, by title where there is one."""
+    heads = await asked.desk.db.list_sessions(owner=asked.desk.owner, limit=OFFERED)
+    return [
+        port.Candidate(head.title or head.conversation_id, f"{_when(head.active_at)}, {head.last_seq} messages")
+        for head in heads
+        if head.conversation_id != asked.conversation_id
+    ]
+
+
+async def branch(asked: port.Asked) -> None:
+    """Between turns: half of one would be nobody's to finish."""
+    desk, here = asked.desk, asked.conversation_id
+    async with turns.alone(asked):
+        made = await desk.db.branch(here, title=asked.argument or None)
+    if desk.models is not None:
+        desk.models.follow(made.conversation_id, here)
+    asked.emit(
+        events.Answer(
+            f"This is {made.title or made.conversation_id} now, a branch: it has everything up to message "
+            f"{made.first_seq - 1}. /resume {here} goes back."
+        )
+    )
+    asked.emit(events.Moved(made.conversation_id))
+    await _left(asked)
+
+
+async def search(asked: port.Asked) -> None:
+    """Over everything the person said anywhere; where it was said, and how to go there."""
+    db = asked.desk.db
+    hits = await db.search(asked.argument, owner=asked.desk.owner, limit=HITS)
+    if not hits:
+        asked.emit(events.Answer("Nothing was found. Try fewer or other words."))
+        return
+    lines = []
+    for hit in hits:
+        titled = await _title_of(asked, hit.conversation_id)
+        here = "*" if hit.conversation_id == asked.conversation_id else " "
+        lines.append(f"{here} {hit.conversation_id}  {hit.seq} {hit.role}  {_when(hit.at)}  {titled}".rstrip())
+        lines.append(f"    {' '.join(hit.snippet.split())}")
+    lines.append("/resume ID goes to a conversation; there, /recall NUMBER shows a message as it was said.")
+    asked.emit(events.Answer("\n".join(lines)))
+
+
+async def _title_of(asked: port.Asked, conversation_id: str) -> str:
+    try:
+        return (await asked.desk.db.conversation(conversation_id)).title or ""
+    except errors.NoSuchSession:
+        return "(deleted meanwhile)"
+
+
+async def _left(asked: port.Asked) -> None:
+    left = asked.desk.agents.peek(asked.conversation_id)
+    if left is not None:
+        await left.leave()
+
+
+def _when(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))

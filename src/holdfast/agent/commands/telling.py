@@ -1,0 +1,115 @@
+"""Commands that tell how things stand: the conversation, what it used, its model, its tools, what is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast import errors, events, types
+from holdfast.agent import notes, permitting
+from holdfast.agent.commands import port, turns
+from holdfast.compaction import compress
+
+LASTS = "It holds for this conversation until the program ends; `holdfast config edit` sets `model` for good."
+
+
+async def status(asked: port.Asked) -> None:
+    desk, agent = asked.desk, await asked.desk.agents.get(asked.conversation_id)
+    lines = [f"model         {agent.model.name} (window {agent.model.window:,} tokens)"]
+    try:
+        here = await desk.db.conversation(asked.conversation_id)
+        lines += [
+            f"conversation  {here.id}",
+            f"session       {here.head_id}",
+            f"title         {here.title or '-'}",
+            f"messages      {here.last_seq}",
+            f"context       about {await agent.context_tokens():,} tokens",
+        ]
+    except errors.ConversationDeleted:
+        raise
+    except errors.NoSuchSession:
+        lines.append("conversation  begins with your first message")
+    running = "running" if agent.busy or desk.running(asked.conversation_id) else "none"
+    lines.append(f"turn          {running}, {desk.queued(asked.conversation_id)} waiting")
+    asked.emit(events.Answer("\n".join(lines)))
+
+
+async def usage(asked: port.Asked) -> None:
+    try:
+        used = await asked.desk.db.usage(asked.conversation_id)
+        summaries = await compress.used(asked.desk.db, asked.conversation_id)
+    except errors.ConversationDeleted:
+        raise
+    except errors.NoSuchSession:
+        used, summaries = {}, types.Usage()
+    lines = [f"{model}: {_tokens(usage)}" for model, usage in used.items()]
+    if summaries != types.Usage():
+        lines.append(f"summaries: {_tokens(summaries)}")
+    asked.emit(events.Answer("\n".join(lines) or "Nothing was used yet."))
+
+
+def _tokens(usage: types.Usage) -> str:
+    cost = "" if usage.cost is None else f", ${usage.cost:.4f}"
+    return f"{usage.input:,} tokens in ({usage.cache_read:,} cached), {usage.output:,} out{cost}"
+
+
+# --- the model -----------------------------------------------------------------------------------------
+
+
+async def model(asked: port.Asked) -> None:
+    desk = asked.desk
+    if asked.argument:
+        await _chosen(asked)
+        return
+    agent = await desk.agents.get(asked.conversation_id)
+    lines = [f"{agent.model.name} (window {agent.model.window:,} tokens)"]
+    others = [name for name in await _listed(desk) if name != agent.model.name]
+    lines += ["/model NAME changes it. To be had:", *(f"  {name}" for name in others)] if others else []
+    asked.emit(events.Answer("\n".join(lines)))
+
+
+async def _chosen(asked: port.Asked) -> None:
+    """Between turns: the agent is built anew, and one that is in a turn goes on with its model."""
+    desk, here = asked.desk, asked.conversation_id
+    if desk.models is None:
+        raise errors.SettingInvalid("The model cannot be changed here.")
+    if desk.running(here):
+        raise errors.HoldfastError(turns.RUNNING)
+    try:
+        made = await desk.models.choose(here, asked.argument)
+    except errors.SettingInvalid as error:
+        known = ", ".join(await _listed(desk))
+        raise errors.SettingInvalid(f"{error} To be had: {known}." if known else str(error)) from None
+    desk.agents.forget(here)
+    asked.emit(events.Answer(f"{made.name} answers from now on (window {made.window:,} tokens). {LASTS}"))
+
+
+async def models(asked: port.Asked) -> Sequence[port.Candidate]:
+    return [port.Candidate(name) for name in await _listed(asked.desk)]
+
+
+async def _listed(desk: port.Desk) -> Sequence[str]:
+    return await desk.models.listed() if desk.models is not None else ()
+
+
+# --- memory and tools ----------------------------------------------------------------------------------
+
+
+async def memory(asked: port.Asked) -> None:
+    said, changed = await notes.ordered(notes.Notes(asked.desk.db, asked.desk.owner), asked.argument)
+    for agent in asked.desk.agents.every() if changed else ():
+        agent.remembering.changed()
+    asked.emit(events.Answer(said))
+
+
+async def remembered(asked: port.Asked) -> Sequence[port.Candidate]:
+    kept = await asked.desk.db.memories(asked.desk.owner)
+    every = [port.Candidate("add ", "remember something"), port.Candidate("list", "show what is remembered")]
+    for verb in ("edit", "forget"):
+        end = " " if verb == "edit" else ""
+        every += [port.Candidate(f"{verb} {each.id}{end}", each.text) for each in kept]
+    return [*every, *([port.Candidate("forget all", "everything")] if kept else ())]
+
+
+async def tools(asked: port.Asked) -> None:
+    agent = await asked.desk.agents.get(asked.conversation_id)
+    asked.emit(events.Answer(permitting.tools(agent.tools.specs, asked.desk.approvals.law.rules)))

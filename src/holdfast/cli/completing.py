@@ -1,0 +1,38 @@
+"""`holdfast completion`: the script that teaches a shell to complete commands and options, and what it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import click
+from click import shell_completion
+
+from holdfast.cli import lazy
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command(name="completion")
+@click.argument("shell", type=click.Choice(SHELLS))
+def command(shell: str) -> None:
+    """Print the script that completes commands and options in this shell.
+
+    \b
+    bash   eval "$(holdfast completion bash)" in ~/.bashrc
+    zsh    eval "$(holdfast completion zsh)" in ~/.zshrc
+    fish   holdfast completion fish > ~/.config/fish/completions/holdfast.fish
+    """
+    click.echo(script(click.get_current_context().find_root().command, shell))
+
+
+def script(program: click.Command, shell: str) -> str:
+    """The script, as click writes it, without asking the shell for its version first."""
+    kind = shell_completion.get_completion_class(shell)
+    assert kind is not None  # click has these three
+    made = kind(program, {}, "holdfast", lazy.COMPLETING)
+    return made.source_template % made.source_vars()
+
+
+def answer(program: click.Command, environ: Mapping[str, str]) -> int:
+    """Answer the script."""
+    return shell_completion.shell_complete(program, {}, "holdfast", lazy.COMPLETING, environ[lazy.COMPLETING])

@@ -1,0 +1,116 @@
+"""The line under the prompt: the model, how full its window is, what it cost, and what goes on beside the talk."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from holdfast import errors, types
+from holdfast.agent import cache
+from holdfast.compaction import compress, policy
+from holdfast.store import aio
+from holdfast.terminal import show, text
+
+Fragment = tuple[str, str]
+"""A style and text, as the prompt takes them."""
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """How a conversation stands."""
+
+    model: str
+    used: int | None = None
+    """Tokens the next request takes; None where nobody could say."""
+    window: int = 0
+    cost: float | None = None
+    """Dollars, of all that has a price."""
+    compacting: bool = False
+    queued: int = 0
+    processes: int = 0
+
+
+class Door(Protocol):
+    """What is looked at."""
+
+    @property
+    def db(self) -> aio.AsyncSessionDB: ...
+    @property
+    def agents(self) -> cache.Cache: ...
+    def queued(self, conversation_id: str) -> int: ...
+
+
+async def looked(door: Door, conversation_id: str) -> Standing:
+    """How it stands now; raises HoldfastError where the store cannot say."""
+    agent = await door.agents.get(conversation_id)
+    try:
+        used = [*(await door.db.usage(conversation_id)).values(), await compress.used(door.db, conversation_id)]
+        running = await door.db.processes(conversation_id, running_only=True)
+    except errors.ConversationDeleted:
+        raise
+    except errors.NoSuchSession:
+        used, running = [], []
+    return Standing(
+        model=agent.model.name,
+        used=await agent.context_tokens(),
+        window=agent.model.window,
+        cost=_cost(used),
+        compacting=agent.room.under_way,
+        queued=door.queued(conversation_id),
+        processes=len(running),
+    )
+
+
+def _cost(used: list[types.Usage]) -> float | None:
+    known = [each.cost for each in used if each.cost is not None]
+    return sum(known) if known else None
+
+
+def drawn(standing: Standing, room: int, marks: show.Marks, seconds: float = 0.0) -> list[Fragment]:
+    """The line, in as much room as there is; `seconds` is how long a compaction has been under way."""
+    told = [each for each in (_meter(standing), *_rest(standing, marks, seconds)) if each[1]]
+    dot = f" {marks.dot} "
+    behind = sum(text.cells(dot) + text.cells(words) for _, words in told)
+    named = text.safe(standing.model)
+    if text.cells(named) + behind > room:
+        named = named.rpartition("/")[2]
+    # What changes matters more than a name that does not.
+    named = text.clipped(named, max(room - behind, 0), marks.more)
+    fragments: list[Fragment] = [("class:status", named)] if named else []
+    for style, words in told:
+        left = room - sum(text.cells(each) for _, each in fragments)
+        before = dot if fragments else ""
+        if left <= text.cells(before):
+            break
+        fragments.append(("class:status", before))
+        fragments.append((style, text.clipped(words, left - text.cells(before), marks.more)))
+    return fragments
+
+
+def _meter(standing: Standing) -> Fragment:
+    if standing.used is None or not standing.window:
+        return ("class:status", "")
+    share, usual = standing.used / standing.window, policy.Policy()
+    style = (
+        "class:status.hard" if share >= usual.hard else "class:status.soft" if share >= usual.soft else "class:status"
+    )
+    return (style, f"{share:.0%} of {_short(standing.window)}")
+
+
+def _rest(standing: Standing, marks: show.Marks, seconds: float) -> list[Fragment]:
+    """What else there is to tell, the most passing first."""
+    told = [
+        f"compacting{marks.more} {seconds:.0f} s" if standing.compacting else "",
+        f"{standing.queued} queued" if standing.queued else "",
+        text.count(standing.processes, "process", "processes") if standing.processes else "",
+        "" if standing.cost is None else _money(standing.cost),
+    ]
+    return [("class:status", each) for each in told]
+
+
+def _money(dollars: float) -> str:
+    return f"${dollars:.2f}" if dollars >= 1 else f"${dollars:.4f}"
+
+
+def _short(tokens: int) -> str:
+    return f"{tokens / 1_000_000:.1f}M".replace(".0M", "M") if tokens >= 1_000_000 else f"{tokens // 1000}k"

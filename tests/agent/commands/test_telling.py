@@ -1,0 +1,146 @@
+"""How things stand is told, and the model is another when a person says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from holdfast import AIAgent, AsyncSessionDB, errors, events
+from holdfast.agent import commands, runtime
+from holdfast.agent.commands import turns
+from holdfast.model import ScriptedModel, port
+from tests.agent import stage
+from tests.agent.commands import talk
+from tests.agent.commands.talk import said, told
+
+
+class Shelf:
+    """Two models; every conversation is answered by the first until somebody says otherwise."""
+
+    def __init__(self) -> None:
+        self.models = {name: ScriptedModel([name] * 9, name=name) for name in ("first", "second")}
+        self.chosen: dict[str, str] = {}
+
+    def of(self, conversation_id: str) -> port.Model:
+        return self.models[self.chosen.get(conversation_id, "first")]
+
+    async def listed(self) -> Sequence[str]:
+        return list(self.models)
+
+    async def choose(self, conversation_id: str, name: str) -> port.Model:
+        if name not in self.models:
+            raise errors.SettingInvalid(f"{errors.shown(name)} names no model.")
+        self.chosen[conversation_id] = name
+        return self.models[name]
+
+    def follow(self, conversation_id: str, origin: str) -> None:
+        if origin in self.chosen:
+            self.chosen[conversation_id] = self.chosen[origin]
+
+
+def house(db: AsyncSessionDB, shelf: Shelf) -> runtime.Runtime:
+    async def build(conversation_id: str) -> AIAgent:
+        return stage.agent(db, shelf.of(conversation_id), session_id=conversation_id)
+
+    return runtime.Runtime(db, build, models=shelf)
+
+
+async def answer(run: runtime.Runtime, conversation: str = "talk") -> str:
+    return (await run.submit(conversation, events.Submit("Who are you?"))).final_response
+
+
+def test_the_model_of_one_conversation_is_changed_and_of_no_other() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with house(db, Shelf()) as run:
+            assert await answer(run) == "first"
+            assert (await said(run, "/model second")).startswith("second answers from now on (window ")
+            assert await answer(run) == "second"
+            assert await answer(run, "other") == "first"
+            assert (await said(run, "/model")).splitlines()[-1] == "  first"
+            assert [each.model for each in await db.transcript("talk") if each.model] == ["first", "second"]
+            assert len(run.agents) == 2
+
+    stage.run(story)
+
+
+def test_the_model_can_be_chosen_before_the_first_message_and_a_branch_keeps_it() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with house(db, Shelf()) as run:
+            await said(run, "/model second")
+            assert await answer(run) == "second"
+            assert (await db.head("talk")).model == "second"
+            _, moved = await told(run, "/branch")
+            assert isinstance(moved, events.Moved)
+            assert await answer(run, moved.conversation_id) == "second"
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize("wrong", ["third", "second first", "-x", "\x1b[2J"])
+def test_an_unknown_model_is_answered_with_those_that_can_be_had_and_changes_nothing(wrong: str) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with house(db, Shelf()) as run:
+            refused = await said(run, f"/model {wrong}")
+            assert refused.endswith("names no model. To be had: first, second.")
+            assert "\x1b" not in refused
+            assert await answer(run) == "first"
+
+    stage.run(story)
+
+
+def test_the_model_is_not_changed_while_a_turn_runs_or_where_there_is_no_choice() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        slow = stage.Trickle("Hm")
+        async with talk.door(db, slow, models=Shelf()) as run:
+            waiting = run.submit("talk", events.Submit("Go"))
+            await slow.stuck.reached.wait()
+            assert await said(run, "/model second") == f"error: {turns.RUNNING}"
+            assert (await said(run, "/model")).startswith("trickle/model (window 1,000 tokens)")
+            await run.send("talk", events.Interrupt())
+            await waiting
+        async with talk.door(db) as bare:
+            assert await said(bare, "/model second") == "error: The model cannot be changed here."
+            assert await said(bare, "/model") == "scripted/model (window 200,000 tokens)"
+
+    stage.run(story)
+
+
+def test_models_are_offered_for_completion() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with house(db, Shelf()) as run:
+            assert [each.value for each in await commands.complete(run, "talk", "/model s")] == ["/model second"]
+
+    stage.run(story)
+
+
+def test_status_tells_of_a_turn_that_runs_what_waits_and_how_full_the_context_is() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        slow = stage.Trickle("Hm")
+        async with talk.door(db, slow) as run:
+            assert "turn          none, 0 waiting" in await said(run, "/status")
+            waiting = run.submit("talk", events.Submit("Go"))
+            await slow.stuck.reached.wait()
+            run.submit("talk", events.Submit("And"))
+            status = await said(run, "/status")
+            assert "turn          running, 1 waiting" in status
+            assert "context       about " in status
+            await run.send("talk", events.Command("/queue drop all"))
+            await run.send("talk", events.Interrupt())
+            await waiting
+
+    stage.run(story)
+
+
+def test_status_and_usage_after_a_compaction_are_of_the_whole_conversation() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with talk.door(db) as run:
+            await run.submit("talk", events.Submit("Hello"))
+            before = await said(run, "/usage")
+            await talk.compacted(db, 2)
+            assert await said(run, "/usage") == before
+            status = await said(run, "/status")
+            assert "messages      2" in status
+            assert f"session       {(await db.head('talk')).id}" in status
+
+    stage.run(story)

@@ -1,0 +1,346 @@
+"""`holdfast config`: what is set and by whom, every mistake with its place, and changes that leave no wrong file."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast import config, errors
+from holdfast.cli import mistakes
+from tests.cli import program
+
+Holdfast = Callable[..., program.Run]
+WRONG = """\
+modell = "x"
+model = "nobody/some-model"
+fallback = ["offline", "also-nobody"]
+
+[backup]
+keep = "seven"
+foldr = "x"
+
+[limits]
+steps = 0
+
+[providers.lab]
+kind = "other"
+window = -1
+
+[models."lab/a.b"]
+price = { input = "much" }
+
+[retention]
+max_size = "huge"
+
+[permissions]
+deny = ["shell()", "shell(curl)"]
+
+[mcpServers.both]
+command = "x"
+url = "http://x"
+
+[profiles.work]
+modle = "y"
+limits = { steps = "many" }
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    path = tmp_path / "data"
+    path.mkdir(mode=0o700)
+    return path
+
+
+# --- mistakes ------------------------------------------------------------------------------------------
+
+
+def test_every_mistake_is_named_with_its_file_line_and_place(holdfast: Holdfast, home: Path) -> None:
+    (home / "config.toml").write_text(WRONG, "utf-8")
+    done = holdfast("config", "check", "--json")
+    assert (done.code, done.err) == (1, "")
+    found = [(each["line"], each["place"]) for each in done.data["mistakes"]]
+    assert sorted(found) == sorted(
+        [
+            (1, "modell"),
+            (2, "model"),
+            (3, "fallback"),
+            (6, "backup.keep"),
+            (7, "backup.foldr"),
+            (10, "limits.steps"),
+            (13, "providers.lab.kind"),
+            (14, "providers.lab.window"),
+            (17, 'models."lab/a.b".price.input'),
+            (17, 'models."lab/a.b".price'),
+            (20, "retention.max_size"),
+            (23, "permissions.deny"),
+            (25, "mcpServers.both"),
+            (30, "profiles.work.modle"),
+            (31, "profiles.work.limits.steps"),
+        ]
+    )
+    assert {each["file"] for each in done.data["mistakes"]} == {str(home / "config.toml")}
+    told = holdfast("config", "check")
+    assert told.code == 1
+    assert told.out.count("\n") == len(found)
+    assert f"{home / 'config.toml'}:6: `backup.keep`: expected `int`, got `str`.\n" in told.out
+
+
+@pytest.mark.parametrize(
+    ("text", "told"), [("model = \n", ":1: It is not TOML"), ("\x00", "is not TOML"), ("[a\nb]", "is not TOML")]
+)
+def test_what_is_no_toml_is_one_mistake(holdfast: Holdfast, home: Path, text: str, told: str) -> None:
+    (home / "config.toml").write_text(text, "utf-8")
+    done = holdfast("config", "check")
+    assert (done.code, done.out.count("\n")) == (1, 1)
+    assert told in done.out
+
+
+def test_a_projects_file_is_checked_for_what_it_may_not_say(holdfast: Holdfast, tmp_path: Path) -> None:
+    (tmp_path / ".holdfast.toml").write_text("model = 'offline'\ndatabase = 'theirs.db'\n", "utf-8")
+    done = holdfast("config", "check", "--json")
+    assert [(each["line"], each["place"]) for each in done.data["mistakes"]] == [(2, "database")]
+
+
+def test_without_mistakes_it_says_so(holdfast: Holdfast, home: Path) -> None:
+    assert holdfast("config", "check") == (0, "No mistakes found.\n", "")
+    (home / "config.toml").write_text("model = 'ollama/x'\n[profiles.work]\nmodel = 'offline'\n", "utf-8")
+    assert holdfast("config", "check").code == 0
+    assert holdfast("config", "check", "--json").data == {"files": [str(home / "config.toml")], "mistakes": []}
+
+
+@pytest.mark.parametrize("text", [line for line in WRONG.split("\n\n") if "nobody" not in line])
+def test_what_is_refused_is_a_mistake_and_the_other_way_round(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.toml").write_text(text, "utf-8")
+    assert mistakes.found(str(tmp_path / "config.toml"))
+    with pytest.raises(errors.SettingInvalid):
+        config.load({"HOLDFAST_HOME": str(tmp_path)}, str(tmp_path))
+
+
+def test_other_commands_refuse_a_wrong_file_and_say_what_finds_all_mistakes(holdfast: Holdfast, home: Path) -> None:
+    (home / "config.toml").write_text(WRONG, "utf-8")
+    done = holdfast("sessions", "list")
+    assert done.code == 2
+    assert "`holdfast config check`" in done.sentence
+    for works in (["config", "path"], ["completion", "bash"], ["--help"]):
+        assert holdfast(*works).code == 0
+    assert holdfast("config", "show").code == 1
+
+
+# --- where values come from ----------------------------------------------------------------------------
+
+
+def test_each_value_is_shown_with_where_it_comes_from(holdfast: Holdfast, home: Path, tmp_path: Path) -> None:
+    mine, theirs = home / "config.toml", tmp_path / ".holdfast.toml"
+    mine.write_text(
+        "model = 'offline'\nfallback = ['offline']\n[limits]\nsteps = 7\ncost = 1.0\n"
+        "[permissions]\ndeny = ['shell(a)']\n"
+        "[profiles.work]\nlimits = { steps = 3 }\npermissions = { deny = ['shell(b)'] }\n[profiles.play]\n",
+        "utf-8",
+    )
+    theirs.write_text("fallback = []", "utf-8")
+    done = holdfast("config", "show", "--json", "--profile", "work", HOLDFAST_DB="else.db", HOLDFAST_MODEL="lab/x")
+    assert (done.code, done.err) == (0, "")
+    shown = {key: (each["value"], each["source"]) for key, each in done.data["settings"].items()}
+    assert shown["home"] == (str(home), "HOLDFAST_HOME")
+    assert shown["profile"] == ("work", "--profile")
+    assert shown["database"] == ("else.db", "HOLDFAST_DB")
+    assert shown["model"] == ("lab/x", "HOLDFAST_MODEL")
+    assert shown["fallback"] == ([], str(theirs))
+    assert shown["limits.steps"] == (3, "profile work")
+    assert shown["limits.cost"] == (1.0, str(mine))
+    assert shown["permissions.deny"] == (["shell(a)", "shell(b)"], f"profile work and {mine}")
+    assert shown["compaction.soft"] == (0.65, "default")
+    assert shown["profiles.work"][0] == "chosen"
+    assert shown["profiles.play"][0] == "not chosen"
+    lines = holdfast("config", "show").out.splitlines()
+    assert len(lines) == len(shown)
+    assert any(line.split() == ["limits.steps", str(mine), "7"] for line in lines)
+
+
+def test_secrets_are_never_shown(holdfast: Holdfast, home: Path) -> None:
+    hidden = ["hidden1", "hidden2", "hidden3", "hidden4", "hidden5", "hidden6"]
+    (home / "config.toml").write_text(
+        '[mcpServers.a]\ncommand = "x"\n'
+        'args = ["--token", "hidden1", "--api-key=hidden2", "plain", "--key", "${KEY}"]\n'
+        '[mcpServers.a.env]\nA = "hidden3"\nB = "${SHOWN}"\n[mcpServers.b]\nurl = "https://x/"\n'
+        '[mcpServers.b.headers]\nAuthorization = "Bearer hidden4"\n'
+        '[providers.lab]\nbase_url = "http://me:hidden5@lab/v1"\nkey_env = "LAB"\n',
+        "utf-8",
+    )
+    for form in ([], ["--json"]):
+        done = holdfast("config", "show", *form, LAB="hidden6", COLUMNS="9999")
+        assert done.code == 0
+        assert [each for each in hidden if each in done.out] == []
+        for shown in ("${SHOWN}", "${KEY}", "plain", "keys.lab"):
+            assert shown in done.out
+
+
+def test_the_place_of_the_file_is_said_though_it_is_not_there(holdfast: Holdfast, home: Path, tmp_path: Path) -> None:
+    done = holdfast("config", "path")
+    assert (done.code, done.out) == (0, f"{home / 'config.toml'}\n")
+    assert "config edit" in done.err
+    (tmp_path / ".holdfast.toml").touch()
+    expected = {"user": str(home / "config.toml"), "exists": False, "project": str(tmp_path / ".holdfast.toml")}
+    assert holdfast("config", "path", "--json").data == expected
+
+
+# --- profiles ------------------------------------------------------------------------------------------
+
+
+def test_a_profile_is_put_over_the_rest_by_flag_or_variable(holdfast: Holdfast, home: Path) -> None:
+    (home / "config.toml").write_text(
+        "model = 'nobody/x'\n[profiles.work]\nmodel = 'offline'\ndatabase = 'work.db'\n", "utf-8"
+    )
+    assert "nobody" in holdfast("-p", "hello").sentence
+    assert holdfast("-p", "hello", "--profile", "work").code == 0
+    assert holdfast("-c", "-p", "hello", HOLDFAST_PROFILE="work").code == 0
+    assert "4" in holdfast("sessions", "list", HOLDFAST_PROFILE="work").out
+    assert (home / "work.db").exists()
+    assert not (home / "holdfast.db").exists()
+
+
+def test_a_profile_counts_more_than_a_projects_file_and_less_than_the_environment(home: Path, tmp_path: Path) -> None:
+    (home / "config.toml").write_text("[profiles.work]\nmodel = 'of/profile'\n", "utf-8")
+    (tmp_path / ".holdfast.toml").write_text("model = 'of/project'", "utf-8")
+    environ = {"HOLDFAST_HOME": str(home), "HOLDFAST_PROFILE": "work"}
+    assert config.load(environ, str(tmp_path)).model == "of/profile"
+    assert config.load({**environ, "HOLDFAST_MODEL": "of/me"}, str(tmp_path)).model == "of/me"
+    assert config.load({**environ, "HOLDFAST_PROFILE": ""}, str(tmp_path)).model == "of/project"
+
+
+def test_a_profile_takes_back_no_permission_rule(home: Path) -> None:
+    (home / "config.toml").write_text(
+        "[permissions]\ndeny = ['shell(a)']\nask = ['shell(b)']\n"
+        "[profiles.work.permissions]\ndeny = []\nallow = ['shell(c)']\n",
+        "utf-8",
+    )
+    rules = config.load({"HOLDFAST_HOME": str(home)}, str(home), profile="work").permissions
+    assert [rule.say for rule in rules] == ["deny", "ask", "allow"]
+
+
+@pytest.mark.parametrize("by", ["flag", "variable"])
+def test_an_unknown_profile_is_refused_with_those_there_are(holdfast: Holdfast, home: Path, by: str) -> None:
+    (home / "config.toml").write_text("[profiles.work]\n[profiles.play]\n", "utf-8")
+    done = holdfast("-p", "x", "--profile", "wrok") if by == "flag" else holdfast("-p", "x", HOLDFAST_PROFILE="wrok")
+    assert done.code == 2
+    assert "'wrok'" in done.sentence
+    assert "work, play" in done.sentence
+    assert holdfast("config", "check", HOLDFAST_PROFILE="wrok").code == 1
+
+
+# --- editing -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def editor(tmp_path: Path) -> Callable[[str], str]:
+    """An editor that does this to the file it is given, as `file`."""
+
+    def made(code: str) -> str:
+        script = tmp_path / "an editor.py"
+        script.write_text(f"import sys, pathlib\nfile = pathlib.Path(sys.argv[-1])\n{code}\n", "utf-8")
+        return f"'{sys.executable}' '{script}' --wait"
+
+    return made
+
+
+def test_what_was_edited_takes_the_place_of_the_file(
+    holdfast: Holdfast, home: Path, editor: Callable[[str], str]
+) -> None:
+    mine = home / "config.toml"
+    mine.write_text("# mine\n", "utf-8")
+    mine.chmod(0o640)
+    write = editor("file.write_text(file.read_text() + 'model = \"offline\"\\n')")
+    done = holdfast("config", "edit", EDITOR="false", VISUAL=write)
+    assert (done.code, done.out) == (0, "")
+    assert mine.read_text() == '# mine\nmodel = "offline"\n'
+    assert stat.S_IMODE(mine.stat().st_mode) == 0o640
+    assert os.listdir(home) == ["config.toml"]
+
+
+def test_a_first_file_begins_with_hints_and_is_the_persons_alone(
+    holdfast: Holdfast, home: Path, editor: Callable[[str], str]
+) -> None:
+    write = editor("assert '# model' in file.read_text(); file.write_text('model = \"offline\"')")
+    assert holdfast("config", "edit", EDITOR=write).code == 0
+    assert stat.S_IMODE((home / "config.toml").stat().st_mode) == 0o600
+    assert holdfast("config", "check").code == 0
+
+
+def test_a_link_stays_a_link(holdfast: Holdfast, home: Path, tmp_path: Path, editor: Callable[[str], str]) -> None:
+    (tmp_path / "dotfiles.toml").touch()
+    (home / "config.toml").symlink_to(tmp_path / "dotfiles.toml")
+    assert holdfast("config", "edit", EDITOR=editor("file.write_text('fallback = []')")).code == 0
+    assert (home / "config.toml").is_symlink()
+    assert (tmp_path / "dotfiles.toml").read_text() == "fallback = []"
+
+
+def test_a_file_with_a_mistake_is_not_put_back_and_not_lost(
+    holdfast: Holdfast, home: Path, tmp_path: Path, editor: Callable[[str], str]
+) -> None:
+    (home / "config.toml").write_text("# mine", "utf-8")
+    done = holdfast("config", "edit", EDITOR=editor("file.write_text('modell = 1\\n')"))
+    assert done.code == 1
+    assert "`modell`: there is no such setting." in done.err
+    assert (home / "config.toml").read_text() == "# mine"
+    (kept,) = tmp_path.glob("holdfast-config-*/config.toml")
+    assert str(kept) in done.err
+    assert kept.read_text() == "modell = 1\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "told"),
+    [("", 0, "Nothing was changed."), ("sys.exit(3)", 1, "ended with 3"), ("file.unlink()", 0, "Nothing was changed.")],
+)
+def test_an_editor_that_leaves_without_a_change_changes_nothing(
+    holdfast: Holdfast, home: Path, tmp_path: Path, editor: Callable[[str], str], code: str, exit_code: int, told: str
+) -> None:
+    done = holdfast("config", "edit", EDITOR=editor(code))
+    assert done.code == exit_code
+    assert told in done.sentence
+    assert not (home / "config.toml").exists()
+    assert list(tmp_path.glob("holdfast-config-*")) == []
+
+
+def test_a_change_of_somebody_else_is_not_written_over(
+    holdfast: Holdfast, home: Path, editor: Callable[[str], str]
+) -> None:
+    mine = home / "config.toml"
+    mine.write_text("# mine", "utf-8")
+    code = f"file.write_text('# edited'); pathlib.Path({str(mine)!r}).write_text('# theirs')"
+    done = holdfast("config", "edit", EDITOR=editor(code))
+    assert done.code == 1
+    assert "Somebody else" in done.sentence
+    assert mine.read_text() == "# theirs"
+
+
+def test_no_shell_reads_the_name_of_an_editor(holdfast: Holdfast, home: Path, tmp_path: Path) -> None:
+    for name in ("true; touch made", "$(touch made)", "`touch made`", "no-such-editor", "'"):
+        assert holdfast("config", "edit", EDITOR=name, VISUAL="").code == 1 or name.startswith("true")
+    assert not (tmp_path / "made").exists()
+    assert not (home / "config.toml").exists()
+
+
+# --- what is loaded ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [["config", "show"], ["config", "check"], ["completion", "fish"]], ids=" ".join)
+def test_settings_are_looked_at_without_a_store_an_agent_or_a_chat(tmp_path: Path, arguments: list[str]) -> None:
+    code = f"import sys; sys.argv[1:] = {arguments}\nimport holdfast.cli\n"
+    code += "try: holdfast.cli.main()\nexcept SystemExit: print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=program.environment(tmp_path),
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    loaded = set(done.stderr.split())
+    assert "holdfast.config" in loaded
+    assert not loaded & {"apsw", "httpx2", "prompt_toolkit", "rich", "holdfast.store.db", "holdfast.agent.agent"}

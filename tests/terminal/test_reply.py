@@ -1,0 +1,173 @@
+"""Replies in Markdown: drawn the same however they come, nothing lost, nothing acts on the terminal."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.terminal import live, reply, show
+from tests.terminal.screen import Screen
+
+LINES = [
+    "",
+    "# A title",
+    "some *words* of text",
+    "- an item",
+    "  - one within",
+    "1. first",
+    "2. second, and it is long enough to be wrapped",
+    "| a | b |",
+    "|---|--:|",
+    "```python",
+    "```",
+    "    x = 'one two'",
+    "> quoted",
+    "---",
+    "===",
+    "漢字漢字漢字漢字漢字漢字漢字漢字漢字漢字漢字漢字漢字",
+    "a\tb [c](http://d.e/f)",
+]
+TEXTS = st.lists(st.sampled_from(LINES) | st.text("ab*_`[]()<>|#->~ 1.\\&;\n", max_size=50), max_size=12).map("\n".join)
+
+
+def played(words: str, columns: int, rows: int, split: int = 1, marks: show.Marks | None = None) -> Screen:
+    """The screen after a reply that came in pieces of so many letters."""
+    screen = Screen(columns, rows)
+    drawn = reply.Reply(lambda: screen.size, marks)
+    for place in range(0, len(words), split):
+        screen.write(drawn.add(words[place : place + split]))
+    screen.write(drawn.end())
+    return screen
+
+
+def looks(words: str, columns: int = 40) -> str:
+    return played(words, columns, 1000).shown
+
+
+@pytest.mark.parametrize(
+    ("words", "seen"),
+    [
+        ("Hello.", "Hello."),
+        ("\n\n\nHello.\n\n\n\nMore.\n\n", "Hello.\n\nMore."),
+        ("# One\ntext", "One\ntext"),
+        ("One\n===\ntext", "One\ntext"),
+        ("a **b** _c_ `d` ~~e~~", "a b c d e"),
+        ("[here](http://a.b/c)", "here (http://a.b/c)"),
+        ("<http://a.b/c>", "http://a.b/c"),
+        ("- a\n* b\n  + c", "• a\n• b\n  • c"),
+        ("3. a\n4. b", "3. a\n4. b"),
+        ("- one two three four five six seven eight nine", "• one two three four five six seven\n  eight nine"),
+        ("In\n1986. That was it.", "In\n1986. That was it."),
+        ("> a\n> b\n>> c", "│ a\n│ b\n│ │ c"),
+        ("a\n\n***\n\nb", f"a\n\n{'─' * 40}\n\nb"),
+        ("| a | b |\n|:--|--:|\n| x \\| y | 10 |", "a        b\n──────────\nx | y   10"),
+        ("a | b", "a | b"),
+        ("```\na  b  \n\n\n  c\n```", "```\na  b  \n\n\n  c\n```"),
+        ("~~~\n```\n~~~", "~~~\n```\n~~~"),
+        ("```sh\nls", "```sh\nls"),
+        ("5 * 3 * 2 and snake_case_name", "5 * 3 * 2 and snake_case_name"),
+        ("[bold]not markup[/bold] :smile:", "[bold]not markup[/bold] :smile:"),
+        ("<b>html</b>", "<b>html</b>"),
+    ],
+)
+def test_markdown_looks_like_this(words: str, seen: str) -> None:
+    assert looks(words) == seen
+
+
+def test_code_is_coloured_and_neither_broken_nor_padded() -> None:
+    line = 'print("' + "x" * 100 + '")'
+    drawn = reply.Reply(lambda: live.Size(40, 1000))
+    out = drawn.add(f"```python\n{line}\n```\n")
+    assert "\x1b[" in out.split("\n")[1]
+    assert re.sub(r"\x1b\[[0-9;]*m", "", out) == f"```python\n{line}\n```\n"
+
+
+def test_a_string_over_several_lines_is_coloured_as_one() -> None:
+    drawn = reply.Reply(lambda: live.Size(40, 1000))
+    out = drawn.add('```python\na = """one\nreturn two\n"""\nreturn three\n')
+    inside, outside = out.split("\n")[2], out.split("\n")[4]
+    assert inside.count("\x1b[") < outside.count("\x1b[")
+
+
+def test_a_table_without_room_stays_as_it_was_said() -> None:
+    said = "|a|b|c|\n|-|-|-|\n|1|2|3|"
+    assert looks(said, columns=20) == said
+
+
+@given(TEXTS, st.integers(1, 80), st.integers(1, 7))
+def test_the_screen_is_the_same_however_a_reply_is_split(words: str, columns: int, split: int) -> None:
+    whole = played(words, columns, 10_000, split=max(len(words), 1)).shown
+    assert played(words, columns, 10_000, split).shown == whole
+
+
+WORDS = st.lists(st.sampled_from(["- ", "# ", "> ", "1. ", "\n", "\n\n", "```\n", " "]), min_size=30, max_size=60)
+
+
+@given(WORDS, st.integers(5, 40), st.integers(1, 8), st.integers(1, 9))
+def test_in_a_terminal_of_few_rows_each_word_is_there_once(
+    marks: list[str], columns: int, rows: int, split: int
+) -> None:
+    said = [f"{mark}w{number}x" for number, mark in enumerate(marks)]
+    shown = played("".join(said), columns, rows, split).shown
+    found = re.findall(r"w\d+x", shown.replace("\n", ""))
+    assert found == [f"w{number}x" for number in range(len(marks))]
+
+
+def test_what_was_written_before_a_resize_stays_and_is_not_written_again() -> None:
+    size = live.Size(40, 24)
+    drawn = reply.Reply(lambda: size)
+    out = drawn.add("Some **bold** words")
+    size = live.Size(20, 24)
+    out += drawn.add(" and more.\n\nThen **this**.\n")
+    out += drawn.end()
+    assert out == "Some **bold** words and more.\n\nThen **this**.\n"
+
+
+def test_after_a_resize_the_next_block_is_drawn_again() -> None:
+    size = live.Size(40, 24)
+    drawn = reply.Reply(lambda: size)
+    drawn.add("Some **bold** words")
+    size = live.Size(20, 24)
+    assert drawn.add(".\n\n") == ".\n\n"
+    drawn.add("Then **this**")
+    assert drawn.end() == "\r\x1b[JThen \x1b[1mthis\x1b[0m\n"
+
+
+ANYTHING = st.text(st.sampled_from("a \n\t\r\x1b\x07\x9b\u202e\u200b\x00\x7f[2J&#x1b;&#27;`*") | st.characters())
+
+
+@given(ANYTHING, st.integers(1, 9))
+def test_nothing_that_is_said_can_act_on_the_terminal(words: str, split: int) -> None:
+    drawn = reply.Reply(lambda: live.Size(40, 24))
+    out = "".join(drawn.add(words[at : at + split]) for at in range(0, len(words), split)) + drawn.end()
+    ours = re.sub(r"\x1b\[[0-9;]*[mAJ]|\r(?=\x1b\[)", "", out)
+    assert ours.translate({ord(c): None for c in "\n\u200c\u200d"}).isprintable()
+
+
+@pytest.mark.parametrize(
+    "spelled", ["&#x202e;", "&#8238;", "&#x9b;2J", "&#27;[2J", "[a](http://x/&#x202e;)", "`\u202e`"]
+)
+def test_a_character_spelled_by_its_number_is_made_safe_too(spelled: str) -> None:
+    assert "\u202e" not in looks(spelled)
+    assert "\x9b" not in looks(spelled)
+
+
+def test_a_terminal_without_such_marks_gets_letters() -> None:
+    said = "- a\n\n> b\n\n---\n\n|a|b|\n|-|-|\n|1|2|\n"
+    assert played(said, 40, 1000, marks=show.PLAIN).shown.isascii()
+
+
+@pytest.mark.parametrize(
+    "family", ["\U0001f468\u200d\U0001f469\u200d\U0001f467 " * 20, "e\u0301" * 60, "\U0001f1e9\U0001f1ea" * 30]
+)
+def test_text_whose_width_is_not_certain_is_not_taken_back(family: str) -> None:
+    drawn = reply.Reply(lambda: live.Size(40, 24))
+    drawn.add(family)
+    assert drawn.end() == "\n"
+
+
+def test_a_short_line_with_a_picture_is_drawn() -> None:
+    assert looks("**Done** \U0001f389") == "Done \U0001f389"

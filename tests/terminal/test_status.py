@@ -1,0 +1,47 @@
+"""The line under the prompt: never wider than its room, and what changes before what does not."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.terminal import show, status, text
+
+NOW = status.Standing("anthropic/claude", 24_000, 200_000, 0.0312, True, 2, 1)
+
+
+def line(standing: status.Standing, room: int = 200, seconds: float = 0.0) -> str:
+    return "".join(words for _, words in status.drawn(standing, room, show.Marks(), seconds))
+
+
+@pytest.mark.parametrize(
+    ("standing", "looks"),
+    [
+        (status.Standing("a/b"), "a/b"),
+        (status.Standing("a/b", 0, 1_048_576), "a/b · 0% of 1M"),
+        (status.Standing("a/b", 50_000, 100_000, 12.5), "a/b · 50% of 100k · $12.50"),
+        (status.Standing("a/b", cost=0.0), "a/b · $0.0000"),
+        (NOW, "anthropic/claude · 12% of 200k · compacting… 7 s · 2 queued · 1 process · $0.0312"),
+    ],
+)
+def test_how_things_stand_looks_like_this(standing: status.Standing, looks: str) -> None:
+    assert line(standing, seconds=7.4) == looks
+
+
+def test_with_little_room_the_name_gives_way_first() -> None:
+    assert line(status.Standing("anthropic/claude", 1, 100_000), 24) == "claude · 0% of 100k"
+    assert line(status.Standing("anthropic/claude", 1, 100_000), 16) == "cl… · 0% of 100k"
+
+
+@pytest.mark.parametrize(("used", "style"), [(64, ""), (65, ".soft"), (89, ".soft"), (90, ".hard"), (120, ".hard")])
+def test_a_glance_tells_how_full_the_window_is(used: int, style: str) -> None:
+    fragments = status.drawn(status.Standing("m", used * 1000, 100_000), 80, show.Marks())
+    assert fragments[-1] == (f"class:status{style}", f"{used}% of 100k")
+
+
+@given(st.text(), st.integers(0, 100))
+def test_it_is_never_wider_than_its_room_and_cannot_act_on_the_terminal(model: str, room: int) -> None:
+    drawn = line(status.Standing(model, 5, 9_000, 1.0, True, 1, 3), room)
+    assert text.cells(drawn) <= room
+    assert drawn.replace("\u200c", "").replace("\u200d", "").isprintable()
