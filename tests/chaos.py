@@ -114,7 +114,7 @@ def kill_keeping(run: Run) -> Iterator[str]:
                 if not run.goes_on():
                     return
                 try:
-                    count += deaths.kill_at_every_point(stock, act, some, run.chance).total()
+                    count += deaths.kill_at_every_point(stock, act, lambda _, some=some: some, run.chance).total()
                     times += deaths.kill_at_any_time(stock, act, some, run.chance)["killed"]
                     writes += 0 if turn else deaths.kill_between_writes(stock, act, WRITES)
                 except AssertionError as error:

@@ -81,25 +81,52 @@ def test_a_conversation_with_no_key_is_remembered(terminal: Terminal, installed:
     terminal.wait_for("left with 0")
 
 
-@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (32, 12)])
-def test_typing_during_an_answer_does_not_disturb_it(
+@pytest.mark.parametrize(("columns", "rows"), [(120, 30), (80, 24), (40, 12)])
+def test_people_type_while_an_answer_comes_and_neither_disturbs_the_other(
     terminal: Terminal, installed: Installed, tmp_path: Path, columns: int, rows: int
 ) -> None:
-    hung = provider.said_and_hung("Once upon a time", " there was")
+    hung = provider.said_and_hung("Once upon a time", " there was **one")
     with provider.playing(hung, provider.said("The end.")) as played:
         opened(terminal, installed, tmp_path, columns, rows, **played.env)
         terminal.type("clear; holdfast")
         terminal.wait_for("A new conversation", last=">")
         terminal.type("tell me")
-        terminal.wait_for("there was")
-        terminal.type("not to be seen", "C-c")
-        screen = terminal.wait_for("Interrupted.", last=">")
-        assert "not to be seen" not in screen
+        terminal.wait_for("there was **one")
+        terminal.tmux("send-keys", "-l", "not to be sent")
+        terminal.wait_for("Once upon a time there was **one\n\n> not to be sent")
+        terminal.tmux("send-keys", "C-c")
+        terminal.wait_for(last=">")
         terminal.type("go on")
+        terminal.wait_for("Queued: go on", "1 queued")
+        terminal.tmux("send-keys", "C-c")
         screen = terminal.wait_for("> go on\nThe end.", last=">")
-        assert "> tell me\nOnce upon a time there was\nInterrupted." in screen
+        assert "Once upon a time there was **one\nInterrupted." in screen
+        assert "not to be sent" not in screen
         terminal.tmux("send-keys", "C-d")
         terminal.wait_for(last="$")
+
+
+def test_a_resize_in_the_middle_of_an_answer_leaves_nothing_behind(
+    terminal: Terminal, installed: Installed, tmp_path: Path
+) -> None:
+    words = "one two three four five six seven eight nine ten 漢字 \U0001f389 eleven twelve thirteen fourteen fifteen"
+    with provider.playing(provider.said_and_hung(f"Begun.\n\n{words}")) as played:
+        opened(terminal, installed, tmp_path, 80, 24, **played.env)
+        terminal.type("clear; holdfast")
+        terminal.wait_for("A new conversation", last=">")
+        terminal.type("tell me")
+        terminal.wait_for("fifteen")
+        for columns in (40, 120, 30, 80):
+            terminal.tmux("send-keys", "-l", "x")
+            terminal.tmux("resize-window", "-x", str(columns), "-y", "24")
+            screen = terminal.wait_for("fifteen", "> x")
+            assert "".join(screen.split()).count("onetwothree") == 1, screen
+        terminal.tmux("send-keys", "C-c")
+        terminal.wait_for(last=">")
+        terminal.tmux("send-keys", "C-c")
+        screen = terminal.wait_for("Interrupted.", last=">")
+        assert "".join(screen.split()).count("onetwothree") == 1, screen
+        assert screen.count("Begun.") == 1
 
 
 def test_commands_are_offered_and_the_screen_is_as_before(

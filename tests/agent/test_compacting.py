@@ -127,8 +127,8 @@ def test_a_compact_beside_a_turn_that_compacts_comes_after_it() -> None:
                 assert "under way already" in emitted.event.text
                 go.set()
                 await command
-                await run.send("talk", events.Command("/quit"))
-                rest = [each.event for each in await until(listening, events.Quit)]
+                listening.put(None)
+                rest = [each.event async for each in listening]
             assert (await answered).completed
         assert not [event for event in rest if isinstance(event, events.Notice) and "process" in event.text]
 

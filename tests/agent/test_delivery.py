@@ -131,8 +131,8 @@ def test_command_has_nothing_delivered_and_neither_has_whoever_left() -> None:
         rows = await begun(db, "one")
         async with door(db, ScriptedModel(["Fine."])) as run:
             with run.listen("talk", stays=False) as listening:
-                await run.send("talk", events.Command("/quit"))
-                await until(listening, events.Quit)
+                await run.send("talk", events.Command("/stop"))
+                await until(listening, events.Notice)
                 assert not run._looks
             with run.listen("talk"):
                 assert run._looks

@@ -35,9 +35,10 @@ async def until(listening: runtime.Listening, kind: type[events.Event], count: i
 async def told(run: runtime.Runtime, line: str, conversation: str = "talk") -> Sequence[events.AnyEvent]:
     """What a command has to say."""
     with run.listen(conversation) as listening:
-        await run.send(conversation, events.Command(line))
-        await run.send(conversation, events.Command("/quit"))
-        return [emitted.event for emitted in await until(listening, events.Quit)][:-1]
+        own: list[events.AnyEvent] = []
+        await run.send(conversation, events.Command(line), own.append)
+        listening.put(None)
+        return [*[emitted.event async for emitted in listening], *own]
 
 
 def test_many_listeners_see_the_same_events_in_order() -> None:
@@ -50,6 +51,46 @@ def test_many_listeners_see_the_same_events_in_order() -> None:
                 two = await until(second, events.TurnFinished, 2)
         assert one == two
         assert [each.number for each in one] == list(range(1, len(one) + 1))
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize("line", ["/new", "/quit", "/steer hello", "/resume talk", "/retry", "/branch"])
+def test_where_to_go_and_what_to_say_is_told_to_whoever_asked_and_to_nobody_else(line: str) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with door(db, ScriptedModel(["a"])) as run:
+            await run.submit("talk", events.Submit("Hello"))
+            with run.listen("talk") as other:
+                own: list[events.AnyEvent] = []
+                await run.send("talk", events.Command(line), own.append)
+                other.put(None)
+                heard = [type(emitted.event) async for emitted in other]
+        assert len(own) == 1
+        assert isinstance(own[0], runtime.FOR_ONE)
+        assert type(own[0]) not in heard
+
+    stage.run(story)
+
+
+def test_a_listener_can_be_waited_for_until_it_is_done_with_all_that_came() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        seen: list[events.AnyEvent] = []
+
+        async def listen(heard: runtime.Listening) -> None:
+            async for emitted in heard:
+                await asyncio.sleep(0)
+                seen.append(emitted.event)
+
+        async with door(db, ScriptedModel(["a"])) as run:
+            with run.listen("talk") as heard:
+                listening = asyncio.create_task(listen(heard))
+                for number in range(3):
+                    await run.send("talk", events.Command(f"/title {number}"))
+                await heard.taken()
+                assert len(seen) == 3
+                heard.put(None)
+                await heard.taken()
+                await listening
 
     stage.run(story)
 

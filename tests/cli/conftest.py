@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast import SessionDB
-from tests.cli import program
+from tests.cli import program, ready
 
 TRIP, SECOND, THIRD, BRANCH = (
     "20260528_000000_aaaaaa",
@@ -18,10 +18,16 @@ TRIP, SECOND, THIRD, BRANCH = (
 )
 
 
+@pytest.fixture(scope="session")
+def waiting() -> Iterator[ready.Server]:
+    with ready.Server() as server:
+        yield server
+
+
 @pytest.fixture
-def holdfast(tmp_path: Path) -> Callable[..., program.Run]:
+def holdfast(tmp_path: Path, waiting: ready.Server) -> Callable[..., program.Run]:
     def run(*arguments: str | Path, **env: str) -> program.Run:
-        return program.run(tmp_path, *arguments, env=env)
+        return waiting.run(tmp_path, *arguments, env=env)
 
     return run
 

@@ -63,11 +63,13 @@ def said_and_hung(*words: str) -> server.Answer:
     return server.Answer([*map(_delta, words)], hang=True)
 
 
-def called(name: str, arguments: str, *words: str) -> server.Answer:
-    """A reply that calls a tool."""
+def called(name: str, arguments: str, *words: str, tokens: int = 0) -> server.Answer:
+    """A reply that calls a tool; `tokens` is what the request is said to have taken."""
     call = {"index": 0, "id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}}
+    used = {"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens}
+    counted = server.events({"id": "x", "object": "chat.completion.chunk", "choices": [], "usage": used})
     return server.Answer(
-        [*map(_delta, words), _chunk({"tool_calls": [call]}), _finish("tool_calls"), server.events("[DONE]")]
+        [*map(_delta, words), _chunk({"tool_calls": [call]}), _finish("tool_calls"), counted, server.events("[DONE]")]
     )
 
 

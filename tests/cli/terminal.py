@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import fcntl
 import os
@@ -12,23 +13,26 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.cli import program
+from tests.terminal.screen import Screen
 
-# The line under the prompt, drawn before the cursor goes back up to where people type.
-STATUS = re.compile(r"\r\r\n[^\n]*?\x1b\[A(?:\x1b\[\d*[CD])?")
-EMPTY = re.compile(r"(>\x1b\[0m)\r\r\n[^\n]*?\x1b\[A\x1b\[2C")
-CODES = re.compile(r"\x1b\[[0-9;?>]*[a-zA-Z]|\x1b[=>78]|\x1b\][^\x07]*\x07")
+
+def idle(here: str) -> bool:
+    """Whether the line under the prompt tells of no turn."""
+    return "answering" not in here
 
 
 class Terminal:
     """A pseudo-terminal and the process on it."""
 
-    def __init__(self, ours: int, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, ours: int, process: subprocess.Popen[bytes], columns: int, rows: int) -> None:
         self._ours = ours
+        self._screen, self._decoder = Screen(columns, rows), codecs.getincrementaldecoder("utf-8")("replace")
+        self._pending = ""
         self._shown = b""
         self._seen = 0
         self.process = process
@@ -40,31 +44,52 @@ class Terminal:
 
     @property
     def shown(self) -> str:
-        """All it was sent, without the codes and the status. The space behind the prompt is drawn by moving over it."""
-        drawn = STATUS.sub("", EMPTY.sub(r"\1 ", self.raw.replace(">\x08\x1b[2C", "> ")))
-        return CODES.sub("", drawn).replace("\r", "")
+        """What a person sees, and what was scrolled away above it."""
+        return self._screen.shown
 
     def type(self, keys: str) -> None:
         os.write(self._ours, keys.encode())
 
     def wait_for(self, text: str) -> None:
         """Read until this is shown, after whatever was waited for before."""
-        deadline = time.monotonic() + program.PATIENCE
-        while (place := self.shown.find(text, self._seen)) < 0:
-            assert time.monotonic() < deadline, f"{text!r} is not in {self.shown[self._seen :]!r}"
-            assert self._read(), f"it ended without {text!r}: {self.shown[self._seen :]!r}"
-        self._seen = place + len(text)
+        self._wait(lambda: self.shown.find(text, self._seen) >= 0, text)
+        self._seen = min(self.shown.find(text, self._seen) + len(text), len(self._settled))
 
     def enter(self, line: str) -> None:
-        """Type a line, once there is a prompt to type it at."""
-        self.wait_for("> ")
+        """Type a line, once nothing goes on; it has been taken when this returns."""
+        self._wait_for_prompt()
         self.type(f"{line}\r")
+        taken = f"> {line[1:] if line.startswith('//') else line}"[: self._screen.size.columns - 1]
+        self._wait(lambda: taken in self._screen.above[self._seen :], taken)
 
     def leave(self) -> int:
-        """Ctrl-D at the next prompt; the exit code."""
-        self.wait_for("> ")
+        """Ctrl-D, once nothing goes on; the exit code."""
+        self._wait_for_prompt()
         self.type("\x04")
         return self.end()
+
+    @property
+    def _settled(self) -> str:
+        """What stands above the prompt and the tools that run: what comes next takes their place."""
+        lines = self._screen.above.split("\n")
+        while lines and (not lines[-1] or lines[-1].startswith(("→ ", "-> "))):
+            lines.pop()
+        return "\n".join(lines)
+
+    def _wait_for_prompt(self) -> None:
+        def there() -> bool:
+            here = self.shown[len(self._screen.above) :].strip("\n")
+            return here.startswith("> ") and idle(here)
+
+        self._wait(there, "> ")
+
+    def _wait(self, happened: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + program.PATIENCE
+        while not happened():
+            assert time.monotonic() < deadline, f"{what!r} is not in {self.shown[self._seen :]!r}"
+            if not self._read():
+                assert happened() or what.startswith("> "), f"it ended without {what!r}: {self.shown[self._seen :]!r}"
+                return
 
     def end(self) -> int:
         """Read to the end; the exit code."""
@@ -87,6 +112,11 @@ class Terminal:
         except OSError:  # Linux says EIO, not end of file, when the last process has let go of a terminal.
             return False
         self._shown += part
+        self._pending += self._decoder.decode(part)
+        # A code may come in two pieces.
+        whole = re.sub(r"\x1b(\[[\d;?]*)?$", "", self._pending)
+        self._pending = self._pending[len(whole) :]
+        self._screen.write(whole)
         return bool(part)
 
 
@@ -107,7 +137,7 @@ def opened(
         start_new_session=True,
     )
     # One end stays open here, so that the state of the terminal can be looked at when the program has left.
-    terminal = Terminal(ours, process)
+    terminal = Terminal(ours, process, columns, rows)
     os.close(theirs)
     try:
         yield terminal

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import SessionDB
 from holdfast.cli import completing, program
 from tests.cli import program as running
+from tests.cli.conftest import BRANCH, TRIP
 
 Holdfast = Callable[..., running.Run]
 
@@ -77,10 +79,44 @@ def test_bash_is_offered_commands_options_and_values(tmp_path: Path, words: list
     assert completed(tmp_path, *words) == offered
 
 
+def test_conversations_are_offered_where_one_is_named(tmp_path: Path, trip: Path) -> None:
+    (tmp_path / "data").mkdir(mode=0o700)
+    trip.rename(tmp_path / "data" / "holdfast.db")
+    with SessionDB(tmp_path / "data" / "holdfast.db") as db:
+        db.set_session_title("other", "Groceries")
+    # A title of several words is written differently in each shell, so its id stands for it.
+    assert completed(tmp_path, "-r", "") == ["other", "Groceries", BRANCH, TRIP]
+    assert completed(tmp_path, "sessions", "show", "Gro") == ["Groceries"]
+    assert completed(tmp_path, "sessions", "delete", TRIP, "oth") == ["other"]
+    assert completed(tmp_path, "sessions", "show", "--db", "none.db", "") == []
+    assert not (tmp_path / "none.db").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(["sessions", name] for name in ("show", "title", "delete", "redact", "export", "tree")),
+        ["-r"],
+        ["--resume"],
+        ["chat", "-r"],
+    ],
+    ids=" ".join,
+)
+def test_every_place_for_a_conversation_is_completed(
+    tmp_path: Path, trip: Path, command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"COMP_WORDS": " ".join(["holdfast", *command, ""]), "COMP_CWORD": str(len(command) + 1)}
+    for name, value in {**asked, "HOLDFAST_DB": str(trip)}.items():
+        monkeypatch.setenv(name, value)
+    assert completing.answer(program.program, {"_HOLDFAST_COMPLETE": "bash_complete"}) == 0
+    assert f"plain,{TRIP}\n" in capsys.readouterr().out
+
+
 def test_a_wrong_file_of_settings_does_not_disturb_whoever_completes(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "config.toml").write_text("wrong = ", "utf-8")
     assert completed(tmp_path, "ses") == ["sessions"]
+    assert completed(tmp_path, "sessions", "show", "") == []
 
 
 def test_naming_a_command_loads_none(tmp_path: Path) -> None:

@@ -103,3 +103,59 @@ def test_the_program_says_what_is_wrong_with_a_file_and_leaves_with_2(tmp_path: 
     ran = program.run(tmp_path, "sessions", "list", env={"HOLDFAST_HOME": str(tmp_path)})
     assert ran.code == 2
     assert "there is no setting `colour`" in ran.sentence
+
+
+# --- what counts more ----------------------------------------------------------------------------------
+
+
+def test_an_address_in_the_file_counts_more_than_that_of_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("[providers.openai]\nbase_url = 'http://mine/v1'\n", "utf-8")
+    environ = {"HOLDFAST_HOME": str(tmp_path), "OPENAI_BASE_URL": "http://x/v1", "ANTHROPIC_BASE_URL": "http://y"}
+    found = config.load(environ, str(tmp_path)).providers
+    assert (found["openai"].base_url, found["anthropic"].base_url) == ("http://mine/v1", "http://y")
+
+
+def test_a_key_is_taken_without_the_line_break_that_a_file_of_keys_has() -> None:
+    settings = config.load({"OPENAI_API_KEY": " key\n", "ANTHROPIC_API_KEY": " \n"}, files=False)
+    assert settings.keys == {"openai": "key"}
+
+
+def test_a_profile_that_a_flag_names_counts_more_than_that_of_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("[profiles.a]\nmodel = 'of/a'\n[profiles.b]\nmodel = 'of/b'\n", "utf-8")
+    environ = {"HOLDFAST_HOME": str(tmp_path), "HOLDFAST_PROFILE": "a"}
+    assert config.load(environ, str(tmp_path), profile="b").model == "of/b"
+
+
+def test_the_users_own_file_is_no_projects_file_though_the_work_is_done_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("database = 'mine.db'", "utf-8")
+    (tmp_path / ".holdfast.toml").symlink_to(tmp_path / "config.toml")
+    assert config.load({"HOLDFAST_HOME": str(tmp_path)}, str(tmp_path)).database == str(tmp_path / "mine.db")
+
+
+def test_a_rule_that_cannot_be_read_is_refused_in_every_profile(tmp_path: Path) -> None:
+    with pytest.raises(errors.SettingInvalid, match=r"permissions\.deny"):
+        settings_of(tmp_path, "[profiles.work.permissions]\ndeny = ['shell()']\n")
+
+
+def test_paths_are_meant_from_where_the_file_is_and_servers_can_be_turned_off(tmp_path: Path) -> None:
+    said = "[retention]\narchive = 'old'\n[mcpServers.a]\ncommand = 'x'\n"
+    said += "[mcpServers.b]\ncommand = 'y'\nenabled = false\n"
+    settings = settings_of(tmp_path, said)
+    assert settings.retention.archive == str(tmp_path / "old")
+    assert [each.name for each in settings.servers] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("800", 800), ("3kB", 3_000), ("500MB", 500_000_000), ("2 g", 2_000_000_000), (" 7b ", 7)]
+)
+def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
+    assert config.size(text) == size
+
+
+def test_a_working_folder_that_was_removed_has_no_projects_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert config.project_file(None) is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 from holdfast import config, errors
 from holdfast.cli import mistakes
-from tests.cli import program
+from tests.cli import every, inside, program
 
 Holdfast = Callable[..., program.Run]
 WRONG = """\
@@ -49,6 +48,16 @@ url = "http://x"
 modle = "y"
 limits = { steps = "many" }
 """
+
+
+@pytest.fixture
+def holdfast(tmp_path: Path) -> Holdfast:
+    """The program, without a process of its own."""
+
+    def run(*arguments: str, **env: str) -> program.Run:
+        return inside.run(tmp_path, *arguments, env=env)
+
+    return run
 
 
 @pytest.fixture
@@ -108,6 +117,14 @@ def test_a_projects_file_is_checked_for_what_it_may_not_say(holdfast: Holdfast, 
     assert [(each["line"], each["place"]) for each in done.data["mistakes"]] == [(2, "database")]
 
 
+def test_a_model_is_looked_for_among_the_providers_that_are_named_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text("model = 'lab/x'\n[compaction]\nmodel = 'lap/x'\n[providers.lab]\nkind = 'openai'\n", "utf-8")
+    assert [(each.line, each.place) for each in mistakes.found(str(path))] == [(3, "compaction.model")]
+    path.write_text("model = 'nobody/x'\n", "utf-8")
+    assert [each.place for each in mistakes.found(str(path), project=True)] == ["model"]
+
+
 def test_without_mistakes_it_says_so(holdfast: Holdfast, home: Path) -> None:
     assert holdfast("config", "check") == (0, "No mistakes found.\n", "")
     (home / "config.toml").write_text("model = 'ollama/x'\n[profiles.work]\nmodel = 'offline'\n", "utf-8")
@@ -123,14 +140,26 @@ def test_what_is_refused_is_a_mistake_and_the_other_way_round(tmp_path: Path, te
         config.load({"HOLDFAST_HOME": str(tmp_path)}, str(tmp_path))
 
 
-def test_other_commands_refuse_a_wrong_file_and_say_what_finds_all_mistakes(holdfast: Holdfast, home: Path) -> None:
+MENDING = {("config", "path"), ("config", "check"), ("config", "edit"), ("completion",), ("tour",)}
+
+
+@pytest.mark.parametrize("command", sorted(every.commands() - MENDING), ids=" ".join)
+def test_every_command_refuses_a_wrong_file_alike_and_says_what_finds_all_mistakes(
+    home: Path, tmp_path: Path, command: tuple[str, ...]
+) -> None:
     (home / "config.toml").write_text(WRONG, "utf-8")
-    done = holdfast("sessions", "list")
+    done = inside.run(tmp_path, *command)
     assert done.code == 2
-    assert "`holdfast config check`" in done.sentence
-    for works in (["config", "path"], ["completion", "bash"], ["--help"]):
-        assert holdfast(*works).code == 0
-    assert holdfast("config", "show").code == 1
+    assert done.sentence.startswith(f"holdfast: {home / 'config.toml'}: ")
+    assert done.sentence.endswith(" `holdfast config check` names every mistake.")
+    assert list(home.iterdir()) == [home / "config.toml"]
+
+
+def test_what_mends_a_wrong_file_or_needs_none_works(tmp_path: Path, home: Path) -> None:
+    (home / "config.toml").write_text(WRONG, "utf-8")
+    for works in (["config", "path"], ["completion", "bash"], ["--help"], ["tour", "--help"], ["config", "show", "-h"]):
+        assert inside.run(tmp_path, *works).code == 0, works
+    assert inside.run(tmp_path, "config", "check").code == 1
 
 
 # --- where values come from ----------------------------------------------------------------------------
@@ -162,6 +191,17 @@ def test_each_value_is_shown_with_where_it_comes_from(holdfast: Holdfast, home: 
     lines = holdfast("config", "show").out.splitlines()
     assert len(lines) == len(shown)
     assert any(line.split() == ["limits.steps", str(mine), "7"] for line in lines)
+
+
+def test_an_empty_variable_sets_nothing_and_an_address_is_traced_to_its_variable(
+    holdfast: Holdfast, home: Path
+) -> None:
+    (home / "config.toml").write_text('[models."lab/a.b"]\nwindow = 9\n', "utf-8")
+    shown = holdfast("config", "show", "--json", HOLDFAST_DB="", OPENAI_BASE_URL="http://x/v1").data["settings"]
+    assert shown["database"] == {"value": str(home / "holdfast.db"), "source": "default"}
+    assert shown["providers.openai.base_url"] == {"value": "http://x/v1", "source": "OPENAI_BASE_URL"}
+    assert shown["providers.anthropic.base_url"]["source"] == "default"
+    assert shown['models."lab/a.b".window'] == {"value": 9, "source": str(home / "config.toml")}
 
 
 def test_secrets_are_never_shown(holdfast: Holdfast, home: Path) -> None:
@@ -267,10 +307,25 @@ def test_what_was_edited_takes_the_place_of_the_file(
 def test_a_first_file_begins_with_hints_and_is_the_persons_alone(
     holdfast: Holdfast, home: Path, editor: Callable[[str], str]
 ) -> None:
-    write = editor("assert '# model' in file.read_text(); file.write_text('model = \"offline\"')")
+    looks = "assert '# model' in file.read_text() and file.stat().st_mode & 0o77 == 0"
+    write = editor(f"{looks}; file.write_text('model = \"offline\"')")
     assert holdfast("config", "edit", EDITOR=write).code == 0
     assert stat.S_IMODE((home / "config.toml").stat().st_mode) == 0o600
     assert holdfast("config", "check").code == 0
+
+
+def test_without_a_named_editor_one_that_is_there_is_opened_and_the_folder_is_the_persons_alone(
+    holdfast: Holdfast, tmp_path: Path
+) -> None:
+    usual = tmp_path / "nano"
+    usual.write_text("#!/bin/sh\necho 'fallback = []' > \"$1\"\n")
+    usual.chmod(0o755)
+    mine = tmp_path / "new" / "config.toml"
+    assert holdfast("config", "edit", PATH=str(tmp_path), HOLDFAST_HOME=str(mine.parent)).code == 0
+    assert mine.read_text() == "fallback = []\n"
+    assert stat.S_IMODE(mine.parent.stat().st_mode) == 0o700
+    usual.unlink()
+    assert "No editor was found" in holdfast("config", "edit", PATH=str(tmp_path)).sentence
 
 
 def test_a_link_stays_a_link(holdfast: Holdfast, home: Path, tmp_path: Path, editor: Callable[[str], str]) -> None:
@@ -325,22 +380,3 @@ def test_no_shell_reads_the_name_of_an_editor(holdfast: Holdfast, home: Path, tm
         assert holdfast("config", "edit", EDITOR=name, VISUAL="").code == 1 or name.startswith("true")
     assert not (tmp_path / "made").exists()
     assert not (home / "config.toml").exists()
-
-
-# --- what is loaded ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("arguments", [["config", "show"], ["config", "check"], ["completion", "fish"]], ids=" ".join)
-def test_settings_are_looked_at_without_a_store_an_agent_or_a_chat(tmp_path: Path, arguments: list[str]) -> None:
-    code = f"import sys; sys.argv[1:] = {arguments}\nimport holdfast.cli\n"
-    code += "try: holdfast.cli.main()\nexcept SystemExit: print(*sys.modules, file=sys.stderr)"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=program.environment(tmp_path),
-        capture_output=True,
-        encoding="utf-8",
-        check=True,
-    )
-    loaded = set(done.stderr.split())
-    assert "holdfast.config" in loaded
-    assert not loaded & {"apsw", "httpx2", "prompt_toolkit", "rich", "holdfast.store.db", "holdfast.agent.agent"}

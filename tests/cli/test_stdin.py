@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from hypothesis import strategies
 
 from holdfast.cli import stdin
-from tests.cli import program
+from tests.cli import inside, program, provider
 
 OFFLINE = {"HOLDFAST_MODEL": "offline"}
 FIELDS = {"final_response", "messages", "completed", "failed", "error", "exit_reason", "usage", "conversation_id"}
@@ -70,22 +69,62 @@ class Asked:
         return found
 
 
-@pytest.mark.parametrize("form", ["json", "stream-json"])
+FORMS = ["json", "stream-json"]
+
+
+def within(home: Path, form: str, words: bytes | None, piped: bytes | None) -> Asked:
+    """The same without a process: many can be tried."""
+    asked = Asked.__new__(Asked)
+    given = [] if words is None else [b"--prompt=" + words]
+    done = inside.run(home, "--output-format", form, *given, piped=piped, env=OFFLINE)
+    asked.code, asked.out, asked.err = done.code, done.out.encode(), done.err.encode()
+    return asked
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("piped", ODD, ids=repr)
 def test_odd_input_is_answered_with_a_whole_document(tmp_path: Path, form: str, piped: bytes) -> None:
-    Asked(tmp_path, form, None, piped).check(form)
-    Asked(tmp_path, form, b"explain", piped).check(form)
+    within(tmp_path, form, None, piped).check(form)
+    within(tmp_path, form, b"explain", piped).check(form)
 
 
-@hypothesis.settings(max_examples=15, deadline=None, derandomize=True, database=None)
-@hypothesis.given(
-    words=strategies.none() | strategies.binary(max_size=40).map(lambda words: words.replace(b"\0", b"")),
-    piped=strategies.binary(max_size=200),
-    form=strategies.sampled_from(["json", "stream-json"]),
+@pytest.mark.parametrize(
+    "words", [b"\xff\xfe", b"\xed\xa0\x80 lone", b"\x1b[2J\x9b", b"/help", b"/compac", b"//x", b"/"]
 )
-def test_for_any_input_there_is_one_valid_document(words: bytes | None, piped: bytes, form: str) -> None:
-    with tempfile.TemporaryDirectory() as home:
-        Asked(Path(home), form, words, piped).check(form)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_real_process_answers_odd_words_with_a_whole_document(tmp_path: Path, form: str, words: bytes) -> None:
+    Asked(tmp_path, form, words, b"\xff\0" if words == b"\xff\xfe" else None).check(form)
+
+
+# Text as people write it, with what terminals, files and shells may put between; and bytes that are no text at all.
+anything = (
+    strategies.text(max_size=60).map(lambda words: words.encode("utf-8", "surrogatepass"))
+    | strategies.text('\x00\x1b\x7f\x9b\r\n\t \u2028\ud800\udfff{}[]"\\/-', max_size=30).map(
+        lambda words: words.encode("utf-8", "surrogatepass")
+    )
+    | strategies.binary(max_size=200)
+)
+
+
+@hypothesis.settings(
+    max_examples=80,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    # One store serves all: each message begins a conversation of its own.
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+)
+@hypothesis.given(
+    # No system passes on a NUL in an argument.
+    words=strategies.none() | anything.map(lambda words: words.replace(b"\0", b"")),
+    piped=strategies.none() | anything | strategies.integers(1, 3).map(lambda times: b"line of text\n" * 10**times),
+    form=strategies.sampled_from(FORMS),
+)
+def test_for_any_input_there_is_one_valid_document(
+    tmp_path: Path, words: bytes | None, piped: bytes | None, form: str
+) -> None:
+    hypothesis.assume(words is not None or piped is not None)
+    within(tmp_path, form, words, piped).check(form)
 
 
 def test_what_the_shell_passes_on_that_is_no_text_is_spelled_out(tmp_path: Path) -> None:
@@ -152,6 +191,28 @@ def test_the_steps_of_one_turn_can_be_limited_for_this_time(tmp_path: Path) -> N
     done = program.run(tmp_path, "-p", "read notes.txt", "--max-steps", "1", "--output-format", "json", env=OFFLINE)
     assert (done.code, done.data["exit_reason"], done.data["api_calls"]) == (1, "steps", 1)
     assert program.run(tmp_path, "-p", "read notes.txt", "--max-steps", "2", env=OFFLINE).code == 0
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_turn_ends_when_it_has_cost_what_it_may(tmp_path: Path, form: str) -> None:
+    (tmp_path / "notes.txt").write_text("the note")
+    (tmp_path / "data").mkdir(mode=0o700)
+    price = '[models."openai/played"]\nprice = { input = 1.0, output = 1.0 }\n'
+    (tmp_path / "data" / "config.toml").write_text(price, "utf-8")
+    # Each request takes 300,000 tokens, so 30 cents: after the second it is enough.
+    call = provider.called("read_file", '{"path": "notes.txt"}', tokens=300_000)
+    with provider.playing(call, call, call, provider.said("Done.")) as played:
+        limited = ("-p", "go", "--max-cost", "0.5", "--output-format", form)
+        done = program.run(tmp_path, *limited, env=played.env)
+        assert len(played.asked) == 2
+        assert done.code == 1
+        told = "I stopped: this turn has cost $0.60, which is its limit."
+        assert done.err.splitlines()[-1] == f"holdfast: {told}"
+        if form == "json":
+            assert (done.data["exit_reason"], done.data["api_calls"]) == ("cost", 2)
+            assert done.data["usage"]["cost"] == pytest.approx(0.6)
+        # What the file allows holds where nothing is said.
+        assert program.run(tmp_path, "-p", "go", env=played.env).out.endswith("Done.\n")
 
 
 @pytest.mark.parametrize("wrong", [["--max-steps", "0"], ["--max-steps", "x"], ["--max-cost", "-1"]])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,14 +51,37 @@ def test_it_fits_a_narrow_terminal_and_an_encoding_without_signs(tmp_path: Path)
     assert "Compacted up to message" in " ".join(done.out.split())
 
 
-def test_whoever_stops_it_leaves_nothing(tmp_path: Path) -> None:
-    process = program.start(tmp_path, "tour")
-    assert process.stdout is not None
-    assert process.stdout.readline()
+@pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="the size of a pipe can only be set on Linux")
+def test_whoever_stops_it_in_its_middle_leaves_with_130_and_leaves_nothing(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    # There is room for its first lines, and none for the rest before somebody reads: it cannot be over yet.
+    room = fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+    filled = os.write(write, b"x" * (room - 300))
+    process = subprocess.Popen(
+        [*program.PROGRAM, "tour"],
+        cwd=tmp_path,
+        env=program.environment(tmp_path),
+        stdin=subprocess.DEVNULL,
+        stdout=write,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+    os.close(write)
+    program.wait_until(lambda: _unread(read) > filled)
     process.send_signal(signal.SIGINT)
+    shown = b""
+    while part := os.read(read, 65536):
+        shown += part
+    os.close(read)
     _, err = process.communicate(timeout=program.PATIENCE)
-    assert (process.returncode, err) in ((130, "Interrupted.\n"), (0, ""))
+    assert (process.returncode, err) == (130, "Interrupted.\n")
+    assert b"A short conversation" in shown
+    assert b"every check of the store passed" not in shown
     assert os.listdir(tmp_path) == []
+
+
+def _unread(pipe: int) -> int:
+    return int(struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))[0])
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")

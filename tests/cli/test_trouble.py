@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from tests.cli import program, provider, terminal
 OFFLINE = {"HOLDFAST_MODEL": "offline"}
 # What the files beside a store need to be opened at all.
 ROOM = 96 * 1024
+ROOT = str(Path(__file__).parent.parent.parent)
 KEY = {"OPENAI_API_KEY": "key", "HOLDFAST_MODEL": "openai/x"}
 
 
@@ -65,67 +66,136 @@ def test_what_the_model_did_not_answer_is_said_to_whoever_goes_on(tmp_path: Path
     assert program.run(tmp_path, "-c", "-p", "again", env=OFFLINE).err == ""
 
 
+@pytest.mark.parametrize(
+    ("status", "told"), [(404, "The model `played` does not exist"), (401, "Incorrect API key"), (500, "Overloaded")]
+)
+def test_a_provider_that_refuses_is_quoted_with_the_model_and_the_message_kept(
+    tmp_path: Path, status: int, told: str
+) -> None:
+    with provider.playing(*[provider.refused(status, told)] * 20) as played:
+        done = program.run(tmp_path, "-p", "hello there", env=played.env)
+    assert (done.code, done.out) == (1, "")
+    last = done.err.splitlines()[-1]
+    assert last.startswith("holdfast: ")
+    assert provider.MODEL in last
+    assert told in last or status != 404
+    assert texts(tmp_path / "data" / "holdfast.db") == ["hello there"]
+
+
 # --- the disk ------------------------------------------------------------------------------------------
 
 
+class Place:
+    """A home on a small file system of its own; where mounting one is not allowed, a folder and a layer do for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "disk"
+        self.home.mkdir(mode=0o700)
+        self.mounted = os.geteuid() == 0 and self._mount("mode=700,size=4m", "-t", "tmpfs", "tmpfs")
+        self.env = {**OFFLINE, "HOLDFAST_HOME": str(self.home)}
+        self._folder, self._full = folder, False
+
+    def _mount(self, options: str, *more: str) -> bool:
+        command = ["mount", "-o", options, *more, str(self.home)]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    def read_only(self, yes: bool) -> None:
+        if self.mounted:
+            assert self._mount("remount,ro" if yes else "remount,rw")
+            return
+        for path in self.home.iterdir() if yes else ():
+            path.chmod(0o400)
+        self.home.chmod(0o500 if yes else 0o700)
+        for path in () if yes else self.home.iterdir():
+            path.chmod(0o600)
+
+    def fill(self, left: int) -> None:
+        """All but so many bytes. The layer has no figure: it is full, or for 0 says so as a quota does."""
+        self._full = True
+        self._how = "full" if left else "quota"
+        if self.mounted:
+            free = os.statvfs(self.home)
+            (self.home / "ballast").write_bytes(b"x" * (free.f_bavail * free.f_frsize - left))
+
+    def make_room(self) -> None:
+        self._full = False
+        (self.home / "ballast").unlink(missing_ok=True)
+
+    def run(self, *arguments: str) -> program.Run:
+        if self.mounted or not self._full:
+            return program.run(self._folder, *arguments, env=self.env)
+        code = f"import sys; sys.argv[1:] = {list(arguments)!r}\nfrom tests.faults import disk\n"
+        code += f"disk.Disk().arm(0, {self._how!r})\nimport holdfast.cli\nholdfast.cli.main()"
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**program.environment(self._folder, self.env), "PYTHONPATH": ROOT},
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=program.PATIENCE,
+            check=False,
+        )
+        return program.Run(done.returncode, done.stdout, done.stderr)
+
+    def close(self) -> None:
+        if self.mounted:
+            subprocess.run(["umount", str(self.home)], check=True)
+        else:
+            self.read_only(False)
+
+
 @pytest.fixture
-def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """A small file system of its own, with these options, where mounting one is allowed."""
-    point = tmp_path / "disk"
-    point.mkdir(mode=0o700)
-
-    def mount(options: str) -> Path:
-        command = ["mount", "-t", "tmpfs", "-o", f"mode=700,{options}", "tmpfs", str(point)]
-        if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
-            pytest.skip("mounting a file system needs to be root")
-        return point
-
-    yield mount
-    subprocess.run(["umount", str(point)], capture_output=True, check=False)
+def place(tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path)
+    yield made
+    made.close()
 
 
-@pytest.mark.parametrize("arguments", [["-p", "hello"], ["doctor"], ["sessions", "list"], ["config", "show"]])
-def test_a_home_that_is_read_only_is_said(tmp_path: Path, mounted: Callable[[str], Path], arguments: list[str]) -> None:
-    home = mounted("ro,size=1m")
-    done = program.run(tmp_path, *arguments, env={**OFFLINE, "HOLDFAST_HOME": str(home)})
+REFUSED = ("Read-only file system", "Permission denied")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["-p", "hello"], 1), (["doctor"], 1), (["sessions", "list"], 1), (["config", "show"], 0)]
+)
+def test_a_home_that_is_read_only_is_said(place: Place, arguments: list[str], code: int) -> None:
+    place.read_only(True)
+    done = place.run(*arguments)
     assert "Traceback" not in done.err
+    assert done.code == code
     if arguments[0] == "-p":
-        assert done.code == 1
-        assert str(home) in done.sentence
-        assert "Read-only file system" in done.sentence
+        assert str(place.home) in done.sentence
+        assert any(each in done.sentence for each in REFUSED)
+    elif code == 1:
+        assert "There is no database at" in done.out + done.err
 
 
-def test_a_home_that_became_read_only_can_be_looked_at_and_takes_nothing(
-    tmp_path: Path, mounted: Callable[[str], Path]
-) -> None:
-    home = mounted("size=4m")
-    env = {**OFFLINE, "HOLDFAST_HOME": str(home)}
-    assert program.run(tmp_path, "-p", "The boat is called Ada.", env=env).code == 0
-    subprocess.run(["mount", "-o", "remount,ro", str(home)], check=True)
-    done = program.run(tmp_path, "-p", "hello", env=env)
+def test_a_home_that_became_read_only_takes_nothing_and_loses_nothing(place: Place) -> None:
+    assert place.run("-p", "The boat is called Ada.").code == 0
+    place.read_only(True)
+    done = place.run("-p", "hello")
     assert done.code == 1
     assert done.sentence.startswith("holdfast: ")
-    subprocess.run(["mount", "-o", "remount,rw", str(home)], check=True)
-    assert texts(home / "holdfast.db") == ["The boat is called Ada."]
+    place.read_only(False)
+    assert texts(place.home / "holdfast.db") == ["The boat is called Ada."]
 
 
-def test_a_full_disk_is_said_and_with_room_it_goes_on(tmp_path: Path, mounted: Callable[[str], Path]) -> None:
-    home = mounted("size=4m")
-    env = {**OFFLINE, "HOLDFAST_HOME": str(home)}
-    assert program.run(tmp_path, "-p", "The boat is called Ada.", env=env).code == 0
-    free = os.statvfs(home)
-    (home / "ballast").write_bytes(b"x" * (free.f_bavail * free.f_frsize - ROOM))
+@pytest.mark.parametrize("left", [ROOM, 0], ids=["a little room", "not a byte"])
+def test_a_full_disk_is_said_and_with_room_it_goes_on(place: Place, left: int) -> None:
+    assert place.run("-p", "The boat is called Ada.").code == 0
+    place.fill(left)
     for form in ("text", "json"):
-        done = program.run(tmp_path, "-c", "-p", "long words " * 11_000, "--output-format", form, env=env)
+        done = place.run("-c", "-p", "long words " * 11_000, "--output-format", form)
         assert done.code == 1
-        assert "full" in done.err.splitlines()[-1]
+        assert "The disk is full (or a quota is reached)" in done.err.splitlines()[-1]
+        assert "Free some space" in done.err.splitlines()[-1]
         assert "Traceback" not in done.err
         assert done.out == "" or done.data["failed"]
-    (home / "ballast").unlink()
-    done = program.run(tmp_path, "-c", "-p", "What is the boat called?", env=env)
+    place.make_room()
+    done = place.run("-c", "-p", "What is the boat called?")
     assert done.code == 0
     assert "Ada" in done.out
-    assert texts(home / "holdfast.db")[0] == "The boat is called Ada."
+    assert texts(place.home / "holdfast.db")[0] == "The boat is called Ada."
 
 
 # --- killed, resized, interrupted ----------------------------------------------------------------------

@@ -27,6 +27,13 @@ def test_without_a_key_it_is_offline_and_says_where_settings_would_be_once(tmp_p
     assert HINT not in again
 
 
+def test_what_to_do_for_a_real_model_is_said_once_and_not_again_by_the_answer(tmp_path: Path) -> None:
+    done = program.run(tmp_path, "-p", "hello")
+    assert "I am the offline model" in done.out
+    for key in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY", "Ollama"):
+        assert (done.err.count(key), done.out.count(key)) == (1, 0)
+
+
 @pytest.mark.parametrize("variable", ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY"])
 def test_with_a_key_it_says_which_model_that_means_and_never_the_key(tmp_path: Path, variable: str) -> None:
     shown = first_screen(tmp_path, {variable: "key-of-mine"})

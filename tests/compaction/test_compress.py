@@ -238,6 +238,12 @@ def test_nothing_to_compact_calls_nobody_and_costs_no_budget() -> None:
         writer = Writer()
         made = await agent(db, writer).compress_context(force=True)
         assert made.outcome is Outcome.NOTHING_TO_DO
+        # Whoever asked for it is told why, and what would make it possible.
+        assert "the first exchange and about the last" in made.reason
+        assert "/compact here 1 keeps only the last exchange" in made.reason
+        less = await agent(db, writer).compress_context(force=True, keep_exchanges=1)
+        assert less.outcome is Outcome.NOTHING_TO_DO
+        assert "too little is left of all there is (" in less.reason
         assert writer.requests == []
         assert await db.budget("talk") == (0, {})
 

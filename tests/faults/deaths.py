@@ -13,7 +13,7 @@ import random
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,8 @@ from holdfast.store.db import SessionDB
 from tests.faults import keeping, zygote
 
 Parts = dict[str, Any]
-FIRST, LAST = 0, 1
+# Kinds of rounds: which history a kill is in, and which of these it is, change from one to the next.
+FIRST, LAST, AGAIN = 0, 1, (2, 3)
 
 
 class Course(NamedTuple):
@@ -49,14 +50,25 @@ class Course(NamedTuple):
         return before & after <= blobs <= before | after
 
 
+class Left(NamedTuple):
+    """What a dead process left, by its fingerprint, and what was made of it: two equals need no second look."""
+
+    seed: int
+    act: str
+    fingerprint: str
+    watched: bool
+    again: bool
+
+
 class Stock:
-    """Furnished folders of several histories, and the courses of acts in them."""
+    """Furnished folders of several histories, the courses of acts in them, and what was found after which kill."""
 
     def __init__(self, running: zygote.Zygote, folder: Path, seeds: Sequence[int], mutant: str = "") -> None:
         self._running = running
         self._mutant = mutant
         self._templates = [keeping.Template(running, folder, seed) for seed in seeds]
         self._courses: dict[str, list[Course]] = {}
+        self.settled: dict[Left, frozenset[str]] = {}
 
     def courses(self, act: str) -> list[Course]:
         if act not in self._courses:
@@ -73,10 +85,8 @@ class Stock:
         return Course(template, act, done.reached, before, after, done.told[0]["seconds"])
 
     def run(self, folder: Path, act: str, *, at: int | None = None, **args: Any) -> zygote.Outcome:
-        given = {"act": act, "mutant": self._mutant, **args}
-        return self._running.run(
-            keeping.perform, folder / "store.db", given, points=keeping.ACTS[act].operations, at=at
-        )
+        given, counting = {"act": act, "mutant": self._mutant, **args}, keeping.ACTS[act].operations
+        return self._running.run(keeping.perform, folder / "store.db", given, points=counting, at=at, left=str(folder))
 
 
 @contextlib.contextmanager
@@ -116,16 +126,17 @@ def rounds(courses: Sequence[Course], point: str, kills: int, chance: random.Ran
     """So many, no two alike as long as there are histories and occurrences enough."""
     having = [course for course in courses if point in course.points]
     for number in range(kills):
-        course, turn = having[number % len(having)], number // len(having)
+        turn, which = divmod(number, len(having))
+        course, kind = having[which], turn + which
         places = [at for at, name in enumerate(course.points) if name == point]
-        at = places[0] if turn == FIRST else places[-1] if turn == LAST else chance.choice(places)
-        yield Round(course, at, turn % 2 == 1 and not keeping.ACTS[course.act].apart, turn % 4 >= 2 and number % 2 == 0)
+        at = places[0] if kind % 4 == FIRST else places[-1] if kind % 4 == LAST else chance.choice(places)
+        yield Round(course, at, kind % 2 == 1 and not keeping.ACTS[course.act].apart, kind in AGAIN)
 
 
 def kill_at_every_point(
-    stock: Stock, act: str, kills: int, chance: random.Random, among: Sequence[str] = ("",)
+    stock: Stock, act: str, kills: Callable[[str], int], chance: random.Random, among: Sequence[str] = ("",)
 ) -> Counter[str]:
-    """How many kills there were at each point (or at each whose name ends so).
+    """How many kills there were at each point (or at each whose name ends so); `kills` says how many there are to be.
 
     AssertionError tells the first that did harm.
     """
@@ -133,7 +144,7 @@ def kill_at_every_point(
     done: Counter[str] = Counter()
     gains: dict[int, dict[int, frozenset[str]]] = {course.template.seed: {} for course in courses}
     for point in sorted({name for course in courses for name in course.points if name.endswith(tuple(among))}):
-        for round_ in rounds(courses, point, kills, chance):
+        for round_ in rounds(courses, point, kills(point), chance):
             gained = kill_once(stock, round_)
             known = gains[round_.course.template.seed].setdefault(round_.at, gained)
             assert known == gained, f"{round_.where}: {sorted(known)} another time"
@@ -151,7 +162,7 @@ def kill_once(stock: Stock, round_: Round) -> frozenset[str]:
         watcher = stack.enter_context(SessionDB(folder / "store.db")) if round_.watched else None
         outcome = stock.run(folder, course.act, at=round_.at)
         assert outcome.state == "killed", f"{round_.where}: {outcome}"
-        return settle(stock, course, folder, round_.where, watcher, again=round_.again)
+        return settle(stock, course, folder, outcome.left, round_.where, watcher, again=round_.again)
 
 
 def kill_at_any_time(stock: Stock, act: str, kills: int, chance: random.Random) -> Counter[str]:
@@ -164,7 +175,7 @@ def kill_at_any_time(stock: Stock, act: str, kills: int, chance: random.Random) 
         with _fresh(course.template) as folder:
             outcome = stock.run(folder, act, after=after)
             assert outcome.error in (None, str(int(signal.SIGALRM))), f"{where}: {outcome}"
-            settle(stock, course, folder, where, again=number // len(courses) % 2 == 1)
+            settle(stock, course, folder, outcome.left, where, again=number // len(courses) % 2 == 1)
         ended[outcome.state] += 1
         longest *= 1.1 if outcome.state == "killed" else 0.8
     return ended
@@ -179,8 +190,9 @@ def kill_between_writes(stock: Stock, act: str, most: int) -> int:
     for number in numbers:
         where = f"{act} killed at write {number} of {touches}, seed {course.template.seed}"
         with _fresh(course.template) as folder:
-            assert stock.run(folder, act, disk={"at": number, "how": "kill"}).state == "killed", where
-            settle(stock, course, folder, where, again=True)
+            outcome = stock.run(folder, act, disk={"at": number, "how": "kill"})
+            assert outcome.state == "killed", where
+            settle(stock, course, folder, outcome.left, where, again=True)
     return len(numbers)
 
 
@@ -188,23 +200,36 @@ def kill_between_writes(stock: Stock, act: str, most: int) -> int:
 
 
 def settle(
-    stock: Stock, course: Course, folder: Path, where: str, watcher: SessionDB | None = None, *, again: bool
+    stock: Stock,
+    course: Course,
+    folder: Path,
+    fingerprint: str,
+    where: str,
+    watcher: SessionDB | None = None,
+    *,
+    again: bool,
 ) -> frozenset[str]:
     """Old or new, and the next message is accepted, by who had the store open all along or by a new process."""
-    try:
-        found = look(folder, course.act)
-        gained = course.gained(found)
-        if course.act == "prune" and "store" in gained:
-            assert "archive" in gained, "removed without its archive"
-        if watcher is not None and again:
-            watcher.close()  # the files are looked into
-        if again:
-            _ask_again(stock, course, folder, gained)
-        with contextlib.nullcontext(watcher) if watcher and not again else SessionDB(folder / "store.db") as db:
-            keeping.next_message(db)
-            assert not again or db.fsck().ok
-    except (AssertionError, errors.HoldfastError) as error:
-        raise AssertionError(f"{where}: {type(error).__name__} {error}") from error
+    left = Left(course.template.seed, course.act, fingerprint, watcher is not None, again)
+    if left not in stock.settled:
+        try:
+            stock.settled[left] = _settled(stock, course, folder, watcher, again)
+        except (AssertionError, errors.HoldfastError) as error:
+            raise AssertionError(f"{where}: {type(error).__name__} {error}") from error
+    return stock.settled[left]
+
+
+def _settled(stock: Stock, course: Course, folder: Path, watcher: SessionDB | None, again: bool) -> frozenset[str]:
+    gained = course.gained(look(folder, course.act))
+    if course.act == "prune" and "store" in gained:
+        assert "archive" in gained, "removed without its archive"
+    if watcher is not None and again:
+        watcher.close()  # the files are looked into
+    if again:
+        _ask_again(stock, course, folder, gained)
+    with contextlib.nullcontext(watcher) if watcher and not again else SessionDB(folder / "store.db") as db:
+        keeping.next_message(db)
+        assert not again or db.fsck().ok
     return gained
 
 

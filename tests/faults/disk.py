@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from holdfast.store import durable
+from holdfast.store import durable, place
 
 BENEATH = apsw.vfs_names()[0]
 
@@ -31,8 +31,9 @@ class Touch(NamedTuple):
 
 
 class Disk(apsw.VFS):
-    """Registers itself as the default. `how`: full, torn, unsynced, kill; from touch number `at` on.
+    """Registers itself as the default. `how`: full, torn, quota, unsynced, kill; from touch number `at` on.
 
+    A quota is told in another way than a full disk: SQLite only says that a write failed, the system why.
     Or hole: the first sync of the log from there on fails, once, and what it should have kept is gone, though
     whoever reads the file still sees it.
     """
@@ -45,6 +46,7 @@ class Disk(apsw.VFS):
         self.log: list[Touch] | None = [] if keep else None
         # The log is synced by the store itself, past SQLite and this layer.
         self._sync, durable._sync = durable._sync, self._synced  # type: ignore[attr-defined]
+        self._fill, place._fill = place._fill, self._filled
 
     def arm(self, at: int | None, how: str) -> None:
         self.count, self.at, self.how = 0, at, how
@@ -69,6 +71,12 @@ class Disk(apsw.VFS):
         if not self.touched("sync", name) and self.how == "unsynced":
             raise OSError(errno.EIO, "the disk of this test does not sync")
         self._sync(fd)
+
+    def _filled(self, fd: int, size: int) -> None:
+        """What the store finds when it tries whether there is room."""
+        if self.how == "quota" and self.at is not None and self.count > self.at:
+            raise OSError(errno.EDQUOT, "the quota of this test is reached")
+        self._fill(fd, size)
 
     def note(self, text: str) -> None:
         if self.log is not None:
@@ -99,6 +107,10 @@ class File(apsw.VFSFile):
             return
         if disk.how == "torn":
             super().xWrite(data[: len(data) // 2], offset)
+        if disk.how == "quota":
+            error = apsw.IOError("the quota of this test is reached")
+            error.extendedresult = apsw.SQLITE_IOERR_WRITE
+            raise error
         raise apsw.FullError("the disk of this test is full")
 
     def xTruncate(self, size: int) -> None:  # noqa: N802

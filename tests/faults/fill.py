@@ -67,19 +67,45 @@ def close_without_room(stage: zygote.Stage) -> None:
                 pass
 
 
+def open_without_room(stage: zygote.Stage) -> dict[str, Any]:
+    """A store that is there, opened to say something where nothing can be written any more; then with room."""
+    shim = disk.Disk() if "at" in stage.args else None
+    if shim is not None:
+        shim.arm(stage.args["at"], stage.args["how"])
+    else:
+        with open(stage.args["ballast"], "wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(b"x" * 512):
+                pass
+    error = _failure(lambda: _opened_and_said(stage))
+    folder = os.path.dirname(stage.path)
+    beside = [name for name in os.listdir(folder) if name.startswith(".holdfast-")]
+    _make_room(stage, 0, shim)
+    with stage.open() as db:
+        workers.send(stage, db, "c", "later", "there is room again")
+    return {"error": error, "beside": beside}
+
+
+def _opened_and_said(stage: zygote.Stage) -> None:
+    with stage.open() as db:
+        _say(db, 1)
+
+
 def append_until_full(stage: zygote.Stage) -> dict[str, Any]:
-    """A real file system, or a real limit; long messages until one is refused, then room is made."""
+    """A real file system, a real limit, or a layer that is full; long messages until one is refused, then room."""
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    shim = disk.Disk() if "at" in stage.args else None
     number = 0
     with stage.open() as db:
         if "limit" in stage.args:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (stage.args["limit"], hard))
+        if shim is not None:
+            shim.arm(stage.args["at"], stage.args["how"])
         while _said(stage, db, number := number + 1):
             pass
         error = _failure(lambda: _say(db, stage.args.get("times", 1)))
         readable = len(db.transcript("c"))
-        _make_room(stage, hard)
+        _make_room(stage, hard, shim)
         for later in range(3):
             workers.send(stage, db, "c", f"later {later}", "there is room again")
     return {"error": error, "readable": readable}
@@ -101,8 +127,10 @@ def _say(db: SessionDB, times: int) -> None:
     db.append_message("c", role="user", content=LONG * times)
 
 
-def _make_room(stage: zygote.Stage, hard: int) -> None:
-    if "limit" in stage.args:
+def _make_room(stage: zygote.Stage, hard: int, shim: disk.Disk | None) -> None:
+    if shim is not None:
+        shim.mend()
+    elif "limit" in stage.args:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     else:
         os.unlink(stage.args["ballast"])

@@ -62,22 +62,30 @@ class Model:
 
 
 class World:
-    """One schedule's conversation, model, record and what each compactor knows."""
+    """One schedule's conversation, model, record and what each compactor knows.
 
-    def __init__(self, db: SessionDB, clock: list[float], c: str) -> None:
+    Given the record of its beginning, the conversation is there already.
+    """
+
+    def __init__(self, db: SessionDB, clock: list[float], c: str, begun: Sequence[checker.Record] = ()) -> None:
         self.db, self.clock, self.c = db, clock, c
-        self.history: list[checker.Record] = []
+        self.history = list(begun)
         self.problems: list[str] = []
         self.leases: dict[str, types.Lease] = {}
         self.contexts: dict[str, types.Context] = {}
         self.sent = 0
+        if not begun:
+            self._begin()
+        self.model = Model(db.conversation(c), clock[0])
+
+    def _begin(self) -> None:
+        db, c = self.db, self.c
         db.create_session(c, source="fault")
         for number in (1, 2, 3):
             self.send(f"{c}:{number}")
         self.history.append(checker.Bound(f"chat:{c}", c, db.bind_route(f"chat:{c}", c, version=0).version))
         work = db.snapshot(c)
         db.commit_compaction(work, summary=checker.summarize(db.context(c), 1), cut_seq=1, child_id=f"{c}-first")
-        self.model = Model(db.conversation(c), clock[0])
 
     def send(self, uid: str) -> types.Receipt:
         receipt = self.db.append_message(self.c, role="user", content=uid, uid=uid)
@@ -264,7 +272,7 @@ def every_schedule(actors: Sequence[Actor], *, stop_at: int = 5, without_trigger
     count, found, store = 0, list[str](), _Store(without_triggers)
     try:
         for order in schedules(*(len(actor.actions) for actor in actors)):
-            found += store.play(actors, order, f"c{count}")
+            found += store.play(actors, order)
             count += 1
             if len(found) >= stop_at:
                 break
@@ -281,31 +289,44 @@ def drop_triggers(db: SessionDB, names: Sequence[str]) -> None:
 
 
 class _Store:
-    """A store in memory for some schedules; a new one now and then, as fsck looks at all of it."""
+    """A store in memory for some schedules; a new one now and then, as fsck looks at all of it.
+
+    All conversations begin alike. Where there are many schedules, a store of begun ones is kept and filled in again.
+    """
 
     def __init__(self, without_triggers: Sequence[str]) -> None:
         self.clock = [1_000.0]
         self.played = 0
         self.without_triggers = without_triggers
         self.db = self._new()
+        self._begun: list[list[checker.Record]] = [[]] * BATCH
+        self._content = b""
 
     def _new(self) -> SessionDB:
         db = SessionDB(":memory:", clock=lambda: self.clock[0])
         drop_triggers(db, self.without_triggers)
         return db
 
+    def _renew(self) -> None:
+        self.db.close()
+        if not self._content:
+            with self._new() as db:
+                self._begun = [World(db, self.clock, f"c{number}").history for number in range(BATCH)]
+                self._content = db.driver._writer.serialize("main")  # type: ignore[attr-defined]
+        self.db, self.played = SessionDB(":memory:", clock=lambda: self.clock[0]), 0
+        self.db.driver._writer.deserialize("main", self._content)  # type: ignore[attr-defined]
+
     def check(self) -> list[str]:
         missing = tuple(f"the trigger {name} is missing" for name in self.without_triggers)
         return [str(bad) for bad in self.db.fsck().violations if bad.detail not in missing]
 
-    def play(self, actors: Sequence[Actor], order: Sequence[int], c: str) -> list[str]:
+    def play(self, actors: Sequence[Actor], order: Sequence[int]) -> list[str]:
         found: list[str] = []
         if self.played == BATCH:
-            found, self.played = self.check(), 0
-            self.db.close()
-            self.db = self._new()
+            found = self.check()
+            self._renew()
+        world = World(self.db, self.clock, f"c{self.played}", self._begun[self.played])
         self.played += 1
-        world = World(self.db, self.clock, c)
         taken = [0] * len(actors)
         for actor in order:
             try:

@@ -13,7 +13,6 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from typing import Any, NamedTuple
 
 from holdfast.store import salvage, whole
 from holdfast.store.db import SessionDB
-from tests.faults import disk, importing, mutants, zygote
+from tests.faults import copies, disk, importing, mutants, zygote
 
 NOW = 2_000_000_000.0
 MARKER = "a text that must go"
@@ -278,21 +277,19 @@ def holding(folder: Path, text: str) -> list[str]:
 
 
 class Template:
-    """A furnished folder, copied for every kill. Nobody has it open."""
+    """A furnished folder, laid out again for every kill."""
 
     def __init__(self, running: zygote.Zygote, folder: Path, seed: int) -> None:
         self.seed = seed
-        self._folder = folder / f"template {seed}"
-        self._folder.mkdir(mode=0o700)
+        template = folder / f"template {seed}"
+        template.mkdir(mode=0o700)
         killed = seed % 2 == 1
-        made = running.run(furnished, self._folder, {"seed": seed, "killed": killed})
+        made = running.run(furnished, template, {"seed": seed, "killed": killed})
         assert (made.state, made.error) == (("killed", str(int(signal.SIGKILL))) if killed else ("exited", None)), made
+        self._content = copies.Folder(template)
         self._home = folder
         self._count = 0
 
     def fresh(self) -> Path:
         self._count += 1
-        made = self._home / f"{self.seed}.{self._count}"
-        shutil.copytree(self._folder, made)
-        os.chmod(made, 0o700)
-        return made
+        return self._content.lay_out(self._home / f"{self.seed}.{self._count}")

@@ -1,7 +1,7 @@
 """Kills a process at every point of a step, many times, and looks at what it left.
 
 The points of a step, and the state others see at each of them, are found by running it once. A kill at a
-point must leave exactly that state. Rounds differ in what else may matter: whether another process had
+point must leave exactly that state. Kills differ in what else may matter: whether another process had
 the store open (else the next one recovers the WAL), and whether the next message or the repeated step
 comes first.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from typing import NamedTuple
 from holdfast import errors, types
 from holdfast.store import points
 from holdfast.store.db import SessionDB
-from tests.faults import checker, interleavings, steps, zygote
+from tests.faults import checker, copies, interleavings, steps, zygote
 
 
 class Course(NamedTuple):
@@ -65,35 +66,72 @@ def hooked(watch: object) -> Iterator[None]:
         points.hook = None
 
 
+class _Spot(NamedTuple):
+    """A point of a step, and all there is to kill somebody at it."""
+
+    running: zygote.Zygote
+    folder: Path
+    name: str
+    course: Course
+    number: int
+
+    @property
+    def where(self) -> str:
+        return f"{self.name} killed at {self.course.names[self.number]}"
+
+    def kill(self, path: Path, args: steps.Args, left: str = "") -> str:
+        """The fingerprint of what was left in that folder."""
+        operations = steps.STEPS[self.name].operations
+        outcome = self.running.run(steps.perform, path, args, points=operations, at=self.number, left=left)
+        assert outcome.state == "killed", f"{self.where}: {outcome}"
+        return outcome.left
+
+    def check(self, db: SessionDB, args: steps.Args, *, message_first: bool, fsck: bool, where: str) -> None:
+        assert steps.observe(db, args["id"]) == self.course.states[self.number], where
+        settle(db, self.name, args, self.course.done, message_first=message_first, fsck=fsck, where=where)
+
+
 def kill_at_every_point(running: zygote.Zygote, folder: Path, name: str, kills: int) -> int:
     """How many kills there were. Raises AssertionError with what was wrong at the first that did harm."""
     course = course_of(name, folder / "watched for points.db")
-    for number, point in enumerate(course.names):
-        path = folder / f"{number}.db"
+    done = 0
+    for number in range(len(course.names)):
+        spot = _Spot(running, folder, name, course, number)
+        done += _kill_watched(spot, kills // 2) + _kill_alone(spot, kills - kills // 2)
+    return done
+
+
+def _kill_watched(spot: _Spot, kills: int) -> int:
+    """Another process has the store open all along: one kill after the other, each in a conversation of its own."""
+    path = spot.folder / "watched.db"
+    with SessionDB(path) as db:
         for round_ in range(kills):
-            _kill_once(running, path, name, course, number, round_, fsck=round_ == kills - 1)
-        remove(path)
-        assert point, name
-    return len(course.names) * kills
+            args = {**steps.STEPS[spot.name].prepare(db, f"conversation{round_:04d}"), "step": spot.name}
+            spot.kill(path, args)
+            where = f"{spot.where}, watched, round {round_}"
+            spot.check(db, args, message_first=round_ % 2 == 1, fsck=round_ == kills - 1, where=where)
+    remove(path)
+    return kills
 
 
-def _kill_once(
-    running: zygote.Zygote, path: Path, name: str, course: Course, number: int, round_: int, *, fsck: bool
-) -> None:
-    step, c = steps.STEPS[name], f"conversation{round_:04d}"
-    where = f"{name} killed at {course.names[number]}, round {round_}"
-    db = SessionDB(path)
-    args = {**step.prepare(db, c), "step": name}
-    alone = round_ % 2 == 0
-    if alone:
-        db.close()
-    outcome = running.run(steps.perform, path, args, points=step.operations, at=number, fault="kill")
-    assert outcome.state == "killed", f"{where}: {outcome}"
-    if alone:
-        db = SessionDB(path)
-    with db:
-        assert steps.observe(db, c) == course.states[number], where
-        settle(db, name, args, course.done, message_first=round_ % 4 >= 2, fsck=fsck, where=where)
+def _kill_alone(spot: _Spot, kills: int) -> int:
+    """Nobody else has it open: the next one recovers what was left. What differs is looked at, each way once."""
+    home, known = spot.folder / "alone", set[tuple[str, bool]]()
+    home.mkdir(mode=0o700)
+    with SessionDB(home / "store.db") as db:
+        args = {**steps.STEPS[spot.name].prepare(db, "conversation"), "step": spot.name}
+    original = copies.Folder(home)
+    for round_ in range(kills):
+        shutil.rmtree(home)
+        path = original.lay_out(home) / "store.db"
+        found = spot.kill(path, args, str(home)), round_ % 2 == 1
+        if found not in known:
+            with SessionDB(path) as db:
+                where = f"{spot.where}, alone, round {round_}"
+                spot.check(db, args, message_first=found[1], fsck=True, where=where)
+            known.add(found)
+    shutil.rmtree(home)
+    return kills
 
 
 def settle(
@@ -101,7 +139,7 @@ def settle(
 ) -> None:
     """The next message is accepted, the step repeated by whoever never heard is done once, nothing is broken.
 
-    The whole store is looked at after the last of many rounds: nothing is removed between them.
+    Where many conversations share a store, all of it is looked at after the last: nothing is removed between them.
     """
     step, c, history = steps.STEPS[name], args["id"], list[checker.Record]()
     was_done = steps.observe(db, c) == done

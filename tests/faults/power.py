@@ -65,6 +65,8 @@ class _Files:
         self.pending: dict[str, list[disk.Touch]] = {}
 
     def take(self, touch: disk.Touch) -> None:
+        if touch.kind == "note":
+            return
         if touch.kind == "sync":
             self.synced[touch.file] = self._with(touch.file, self.pending.pop(touch.file, []))
         elif touch.kind == "lost":
@@ -127,20 +129,34 @@ def wrong(moment: Moment, folder: Path) -> list[str]:
 
 def last_moment(notes: Path) -> Moment:
     """After all of it, with what was synced alone."""
-    *_, last = (moment for moment in moments(notes, random.Random(0)) if moment.certain)
-    return last
+    log, files = _noted(notes), _Files()
+    last = max(number for number in range(len(log)) if _certain(log, number))
+    for touch in log[: last + 1]:
+        files.take(touch)
+    acknowledged = [touch.data.decode() for touch in log[:last] if touch.kind == "note"]
+    return Moment(last, acknowledged, files.kept(None), certain=True)
 
 
 def moments(notes: Path, chance: random.Random) -> Iterator[Moment]:
     """After every touch of the disk, with a part of what was not synced; after every sync also without."""
-    with notes.open("rb") as file:
-        log: list[disk.Touch] = pickle.load(file)
+    log = _noted(notes)
     files, acknowledged = _Files(), list[str]()
     for number, touch in enumerate(log):
+        files.take(touch)
         if touch.kind == "note":
             acknowledged.append(touch.data.decode())
             continue
-        files.take(touch)
-        if touch.kind in ("sync", "delete") or log[number - 1].kind == "note":
+        if _certain(log, number):
             yield Moment(number, list(acknowledged), files.kept(None), certain=True)
         yield Moment(number, list(acknowledged), files.kept(chance), certain=False)
+
+
+def _noted(notes: Path) -> list[disk.Touch]:
+    with notes.open("rb") as file:
+        return list(pickle.load(file))
+
+
+def _certain(log: Sequence[disk.Touch], number: int) -> bool:
+    """Whether this is worth a look with what was synced alone: that, or what was acknowledged, is new."""
+    kind = log[number].kind
+    return kind in ("sync", "delete") or (kind != "note" and log[number - 1].kind == "note")

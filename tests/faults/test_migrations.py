@@ -1,6 +1,7 @@
 """Stores of other versions: older ones are brought up with their data, newer ones refused or left alone.
 
-A process killed anywhere on the way leaves nothing half: the next open begins again and gets through.
+A process killed anywhere on the way leaves nothing half: the next open begins again and gets through. Twenty kills
+at every point (HOLDFAST_KILLS sets another number); what they left is opened once for each that differs.
 """
 
 from __future__ import annotations
@@ -64,13 +65,15 @@ def test_every_older_store_needs_something_done(place: Path) -> None:
 def test_creation_killed_at_any_point_is_done_by_the_next_open(part: int, zygote: zygotes.Zygote, place: Path) -> None:
     course = _course(place / "watched.db")
     assert {"migrate.CREATE TABLE meta", "migrate.labels", "migrate.committing", "migrate.committed"} <= set(course)
+    known: set[str] = set()
     for number in range(part, len(course), PARTS):
         for _ in range(KILLS):
-            path = place / "store.db"
-            outcome = zygote.run(steps.open_only, path, points=("migrate",), at=number)
+            path = _fresh(place)
+            outcome = zygote.run(steps.open_only, path, points=("migrate",), at=number, left=str(path.parent))
             assert outcome.state == "killed", course[number]
-            _works(path)
-            kills.remove(path)
+            if outcome.left not in known:
+                _works(path)
+                known.add(outcome.left)
 
 
 def test_creation_killed_between_any_two_writes_is_done_by_the_next_open(zygote: zygotes.Zygote, place: Path) -> None:
@@ -84,6 +87,14 @@ def test_creation_killed_between_any_two_writes_is_done_by_the_next_open(zygote:
     assert number > 20
 
 
+def _fresh(place: Path) -> Path:
+    """Where a store is to be, in a folder of its own."""
+    folder = place / "killed"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    return folder / "store.db"
+
+
 def _works(path: Path) -> None:
     with SessionDB(path) as db:
         steps.say(db, "c", 1)
@@ -94,18 +105,19 @@ def _works(path: Path) -> None:
 def test_older_store_killed_at_any_point_is_brought_up_by_the_next_open(
     part: int, zygote: zygotes.Zygote, place: Path
 ) -> None:
-    original, path = place / "original.db", place / "store.db"
+    original, known = place / "original.db", set[str]()
     before = olden.make(original, olden.OLDER["much"])
     course = _course(Path(shutil.copy(original, place / "watched.db")))
     for number in range(part, len(course), PARTS):
         for round_ in range(KILLS):
-            shutil.copy(original, path)
-            outcome = zygote.run(steps.open_only, path, points=("migrate",), at=number)
+            path = Path(shutil.copy(original, _fresh(place)))
+            outcome = zygote.run(steps.open_only, path, points=("migrate",), at=number, left=str(path.parent))
             assert outcome.state == "killed", course[number]
-            with SessionDB(path) as db:
-                assert olden.contents(db) == before, (course[number], round_)
-                assert checker.verify(db, also=["a", "b", "a-b"]) == []
-            kills.remove(path)
+            if outcome.left not in known:
+                with SessionDB(path) as db:
+                    assert olden.contents(db) == before, (course[number], round_)
+                    assert checker.verify(db, also=["a", "b", "a-b"]) == []
+                known.add(outcome.left)
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -26,9 +26,9 @@ from typing import IO, Any, Self
 
 import msgspec
 
-from holdfast.store import points, queries
+from holdfast.store import points, queries, sqlite
 from holdfast.store.db import SessionDB
-from tests.faults import checker
+from tests.faults import checker, copies
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PATIENCE = 120.0
@@ -50,6 +50,7 @@ class Order(msgspec.Struct, frozen=True):
     clock: str | None = None
     write_timeout: float = 10.0
     count: int = 1
+    left: str = ""  # a folder to be looked at when the child has ended
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -61,6 +62,7 @@ class Outcome(msgspec.Struct, frozen=True):
     value: Any = None
     error: str | None = None
     told: tuple[Any, ...] = ()
+    left: str = ""  # the fingerprint of what was in the folder then
 
     @property
     def history(self) -> list[checker.Record]:
@@ -183,10 +185,11 @@ def _child(order: Order, folder: str, barrier: Any, index: int) -> None:
 
 
 def _serve() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        nursery = _Nursery(folder)
+    with folder() as made:
+        nursery = _Nursery(made)
         # Read once for all children; and a collection in one would copy every page it shares with the zygote.
         queries.load("sqlite")
+        sqlite._declared("sqlite")
         gc.disable()
         try:
             for line in sys.stdin.buffer:
@@ -203,7 +206,9 @@ def _answer(nursery: _Nursery, verb: str, body: dict[str, Any]) -> list[Outcome]
         # Once for all children to come, instead of in each of them.
         importlib.import_module(body["task"].partition(":")[0])
     if verb == "run":
-        return [nursery.wait(nursery.begin(msgspec.convert(body, Order)))]
+        order = msgspec.convert(body, Order)
+        outcome = nursery.wait(nursery.begin(order))
+        return [msgspec.structs.replace(outcome, left=copies.fingerprint(order.left)) if order.left else outcome]
     if verb == "crowd":
         order = msgspec.convert(body, Order)
         barrier = multiprocessing.get_context("fork").Barrier(order.count, timeout=PATIENCE)

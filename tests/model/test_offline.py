@@ -63,12 +63,12 @@ class Talk:
 # --- honesty -----------------------------------------------------------------------------------------
 
 
-def test_it_says_once_what_it_is_and_what_to_do_about_it() -> None:
+def test_it_says_once_what_it_is_and_leaves_advice_to_who_chose_it() -> None:
     talk = Talk()
     first, second = talk.say("hello"), talk.say("my dog is called Bella")
     assert first.startswith(offline.INTRODUCTION)
     assert "no language model" in first
-    assert all(remedy in first for remedy in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "Ollama"))
+    assert not any(remedy in first for remedy in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "Ollama"))
     assert offline.MARK not in second
 
 

@@ -1,24 +1,29 @@
-"""Tools at work: a line each, written once more when they are done; what else is written stays where it is."""
+"""Tools at work: a line each, which changes until they are done; what else is said meanwhile stands above them."""
 
 from __future__ import annotations
 
 from holdfast import events
-from holdfast.terminal import activity, live, reply, show
-from tests.terminal.screen import Screen
+from holdfast.terminal import activity, reply, show
+from tests.terminal.test_show import result
 
 
 class Played:
-    """A page on a small screen, with a clock that is set by hand."""
+    """A page with a clock that is set by hand."""
 
-    def __init__(self, columns: int = 60, rows: int = 20) -> None:
-        self.screen, self.now = Screen(columns, rows), 0.0
-        tools = activity.Activity(lambda: self.screen.size, clock=lambda: self.now)
-        self.page = show.Page(None, lambda: self.screen.size.columns, reply.Reply(lambda: self.screen.size), tools)
+    def __init__(self, columns: int = 60) -> None:
+        self.now, self._written = 0.0, ""
+        tools = activity.Activity(lambda: columns, clock=lambda: self.now)
+        self.page = show.Page(None, lambda: columns, reply.Reply(lambda: columns), tools)
 
     def draw(self, *shown: events.AnyEvent) -> str:
+        """What was written so far, and what is open below it."""
         for event in shown:
-            self.screen.write("".join(piece.text for piece in self.page.draw(event)))
-        return self.screen.shown
+            self._written += _text(self.page.draw(event))
+        return (self._written + _text(self.page.open)).rstrip("\n")
+
+
+def _text(pieces: list[show.Piece]) -> str:
+    return "".join(piece.text.replace("\x1b[1m", "").replace("\x1b[0m", "") for piece in pieces)
 
 
 def test_a_tool_is_one_line_from_its_beginning_to_its_end() -> None:
@@ -36,27 +41,30 @@ def test_tools_side_by_side_end_in_any_order() -> None:
     assert on.draw(events.ToolFinished("1", "a", False, "no")) == "✓ b  B · 0.0 s\n✗ a  no · 0.0 s"
 
 
-def test_what_is_said_meanwhile_is_not_taken_back() -> None:
+def test_what_is_said_meanwhile_stands_above_them() -> None:
     on = Played()
-    on.draw(events.TextDelta("Let me **see**"), events.ToolStarted("1", "a", "{}"), events.Notice("Careful."))
+    on.draw(events.TextDelta("Let me **see**"), events.ToolStarted("1", "a", "{}"))
+    assert on.draw(events.Notice("Careful.")) == "Let me see\nCareful.\n→ a"
     ended = on.draw(events.ToolProgress("1", "half"), events.ToolFinished("1", "a", True, "A"), events.TextDelta("So."))
-    assert ended == "Let me see\n→ a\nCareful.\n✓ a  A · 0.0 s\nSo."
+    assert ended == "Let me see\nCareful.\n✓ a  A · 0.0 s\nSo."
+
+
+def test_one_that_never_ended_is_told_when_the_turn_is_over() -> None:
+    on = Played()
+    on.draw(events.ToolStarted("1", "a", "{}"))
+    stopped = result(completed=False, interrupted=True)
+    assert on.draw(events.TurnFinished(stopped)) == "→ a\nInterrupted. What was said stays."
+    assert on.page.open == []
 
 
 def test_a_failure_is_yellow_and_the_rest_is_not() -> None:
-    tools = activity.Activity(lambda: live.Size(60, 20))
+    tools = activity.Activity(lambda: 60)
     drawn = tools.draw(events.ToolFinished("1", "a", False, "no"))
     assert [piece.style for piece in drawn if piece.text.strip()] == ["yellow"]
-
-
-def test_after_a_resize_nothing_above_is_touched() -> None:
-    on = Played()
-    on.draw(events.Notice("Before."), events.ToolStarted("1", "a", "{}"))
-    on.screen.size = live.Size(30, 20)
-    assert on.draw(events.ToolFinished("1", "a", True, "A")) == "Before.\n→ a\n✓ a  A · 0.0 s"
 
 
 def test_a_line_is_never_wider_than_the_terminal() -> None:
     on = Played(columns=20)
     on.draw(events.ToolStarted("1", "name", "x" * 50), events.ToolProgress("1", "y" * 50))
-    assert on.draw(events.ToolFinished("1", "name", True, "z" * 50)).count("\n") == 0
+    assert len(on.draw()) < 20
+    assert len(on.draw(events.ToolFinished("1", "name", True, "z" * 50))) < 20

@@ -7,8 +7,6 @@ import asyncio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from prompt_toolkit.input import create_pipe_input
-from prompt_toolkit.output import DummyOutput
 
 from holdfast import events
 from holdfast.terminal import answering
@@ -63,19 +61,27 @@ def test_lasting_answers_are_offered_only_where_there_are_some() -> None:
     assert "always" not in answering.ask(events.ApprovalAsked("q", "c", "shell", "Run it."))
 
 
-def test_a_question_that_is_settled_elsewhere_while_it_is_asked_is_taken_back() -> None:
+class Silent:
+    """A keyboard nobody types on."""
+
+    async def line(self, words: str) -> str | None:
+        assert words.startswith("Allow it?")
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+@pytest.mark.parametrize("left", [False, True], ids=["settled", "left"])
+def test_a_question_that_is_settled_elsewhere_while_it_is_asked_is_taken_back(left: bool) -> None:
     async def story() -> None:
         questions, asked = answering.Questions(), events.ApprovalAsked("a", "c", "shell", "Run it.")
-        with create_pipe_input() as source:
-            keyboard = answering.Keyboard(source, DummyOutput())
-            questions.heard(asked)
-            answer = asyncio.create_task(questions.answer(asked, keyboard))
-            await asyncio.sleep(0)
+        questions.heard(asked)
+        answer = asyncio.create_task(questions.answer(asked, Silent()))
+        await asyncio.sleep(0)
+        if left:
+            questions.leave()
+        else:
             questions.heard(events.ApprovalSettled("a", True, "elsewhere"))
-            assert await answer is None
-            again = events.ApprovalAsked("b", "c", "shell", "Run it.")
-            questions.heard(again)
-            source.send_text("y\r")
-            assert await questions.answer(again, keyboard) == events.Approve("b", "once", "at the terminal")
+        assert await answer is None
+        assert await questions.answer(asked, Silent()) is None
 
     asyncio.run(asyncio.wait_for(story(), 60))

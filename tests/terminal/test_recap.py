@@ -64,3 +64,21 @@ def test_the_compaction_a_conversation_stands_on_is_marked() -> None:
     assert "up to 20" in told
     assert "/recall 1-20" in told
     assert recap.covered(made, 7, page) == []
+
+
+def test_what_was_taken_back_is_left_out_until_it_is_brought_back() -> None:
+    said = [each for number in range(1, 4) for each in exchange(number)]
+    with SessionDB(":memory:") as db:
+        here = db.create_session(source="test").id
+        db.append_messages(here, said)
+        hidden = db.hide(here, 3)
+        page, messages = show.Page(width=lambda: 40), db.transcript(here)
+
+        def looked(hides: list[types.Hide]) -> str:
+            return "".join(piece.text for piece in recap.drawn(messages, page, hides))
+
+        assert looked(db.hides(here)) == "> ask 1\nreply 1\n\n"
+        branch = db.branch(here).conversation_id
+        assert looked(db.hides(branch)) == "> ask 1\nreply 1\n\n"
+        db.show(here, hidden.epoch)
+        assert "ask 3" in looked(db.hides(here))

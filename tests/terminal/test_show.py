@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import events, types
-from holdfast.terminal import show
+from holdfast.terminal import activity, reply, show
 
 
 def result(**given: Any) -> events.TurnResult:
@@ -162,3 +162,34 @@ def test_a_terminal_without_such_marks_gets_letters() -> None:
     on = page(marks=show.PLAIN)
     shown = [events.ToolStarted("c", "ls", "x" * 200), events.ToolFinished("c", "ls", False, "no")]
     assert all(piece.text.isascii() for event in shown for piece in on.draw(event))
+
+
+def drawn_page() -> show.Page:
+    return show.Page(None, lambda: 40, reply.Reply(lambda: 40), activity.Activity(lambda: 40))
+
+
+def test_what_is_said_beside_a_drawn_answer_does_not_break_it_in_two() -> None:
+    on = drawn_page()
+    shown = [events.TextDelta("```\none\ntw"), events.Answer("Nothing waits."), events.Notice("Told.")]
+    out = [piece.text for event in [*shown, events.TextDelta("o  *x*\n```\n")] for piece in on.draw(event)]
+    assert "".join(out) == "```\none\nNothing waits.\nTold.\ntwo  *x*\n```\n".replace("```", "\x1b[2m```\x1b[0m")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        events.Titled("Trip"),
+        events.ToolStarted("c", "ls", "{}"),
+        events.ReasoningDelta("Hm."),
+        events.TurnFinished(result(final_response="Wait.")),
+        events.TurnStarted("c", "s", "process 1 ended", 3, "process"),
+        events.ApprovalAsked("q", "c", "shell", "Run it."),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_what_ends_an_answer_comes_after_it(event: events.AnyEvent) -> None:
+    on = drawn_page()
+    on.draw(events.TextDelta("Wait."))
+    assert on.open == [show.Piece("Wait.\n")]
+    assert on.draw(event)[0].text == "Wait.\n"
+    assert on.open[:1] != [show.Piece("Wait.\n")]

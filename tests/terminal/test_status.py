@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast import AIAgent, AsyncSessionDB
+from holdfast.agent import runtime
+from holdfast.compaction import policy
+from holdfast.model import ScriptedModel
 from holdfast.terminal import show, status, text
+from tests.agent import stage
 
 NOW = status.Standing("anthropic/claude", 24_000, 200_000, 0.0312, True, 2, 1)
 
@@ -38,6 +43,22 @@ def test_with_little_room_the_name_gives_way_first() -> None:
 def test_a_glance_tells_how_full_the_window_is(used: int, style: str) -> None:
     fragments = status.drawn(status.Standing("m", used * 1000, 100_000), 80, show.Marks())
     assert fragments[-1] == (f"class:status{style}", f"{used}% of 100k")
+
+
+def test_the_glance_goes_by_the_shares_that_were_set() -> None:
+    early = policy.Policy(soft=0.5, hard=0.6)
+    for used, style in ((49, ""), (50, ".soft"), (59, ".soft"), (60, ".hard")):
+        fragments = status.drawn(status.Standing("m", used, 100, policy=early), 80, show.Marks())
+        assert fragments[-1][0] == f"class:status{style}"
+
+    async def story(db: AsyncSessionDB) -> status.Standing:
+        async def build(conversation_id: str) -> AIAgent:
+            return stage.agent(db, ScriptedModel([]), session_id=conversation_id, compaction_policy=early)
+
+        async with runtime.Runtime(db, build) as door:
+            return await status.looked(door, "here")
+
+    assert stage.run(story).policy == early
 
 
 @given(st.text(), st.integers(0, 100))

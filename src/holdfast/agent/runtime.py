@@ -26,6 +26,13 @@ logger = logging.getLogger("holdfast.agent")
 MOST = 10_000
 """So many notices are delivered before a message of a person, which is more than ever wait."""
 
+FOR_ONE = (events.Say, events.Moved, events.Quit)
+"""What a command tells whoever sent it, and nobody else who listens."""
+
+
+def nobody(_: events.AnyEvent) -> None:
+    """Hears nothing."""
+
 
 class Listening:
     """The events of a conversation from now on, for one listener, however slow it is."""
@@ -39,6 +46,12 @@ class Listening:
     async def __aiter__(self) -> AsyncIterator[events.Emitted]:
         while (event := await self._queue.get()) is not None:
             yield event
+            self._queue.task_done()
+        self._queue.task_done()
+
+    async def taken(self) -> None:
+        """Until whoever listens is done with all that was emitted so far."""
+        await self._queue.join()
 
 
 class Lane:
@@ -162,8 +175,11 @@ class Runtime:
         except errors.NoSuchSession:
             return session_id
 
-    async def send(self, conversation_id: str, command: events.AnyCommand) -> None:
-        """Have a command carried out; what comes of it comes as events."""
+    async def send(self, conversation_id: str, command: events.AnyCommand, told: commands.Emit = nobody) -> None:
+        """Have a command carried out; what comes of it comes as events.
+
+        `told` gets what is for the sender alone: words to say, where to go on, that they leave.
+        """
         lane = self._lane(conversation_id)
         match command:
             case events.Submit():
@@ -178,7 +194,7 @@ class Runtime:
                 if said := await self.approvals.answer(conversation_id, command):
                     lane.emit(events.Notice(said, "warning"))
             case events.Command():
-                await self._carry_out(conversation_id, command, lane.emit)
+                await self._carry_out(conversation_id, command, _addressed(lane.emit, told))
             case _:
                 assert_never(command)
         self._tidy(lane)
@@ -376,6 +392,13 @@ class Runtime:
     def _tidy(self, lane: Lane) -> None:
         if lane.idle and self._lanes.get(lane.conversation_id) is lane:
             del self._lanes[lane.conversation_id]
+
+
+def _addressed(everybody: commands.Emit, sender: commands.Emit) -> commands.Emit:
+    def emit(event: events.AnyEvent) -> None:
+        (sender if isinstance(event, FOR_ONE) else everybody)(event)
+
+    return emit
 
 
 def _sentence(error: Exception) -> str:

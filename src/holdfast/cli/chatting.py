@@ -6,8 +6,8 @@ What a chat needs is loaded when one opens, and what one message needs when ther
 from __future__ import annotations
 
 import logging
+import re
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import click
@@ -17,14 +17,12 @@ from holdfast import app, config, errors, events, types
 from holdfast.cli import console, lazy, sessions, shapes, stdin
 from holdfast.store import db as store
 from holdfast.store import state
-from holdfast.terminal import text
 
 FORMATS = ("text", "json", "stream-json")
 # What --resume is when it is given without its value.
 NOTHING_SAID = "-"
-OFFERED = 15
-
-Find = Callable[[str], types.Session]
+# A word behind a slash is a command; two slashes, or a path, begin a message like any other.
+COMMAND = re.compile(r"/[^\s/]*(?:\s|$)")
 
 
 class Start(NamedTuple):
@@ -34,6 +32,8 @@ class Start(NamedTuple):
     model: str | None
     conversation_id: str
     settings: config.Settings
+    begins: bool = False
+    """Whether nothing was said there yet."""
 
 
 @click.command(name="chat")
@@ -44,14 +44,16 @@ class Start(NamedTuple):
     metavar="[ID]",
     is_flag=False,
     flag_value=NOTHING_SAID,
-    help="Go on with this conversation: an id, the beginning of one, or a title. Without it, choose from a list.",
+    shell_complete=lazy.conversations,
+    help="Go on with this conversation: an id, the beginning of one, or a title. Without it, pick one from a list.",
 )
 @click.option(
     "-p",
     "--prompt",
     "words",
     metavar="TEXT",
-    help="Send one message, print the answer and leave. What is piped in comes after the text.",
+    help="Send one message, print the answer and leave. What is piped in comes after the text. "
+    "A /command is carried out; two slashes begin a message with one.",
 )
 @click.option(
     "--output-format",
@@ -83,10 +85,7 @@ def command(out: console.Console, /, **given: Any) -> int:
             raise click.UsageError("There is no message.")
         if asked.resume == NOTHING_SAID:
             raise click.UsageError("Say which conversation to resume.")
-        start = _start(out, asked)
-        keep_logs(start.settings.log)
-        code: int = lazy.load("holdfast.cli.once").run(out, start, message, asked.form or "text", asked.yes)
-        return code
+        return _once(out, asked, message)
     except (errors.HoldfastError, click.UsageError) as error:
         if asked.form in ("json", "stream-json") and (asked.words is not None or stdin.piped()):
             # Whoever reads a document gets one, also where no turn began.
@@ -109,6 +108,20 @@ class Asked(NamedTuple):
     path: str | None
 
 
+def _once(out: console.Console, asked: Asked, message: str) -> int:
+    """One message, or one command. What is piped in is never a command: others may have written it."""
+    given = stdin.given(asked.words)
+    slash = COMMAND.match(given) is not None
+    if slash and message != given:
+        raise click.UsageError("A command takes nothing from standard input.")
+    start = _start(out, asked)
+    module = lazy.load("holdfast.cli.commanding" if slash else "holdfast.cli.once")
+    code: int = module.run(
+        out, start, message[1:] if given.startswith("//") else message, asked.form or "text", asked.yes
+    )
+    return code
+
+
 def _without_message(out: console.Console, asked: Asked) -> int:
     if asked.yes:
         raise click.UsageError("--yes is for one message: give it with -p.")
@@ -122,7 +135,6 @@ def _without_message(out: console.Console, asked: Asked) -> int:
         out.print((context.parent or context).get_help())
         return 0
     start = _start(out, asked)
-    keep_logs(start.settings.log)
     code: int = lazy.load("holdfast.cli.talking").run(out, start)
     return code
 
@@ -139,15 +151,16 @@ def _document(out: console.Console, form: str, error: str) -> None:
 
 def _start(out: console.Console, asked: Asked) -> Start:
     settings = _limited(asked.settings or out.settings, asked)
+    keep_logs(settings.log)
     target = asked.path or settings.database
     if not asked.go_on and asked.resume is None:
-        return Start(target, asked.model, state.mint_session_id(time.time()), settings)
+        return Start(target, asked.model, state.mint_session_id(time.time()), settings, begins=True)
     # Who goes on never makes a store: nothing is there to go on with.
     with app.open_to_look(target) as db:
         if asked.resume != NOTHING_SAID:
             found = sessions.find(db, asked.resume if asked.resume is not None else "last")
         else:
-            found = _chosen(out, db.list_sessions(limit=OFFERED), lambda text: sessions.find(db, text))
+            found = lazy.load("holdfast.cli.choosing").chosen(out, db)
         if told := _unfinished(db, found):
             out.note(told)
     return Start(target, asked.model, found.conversation_id, settings)
@@ -171,19 +184,6 @@ def _limited(settings: config.Settings, asked: Asked) -> config.Settings:
     said = {"steps": asked.steps, "cost": asked.cost}
     limits = {name: value for name, value in said.items() if value is not None}
     return msgspec.structs.replace(settings, limits=msgspec.structs.replace(settings.limits, **limits))
-
-
-def _chosen(out: console.Console, heads: list[types.Session], find: Find) -> types.Session:
-    """The one a person picks from a list."""
-    if not heads:
-        raise errors.NoSuchSession("last", "There are no conversations yet.")
-    for number, head in enumerate(heads, 1):
-        line = f"{number:>3}  {text.when(head.active_at)}  {text.safe(head.title or head.conversation_id)}"
-        out.print(out.clipped(line, out.width))
-    answer = str(click.prompt("Which one? A number, an id or a title", default="1", err=True)).strip()
-    if answer.isascii() and answer.isdigit() and 1 <= int(answer) <= len(heads):
-        return heads[int(answer) - 1]
-    return find(answer)
 
 
 # --- the log -------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`holdfast completion`: the script that teaches a shell to complete commands and options, and what it asks for."""
+"""`holdfast completion`: the script that teaches a shell to complete commands, options and ids, and its answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def script(program: click.Command, shell: str) -> str:
     kind = shell_completion.get_completion_class(shell)
     assert kind is not None  # click has these three
     made = kind(program, {}, "holdfast", lazy.COMPLETING)
-    return made.source_template % made.source_vars()
+    # For fish click cuts what it tells of a word at the first comma.
+    whole = made.source_template.replace('string split "," $completion', 'string split -m 1 "," $completion')
+    return whole % made.source_vars()
 
 
 def answer(program: click.Command, environ: Mapping[str, str]) -> int:

@@ -36,18 +36,23 @@ def command(context: click.Context) -> None:
 @lazy.profile
 @lazy.as_json
 @click.pass_obj
-def show(out: console.Console, settings: config.Settings | None, as_json: bool) -> None:
+def show(out: console.Console, settings: config.Settings | None, as_json: bool) -> int:
     """Every setting, its value, and where that comes from. Secrets are not shown."""
     flags = {"profile": "--profile"} if settings else {}
-    found = origins.listed(settings or config.load(), config.environment(), flags)
+    try:
+        found = origins.listed(settings or config.load(), config.environment(), flags)
+    except errors.SettingInvalid as error:
+        out.note(lazy.wrong_file(error))
+        return 2
     if as_json:
         out.json({"settings": {each.key: {"value": each.value, "source": each.source} for each in found}})
-        return
+        return 0
     widths = [max(text.cells(text.safe(each[place])) for each in found) for place in (0, 2)]
     for each in found:
         said = f"{text.padded(text.safe(each.key), widths[0])}  {text.padded(text.safe(each.source), widths[1])}"
         value = "-" if each.value is None else json.dumps(each.value, ensure_ascii=False)
         out.print(out.clipped(f"{said}  {text.safe(value)}", out.width))
+    return 0
 
 
 @click.command()

@@ -23,7 +23,7 @@ SHOWN = 10
 
 
 @click.command(name="export")
-@click.argument("conversations", metavar="[ID]...", nargs=-1)
+@click.argument("conversations", metavar="[ID]...", nargs=-1, shell_complete=lazy.conversations)
 @lazy.database
 @click.option("--all", "every", is_flag=True, help="Every conversation there is.")
 @click.option(

@@ -186,7 +186,7 @@ def _say_restored(out: console.Console, report: reports.RestoreReport, kept: str
 
 
 @click.command(name="title")
-@click.argument("which", metavar="ID")
+@click.argument("which", metavar="ID", shell_complete=lazy.conversations)
 @click.argument("name", metavar="[TITLE]", required=False)
 @lazy.database
 @lazy.as_json
@@ -211,7 +211,7 @@ def title(out: console.Console, which: str, name: str | None, path: str | None, 
 
 
 @click.command(name="delete")
-@click.argument("which", metavar="ID...", nargs=-1, required=True)
+@click.argument("which", metavar="ID...", nargs=-1, required=True, shell_complete=lazy.conversations)
 @lazy.database
 @lazy.as_json
 @consent.yes
@@ -313,7 +313,7 @@ def _elsewhere(copies: list[str]) -> str:
 
 
 @click.command(name="redact")
-@click.argument("which", metavar="ID")
+@click.argument("which", metavar="ID", shell_complete=lazy.conversations)
 @click.argument("seqs", metavar="SEQ...", nargs=-1, required=True, type=click.IntRange(1))
 @lazy.database
 @lazy.as_json

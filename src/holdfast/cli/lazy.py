@@ -73,6 +73,14 @@ def load(module: str) -> Any:
     return importlib.import_module(module)
 
 
+def conversations(
+    context: click.Context, _option: click.Parameter, incomplete: str
+) -> list[shell_completion.CompletionItem]:
+    """What a shell may complete where a conversation is named."""
+    found: list[shell_completion.CompletionItem] = load("holdfast.cli.offering").conversations(context, incomplete)
+    return found
+
+
 def help_when_alone(context: click.Context) -> None:
     """A group named without a command explains itself."""
     if context.invoked_subcommand is None:
@@ -115,6 +123,11 @@ def _profiled(_context: click.Context, _option: click.Parameter, name: str | Non
         return config.load(profile=name) if name else None
     except errors.SettingInvalid as error:
         raise click.BadParameter(str(error)) from None
+
+
+def wrong_file(error: errors.SettingInvalid) -> str:
+    """What is said where settings cannot be read: it is wrong use of the program, whichever command needed them."""
+    return f"holdfast: {error} `holdfast config check` names every mistake."
 
 
 def as_json(function: F) -> F:

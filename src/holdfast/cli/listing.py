@@ -30,7 +30,7 @@ def command(out: console.Console, path: str | None, as_json: bool, every: bool, 
         found = db.list_sessions(every=every, limit=limit + 1)
         shown, more = found[:limit], len(found) > limit
         # A title says it better, and reading the first words of very many takes its time.
-        begun = {} if every else {head.id: _first_words(db, head) for head in shown if as_json or not head.title}
+        begun = {} if every else {head.id: first_words(db, head) for head in shown if as_json or not head.title}
     if as_json:
         listed = [shapes.session(one) if every else {**conversation(one), "begins": begun[one.id]} for one in shown]
         out.json({"database": target, "sessions" if every else "conversations": listed, "more": more})
@@ -57,7 +57,7 @@ def conversation(head: types.Session) -> dict[str, Any]:
     }
 
 
-def _first_words(db: store.SessionDB, head: types.Session) -> str:
+def first_words(db: store.SessionDB, head: types.Session) -> str:
     """How a conversation begins: what its user said first, in one short line."""
     for message in db.transcript(head.conversation_id, 0, 3):
         with contextlib.suppress(errors.StoreCorrupt):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast import config, errors
-from holdfast.model import local
+from holdfast.model import kinds
 from holdfast.tools import permits
 
 OFFLINE = "offline"
@@ -68,7 +68,7 @@ def _of_project(said: dict[str, Any]) -> Iterator[tuple[Place, str]]:
 
 def _of_user(said: dict[str, Any]) -> Iterator[tuple[Place, str]]:
     fields = {field.encode_name: field.type for field in msgspec.structs.fields(config.File)}
-    known = [*config.PROVIDERS, *(kind.name for kind in local.KINDS)]
+    known = [*config.PROVIDERS, *(kind.name for kind in kinds.KINDS)]
     known += said["providers"] if isinstance(said.get("providers"), dict) else []
     for key, value in said.items():
         if key not in fields:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 
-from holdfast import events
+from holdfast import events, types
 from holdfast.app import running
 from holdfast.cli import chatting, console, leaving, shapes
 from holdfast.terminal import asking, show, text
@@ -22,21 +22,36 @@ def run(out: console.Console, start: chatting.Start, message: str, form: str, ye
     return leaving.run(_ask(out, start, message, form, yes))
 
 
-async def _ask(out: console.Console, start: chatting.Start, message: str, form: str, yes: bool) -> int:
-    async with running.started(
+def started(start: chatting.Start, yes: bool) -> AbstractAsyncContextManager[running.Running]:
+    """The program, for as long as one message takes."""
+    return running.started(
         start.settings,
         database=start.database,
         model=start.model,
         source="cli",
         background=False,  # It would be cancelled when the answer is there.
         yes=yes,
-    ) as app:
+    )
+
+
+async def _ask(out: console.Console, start: chatting.Start, message: str, form: str, yes: bool) -> int:
+    async with started(start, yes) as app:
         if app.notice:
             out.note(app.notice)
-        asked = asking.Asking(app.runtime, start.conversation_id, _showing(out, form))
-        with suppress(NotImplementedError):
-            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, asked.stop)
-        result = await asked.ask(message)
+        asked = asking.Asking(app.runtime, start.conversation_id, showing(out, form))
+        result = await answered(asked, message)
+    return told(out, form, result)
+
+
+async def answered(asked: asking.Asking, words: str, content: types.Content | None = None) -> events.TurnResult | None:
+    """The result of the turn, which Ctrl-C stops."""
+    with suppress(NotImplementedError):
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, asked.stop)
+    return await asked.ask(words, content)
+
+
+def told(out: console.Console, form: str, result: events.TurnResult | None) -> int:
+    """Tell what became of it, where that was not told as it came; the exit code."""
     if result is None:  # A notice has told why.
         if form == "json":
             out.json(shapes.failed(NONE))
@@ -63,7 +78,8 @@ def _words(result: events.TurnResult) -> str:
     return said if isinstance(said, str) else "".join(str(part["text"]) for part in said if part.get("type") == "text")
 
 
-def _showing(out: console.Console, form: str) -> Callable[[events.AnyEvent], None]:
+def showing(out: console.Console, form: str) -> Callable[[events.AnyEvent], None]:
+    """How events are told in this form, as they come."""
     if form == "text":
         return _Text(out).show
     return _Lines(out).show if form == "stream-json" else _notes(out)

@@ -78,7 +78,7 @@ def _settings(first: Sequence[str]) -> config.Settings:
     except errors.SettingInvalid as error:
         if set(first) & WITHOUT_FILES:
             return config.load(files=False)
-        print(f"holdfast: {text.safe(error)} `holdfast config check` names every mistake.", file=sys.stderr)
+        print(text.safe(lazy.wrong_file(error)), file=sys.stderr)
         sys.exit(2)
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
+from typing import TYPE_CHECKING
 
 import click
 
+from holdfast import config
 from holdfast.cli import console, lazy
 from holdfast.terminal import text
-from holdfast.tools.mcp import server, servers
+
+if TYPE_CHECKING:
+    from holdfast.tools.mcp import server
 
 COMMANDS = {"list": ("holdfast.cli.servers:list_", "Start each server, and say what it offers.")}
 
@@ -26,7 +29,7 @@ def command(context: click.Context) -> None:
 @click.pass_obj
 def list_(out: console.Console, as_json: bool) -> None:
     """Start each server of `mcpServers`, and say whether it is there and what it offers."""
-    found = asyncio.run(_tried(servers.Servers(out.settings.servers, os.getcwd())))
+    found = _found(out.settings) if out.settings.servers else []
     if as_json:
         out.json({"servers": [_shape(each) for each in found]})
         return
@@ -50,11 +53,18 @@ def _shape(each: server.Server) -> dict[str, object]:
     }
 
 
-async def _tried(all_of_them: servers.Servers) -> list[server.Server]:
-    """Each as it was before it was ended again."""
-    async with all_of_them:
-        await all_of_them.tried(server.STARTING + 5)
-        states = [(each, each.state, each.why) for each in all_of_them.servers]
-    for each, state, why in states:
-        each.state, each.why = state, why
-    return all_of_them.servers
+def _found(settings: config.Settings) -> list[server.Server]:
+    servers, port = lazy.load("holdfast.tools.mcp.servers"), lazy.load("holdfast.tools.mcp.server")
+    all_of_them = servers.Servers(settings.servers, os.getcwd())
+
+    async def tried() -> list[server.Server]:
+        """Each as it was before it was ended again."""
+        async with all_of_them:
+            await all_of_them.tried(port.STARTING + 5)
+            states = [(each, each.state, each.why) for each in all_of_them.servers]
+        for each, state, why in states:
+            each.state, each.why = state, why
+        return list(all_of_them.servers)
+
+    found: list[server.Server] = lazy.load("asyncio").run(tried())
+    return found

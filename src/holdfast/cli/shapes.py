@@ -54,21 +54,26 @@ def turn(value: events.TurnResult) -> dict[str, Any]:
 
 def failed(error: str) -> dict[str, Any]:
     """The same of a turn that never began."""
-    return turn(
-        events.TurnResult(
-            final_response="",
-            messages=(),
-            api_calls=0,
-            completed=False,
-            failed=True,
-            partial=False,
-            interrupted=False,
-            error=error,
-            exit_reason="failed",
-            usage=types.Usage(),
-            session_id="",
-            conversation_id="",
-        )
+    return turn(result("", error))
+
+
+def result(
+    said: str, error: str | None, interrupted: bool = False, *, session_id: str = "", conversation_id: str = ""
+) -> events.TurnResult:
+    """What became of something that was no turn, as the result of one."""
+    return events.TurnResult(
+        final_response=said,
+        messages=(),
+        api_calls=0,
+        completed=error is None,
+        failed=error is not None and not interrupted,
+        partial=False,
+        interrupted=interrupted,
+        error=error,
+        exit_reason="completed" if error is None else "interrupted" if interrupted else "failed",
+        usage=types.Usage(),
+        session_id=session_id,
+        conversation_id=conversation_id,
     )
 
 

@@ -32,7 +32,7 @@ class Standing(NamedTuple):
 
 
 @click.command(name="show")
-@click.argument("conversation", metavar="ID")
+@click.argument("conversation", metavar="ID", shell_complete=lazy.conversations)
 @lazy.database
 @lazy.as_json
 @click.option("--context", "as_context", is_flag=True, help="What the model sees, instead of the whole log.")

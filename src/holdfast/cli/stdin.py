@@ -31,9 +31,13 @@ def message(out: console.Console, words: str | None) -> str | None:
             out.note(SILENT)
     if words is None and came is None:
         return None
+    return "\n\n".join(part for part in (given(words), (came or "").strip("\n")) if part)
+
+
+def given(words: str | None) -> str:
+    """What was given as the message, as text."""
     # What a shell passes on that is no UTF-8 comes as lone surrogates, which nothing else takes.
-    given = (words or "").encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    return "\n\n".join(part for part in (given.strip(), (came or "").strip("\n")) if part)
+    return (words or "").encode("utf-8", "surrogateescape").decode("utf-8", "replace").strip()
 
 
 def _all() -> bytes:

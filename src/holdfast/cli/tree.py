@@ -23,7 +23,7 @@ class Lineage(NamedTuple):
 
 
 @click.command(name="tree")
-@click.argument("conversation", metavar="[ID]", required=False)
+@click.argument("conversation", metavar="[ID]", required=False, shell_complete=lazy.conversations)
 @lazy.database
 @lazy.as_json
 @click.option(

@@ -129,7 +129,8 @@ async def _leased(work: Work, asked: Asked, began: types.Lease | types.Snapshot,
     pins = await work.db.pins(work.conversation_id)
     found = await pace.aside(find, work, context, asked.keep_exchanges, pins)
     if found is None:
-        return _outcome(port.Outcome.NOTHING_TO_DO, snapshot.head_id, "There is nothing to compact.")
+        why = nothing(work, context, asked.keep_exchanges)
+        return _outcome(port.Outcome.NOTHING_TO_DO, snapshot.head_id, why)
     refused = await _counted(work, asked, snapshot.head_id)
     if refused is not None:
         return refused
@@ -156,6 +157,19 @@ def find(
         keep_exchanges=keep_exchanges,
     )
     return found if found is not None and _can_pass(work, context, found) else None
+
+
+def nothing(work: Work, context: types.Context, keep_exchanges: int | None = None) -> str:
+    """Why nothing of this context is worth a summary, and what would change that."""
+    many = "1 message" if len(context) == 1 else f"{len(context)} messages"
+    size = f"{many}, about {work.size(context):,} tokens"
+    if keep_exchanges is not None:
+        return f"There is nothing to compact yet: beside what stays, too little is left of all there is ({size})."
+    tail = int(work.usable * work.policy.tail)
+    return (
+        f"There is nothing to compact yet: of all there is ({size}), the first exchange and about the last {tail:,} "
+        "tokens stay word for word. /compact here 1 keeps only the last exchange."
+    )
 
 
 def _can_pass(work: Work, context: types.Context, found: cut.Cut) -> bool:

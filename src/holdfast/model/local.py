@@ -10,24 +10,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-HOST = "127.0.0.1"
+from holdfast.model import kinds as kinds_
+
+Kind = kinds_.Kind
+KINDS, HOST = kinds_.KINDS, kinds_.HOST
 LARGEST_ANSWER = 4 * 1024 * 1024
-
-
-class Kind(msgspec.Struct, frozen=True):
-    """A kind of server: the port it listens on unless told otherwise, and how it is started."""
-
-    name: str
-    port: int
-    start: str
-
-
-KINDS: tuple[Kind, ...] = (
-    Kind("ollama", 11434, "ollama serve"),
-    Kind("llama.cpp", 8080, "llama-server --jinja -m MODEL.gguf"),
-    Kind("lmstudio", 1234, "lms server start"),
-    Kind("vllm", 8000, "vllm serve MODEL"),
-)
 
 
 class Found(msgspec.Struct, frozen=True):

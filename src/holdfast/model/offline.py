@@ -19,9 +19,9 @@ from holdfast import errors, parts, types
 from holdfast.model import intent, port, retrieval, tokens
 
 MARK = "I am the offline model"
+# How to get a real one is said by whoever chose this one.
 INTRODUCTION = (
-    f"{MARK}: no language model is behind me, I only find and quote what was said, and use tools when plainly asked. "
-    "For real answers set OPENAI_API_KEY or ANTHROPIC_API_KEY, or start a local server such as Ollama."
+    f"{MARK}: no language model is behind me, I only find and quote what was said, and use tools when plainly asked."
 )
 NOTED = "Noted: this is kept as message {seq} of our conversation. I can find it again, but do no more with it."
 SEARCH, READ, RUN = "search_conversation", "read_file", "shell"

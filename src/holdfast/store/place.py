@@ -7,11 +7,13 @@ on it in this process.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -23,9 +25,19 @@ NETWORK = re.compile(
     r"|orangefs|ocfs2|gfs2|fuse\.(sshfs|s3fs|gcsfuse|rclone|davfs2?|glusterfs|ceph.*|curlftpfs|mergerfs-nfs))$"
 )
 
+# Bytes: more than any one file that SQLite makes beside a store needs to be opened.
+PROBE = 64 * 1024
 
 # What a store itself keeps under its own name.
 _OWN = re.compile(r"$|-wal$|-shm$|-journal$|\.queue$|\.search|\.blobs")
+
+
+def named(target: str) -> str:
+    """The file a store is in, as it was named."""
+    if not target or "\0" in target:
+        raise errors.StoreUnusable("The store needs the path of a file.")
+    # SQLite puts its -wal beside the file a link leads to, and so must every look at it.
+    return os.path.realpath(target)
 
 
 def prepare(path: str) -> None:
@@ -103,6 +115,28 @@ def refuse_strange_log(path: str, opened: Sequence[int], now: Sequence[int]) -> 
             f"{path} was replaced while it was open, and {path}-wal still belongs to the file before; nothing was "
             "acknowledged. Close every program that uses the store and remove that log."
         )
+
+
+def full(folder: str) -> bool:
+    """Whether nothing more can be written there. Tried, as no figure of the system tells of every quota."""
+    probe = os.path.join(folder or ".", f".holdfast-{os.getpid()}-{threading.get_ident()}")
+    try:
+        fd = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.unlink(probe)
+            _fill(fd, PROBE)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return False
+
+
+def _fill(fd: int, size: int) -> None:
+    """As much as this: the last few bytes of a disk are taken, and only the next are refused."""
+    while size > 0:
+        size -= os.write(fd, bytes(size))
+    os.fsync(fd)
 
 
 def filesystem(folder: str) -> str:

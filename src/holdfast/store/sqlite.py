@@ -48,18 +48,22 @@ _TYPED: tuple[tuple[type[apsw.Error], type[errors.StoreError]], ...] = (
 )
 
 
+# Here SQLite does not tell a full disk from a broken one, and nowhere a quota.
+_WRITING = {apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_TRUNCATE, apsw.SQLITE_IOERR_SHMSIZE}
+
 # Text that a flipped bit made invalid reaches apsw as such, and Python cannot decode it.
 _FAILURES = (apsw.Error, UnicodeDecodeError)
 
 
-def translated(error: apsw.Error | UnicodeDecodeError) -> errors.StoreError:
+def translated(error: apsw.Error | UnicodeDecodeError, path: str) -> errors.StoreError:
     """The one place where SQLite's errors become ours. Their texts name tables, never what is in them."""
     if isinstance(error, UnicodeDecodeError):
-        return errors.StoreCorrupt(f"{(errors.StoreCorrupt.__doc__ or '').strip()} (stored text is not valid Unicode)")
+        return errors.StoreCorrupt(f"{errors.StoreCorrupt()} (stored text is not valid Unicode)")
+    if getattr(error, "extendedresult", 0) in _WRITING and place.full(os.path.dirname(path)):
+        return errors.StoreFull(f"{errors.StoreFull()} ({error})")
     for theirs, ours in _TYPED:
         if isinstance(error, theirs):
-            doc = (ours.__doc__ or "").strip()
-            return ours(f"{doc} ({error})")
+            return ours(f"{ours()} ({error})")
     return errors.StoreError(f"SQLite failed: {type(error).__name__} ({error})")
 
 
@@ -78,19 +82,19 @@ class Transaction:
         try:
             return self.execute(self._sql[query], values).fetchone()
         except _FAILURES as error:
-            raise translated(error) from error
+            raise translated(error, self.connection.filename) from error
 
     def all(self, query: str, /, **values: Any) -> list[port.Row]:
         try:
             return self.execute(self._sql[query], values).fetchall()
         except _FAILURES as error:
-            raise translated(error) from error
+            raise translated(error, self.connection.filename) from error
 
     def run(self, query: str, /, **values: Any) -> int:
         try:
             self.execute(self._sql[query], values)
         except apsw.Error as error:
-            raise translated(error) from error
+            raise translated(error, self.connection.filename) from error
         if points.hook is not None:
             points.reach(self.operation, query)
         return self.connection.changes()
@@ -132,7 +136,7 @@ class SqliteDriver(whole.Whole):
         if durability not in DURABILITY:
             raise errors.OutOfRange(f"durability is one of {', '.join(DURABILITY)}.")
         self.memory = target == ":memory:"
-        self.path = target if self.memory else _checked_path(target)
+        self.path = target if self.memory else place.named(target)
         self._durability = durability
         self._clock = clock
         self._write_timeout = write_timeout
@@ -151,7 +155,7 @@ class SqliteDriver(whole.Whole):
         self._line: turnstile.Turnstile | None = None
         _alive.add(self)
         try:
-            with _translating():
+            with self._translating():
                 self._open()
         except BaseException:
             if self._line is not None:
@@ -252,7 +256,7 @@ class SqliteDriver(whole.Whole):
     # --- other files ---------------------------------------------------------------------------------
 
     def _translating(self) -> contextlib.AbstractContextManager[None]:
-        return _translating()
+        return _translating(self.path)
 
     def _elsewhere(self, path: str, *, look: bool = False) -> apsw.Connection:
         return apsw.Connection(path, apsw.SQLITE_OPEN_READONLY if look else apsw.SQLITE_OPEN_READWRITE)
@@ -311,7 +315,7 @@ class SqliteDriver(whole.Whole):
                 self._reopen()
             raise errors.StoreMoved()
         except apsw.Error as error:
-            raise translated(error) from error
+            raise translated(error, self.path) from error
         finally:
             self._writing.release()
 
@@ -390,10 +394,10 @@ class SqliteDriver(whole.Whole):
         if self.memory:
             return self._read_in_memory(step)
         if not self._files or self._files_now() != self._files:
-            with self._writing, _translating():
+            with self._writing, self._translating():
                 if not self._files or self._files_now() != self._files:
                     self._reopen()
-        with _translating():
+        with self._translating():
             generation, tx = self._reader()
             try:
                 tx.execute("BEGIN")
@@ -416,14 +420,14 @@ class SqliteDriver(whole.Whole):
             tx.connection.close()
 
     def _read_in_memory(self, step: Callable[[port.Tx], T]) -> T:
-        with self._writing, _translating():
+        with self._writing, self._translating():
             return step(self._tx)
 
     # --- facts ---------------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, Any]:
         self._check_usable()
-        with self._writing, _translating():
+        with self._writing, self._translating():
             pragma = self._writer.pragma
             facts: dict[str, Any] = {
                 "engine": "SQLite",
@@ -452,11 +456,11 @@ _FILES = ("", "-wal", "-shm", ".queue")
 
 
 @contextlib.contextmanager
-def _translating() -> Iterator[None]:
+def _translating(path: str) -> Iterator[None]:
     try:
         yield
     except _FAILURES as error:
-        raise translated(error) from error
+        raise translated(error, path) from error
 
 
 def _check_version(version: str) -> None:
@@ -465,13 +469,6 @@ def _check_version(version: str) -> None:
             f"This apsw carries SQLite {version}, which can corrupt a WAL that several processes write; "
             f"at least {'.'.join(map(str, OLDEST))} is needed. Upgrade with: pip install --upgrade apsw"
         )
-
-
-def _checked_path(target: str) -> str:
-    if not target or "\0" in target:
-        raise errors.StoreUnusable("The store needs the path of a file.")
-    # SQLite puts its -wal beside the file a link leads to, and so must every look at it.
-    return os.path.realpath(target)
 
 
 @cache

@@ -1,16 +1,12 @@
 """Questions of tools at the terminal: one after the other, each answered by a letter or a word.
 
-What was typed before a question was shown is not an answer to it: it waits for the next prompt.
+What was typed before a question was shown is not an answer to it: it is back at the prompt afterwards.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Literal
-
-from prompt_toolkit import PromptSession
-from prompt_toolkit.input import base, typeahead
-from prompt_toolkit.output import Output
+from typing import Literal, Protocol
 
 from holdfast import events
 
@@ -31,6 +27,13 @@ DETAIL = ("d", "detail", "details")
 Typed = events.Approve | Literal["detail", "stop", "again"] | None
 
 
+class Keyboard(Protocol):
+    """Where answers are typed."""
+
+    async def line(self, words: str) -> str | None:
+        """A line, typed after this is called; None: Ctrl-C."""
+
+
 class Questions:
     """What is asked, until it is settled, here or elsewhere."""
 
@@ -46,6 +49,12 @@ class Questions:
         elif isinstance(event, events.ApprovalSettled) and event.request_id in self._open:
             self._open.pop(event.request_id).set()
 
+    def leave(self) -> None:
+        """Nobody is there to answer them any more."""
+        for settled in self._open.values():
+            settled.set()
+        self._open.clear()
+
     async def next(self) -> events.ApprovalAsked:
         """The next one that is still open."""
         while (asked := await self._asked.get()).request_id not in self._open:
@@ -58,34 +67,16 @@ class Questions:
         if settled is None:
             return None
         typing, elsewhere = asyncio.create_task(keyboard.line(ask(asked))), asyncio.create_task(settled.wait())
-        await asyncio.wait([typing, elsewhere], return_when=asyncio.FIRST_COMPLETED)
-        for task in (typing, elsewhere):
-            task.cancel()
-        await asyncio.wait([typing, elsewhere])
+        try:
+            await asyncio.wait([typing, elsewhere], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            typing.cancel()
+            elsewhere.cancel()
+            await asyncio.wait([typing, elsewhere])
         if typing.cancelled():
             return None
         line = typing.result()
         return "stop" if line is None else understood(line, asked.request_id)
-
-
-class Keyboard:
-    """Where answers are typed."""
-
-    def __init__(self, source: base.Input, output: Output) -> None:
-        self._source = source
-        self._session: PromptSession[str] = PromptSession(input=source, output=output, refresh_interval=0)
-
-    async def line(self, words: str) -> str | None:
-        """A line, typed after this is called; None: Ctrl-C."""
-        before = typeahead.get_typeahead(self._source)
-        try:
-            return await self._session.prompt_async(words)
-        except KeyboardInterrupt:
-            return None
-        except EOFError:
-            return "n"
-        finally:
-            typeahead.store_typeahead(self._source, before)
 
 
 def ask(asked: events.ApprovalAsked) -> str:

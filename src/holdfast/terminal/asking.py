@@ -15,9 +15,8 @@ Show = Callable[[events.AnyEvent], None]
 class Asking:
     """A message on its way. `ask` is called once."""
 
-    def __init__(self, door: runtime.Runtime, conversation_id: str, show: Show, *, answers: bool = False) -> None:
+    def __init__(self, door: runtime.Runtime, conversation_id: str, show: Show) -> None:
         self._door, self._conversation_id, self._show = door, conversation_id, show
-        self._answers = answers
         self._begun = self._unwanted = False
         self._stops = set[asyncio.Task[None]]()
 
@@ -27,7 +26,7 @@ class Asking:
         What `show` raises stops the turn, and is raised when the turn has ended.
         """
         # Whoever asks leaves with the answer: a notice that came in meanwhile waits for somebody who sees its turn.
-        with self._door.listen(self._conversation_id, answers=self._answers, stays=False) as heard:
+        with self._door.listen(self._conversation_id, stays=False) as heard:
             showing = asyncio.create_task(self._listen(heard))
             answered = self._door.submit(self._conversation_id, events.Submit(words, content=content))
             self._begun = True
@@ -63,7 +62,7 @@ async def command(door: runtime.Runtime, conversation_id: str, line: str, show: 
     with door.listen(conversation_id, stays=False) as heard:
         showing = asyncio.create_task(_shown(heard, show))
         try:
-            await door.send(conversation_id, events.Command(line))
+            await door.send(conversation_id, events.Command(line), show)
         finally:
             heard.put(None)
             await showing

@@ -1,40 +1,31 @@
-"""The chat in plain scrollback: a line is typed, the answer streams, and the next line can be typed.
+"""The chat in plain scrollback: a line is typed, the answer streams above it, and the next one can be typed meanwhile.
 
-While an answer streams nothing can be edited; what is typed meanwhile waits for the next prompt. A front end
-like any other: it sends commands to the runtime and renders events, and knows one conversation at a time.
+A front end like any other: it sends commands to the runtime and renders events, and knows one conversation at a time.
+Lines are carried out in the order they were typed. A message does not wait for the answer to the one before: the
+runtime keeps them in order; whatever is typed behind a command waits until that is carried out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol, TextIO
+from typing import NamedTuple, Protocol
 
 import msgspec
+from prompt_toolkit.utils import is_dumb_terminal
 
 from holdfast import errors, events, types
 from holdfast.agent import commands, runtime
-from holdfast.terminal import activity, answering, asking, completion, keys, live, prompt, recap, reply, show, status
+from holdfast.terminal import activity, answering, completion, keys, plain, prompt, recap, reply, show, status, text
 
 ONCE_MORE = "Ctrl-C once more leaves, as Ctrl-D does."
 # Seconds between looks at what goes on beside the talk, while something does.
 LOOK = 1.0
 
-
-class Paper(Protocol):
-    """What the chat writes on."""
-
-    @property
-    def out(self) -> TextIO: ...
-    @property
-    def colour(self) -> bool: ...
-    def style(self, line: str, *names: str) -> str: ...
-
-
-def stop(task: asyncio.Task[None]) -> None:
-    task.cancel()
+Paper = prompt.Paper
 
 
 class Opening(msgspec.Struct, frozen=True):
@@ -50,203 +41,317 @@ class Opening(msgspec.Struct, frozen=True):
     notice: str | None = None
 
 
+class Front(Protocol):
+    """Where a person reads and types."""
+
+    @property
+    def columns(self) -> int: ...
+    @property
+    def echoes(self) -> bool: ...
+    async def run(self) -> None: ...
+    def leave(self) -> None: ...
+    def write(self, pieces: Sequence[show.Piece]) -> None: ...
+    def echo(self, line: str) -> None: ...
+    def changed(self) -> None: ...
+    def ready(self) -> None: ...
+    async def line(self, words: str) -> str | None: ...
+
+
+class Sent(NamedTuple):
+    """A message on its way."""
+
+    words: str
+    answered: asyncio.Future[events.TurnResult]
+    late: bool
+    """Whether it waits for others, and was not echoed yet."""
+
+
 class Chat:
     """One person at one terminal."""
 
-    def __init__(self, door: runtime.Runtime, paper: Paper, opening: Opening, marks: show.Marks | None = None) -> None:
-        self._door, self._paper, self._opening = door, paper, opening
-        self._here = opening.conversation_id
-        words = completion.Words(door.words.listed if door.words else tuple, self._arguments)
-        self._session = prompt.session(
-            opening.history, colour=paper.colour, completer=words, standing=self._standing_line
-        )
-        drawn = (reply.Reply(self._size, marks), activity.Activity(self._size, marks)) if paper.colour else ()
-        self._page = show.Page(marks, lambda: self._size().columns, *drawn)
+    def __init__(
+        self,
+        door: runtime.Runtime,
+        paper: Paper,
+        opening: Opening,
+        marks: show.Marks | None = None,
+        device: prompt.Device | None = None,
+    ) -> None:
+        self._door, self._opening, self._here = door, opening, opening.conversation_id
+        self._front = self._fronted(paper, device)
+        drawn = (reply.Reply(self._columns, marks), activity.Activity(self._columns, marks)) if paper.colour else ()
+        self._page = show.Page(marks, self._columns, *drawn)
         self._standing = status.Standing(opening.model)
         self._compacting_since: float | None = None
-        self._keyboard = answering.Keyboard(self._session.input, self._session.output)
+        self._working_since = 0.0
         self._questions = answering.Questions()
-        self._moved: events.Moved | None = None
-        self._words: events.Say | None = None
-        self._left = False
-        self._stops = 0
+        self._lines: asyncio.Queue[str] = asyncio.Queue()
+        self._sent: deque[Sent] = deque()
+        self._command: asyncio.Task[None] | None = None
+        self._stirred, self._arrived, self._listening = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._warned = self._stopping = False
+
+    def _fronted(self, paper: Paper, device: prompt.Device | None) -> Front:
+        if device is None and is_dumb_terminal():
+            return plain.Plain(paper, self)
+        words = completion.Words(self._door.words.listed if self._door.words else tuple, self._arguments)
+        shown = prompt.Shown(lambda: self._page.open, self._standing_line)
+        return prompt.Prompt(paper, shown, self, self._opening.history, words, device)
 
     async def run(self) -> None:
         """Talk until the person leaves."""
+        await self._open()
+        jobs = [asyncio.create_task(job) for job in (self._hear(), self._work(), self._ask(), self._look())]
+        front = asyncio.create_task(self._front.run())
         try:
-            await self._open()
-            while not self._left and (line := await self._typed()) is not None:
-                await self._carry_out(line)
+            await asyncio.wait([front, *jobs], return_when=asyncio.FIRST_COMPLETED)
+            if front.done():
+                front.result()
+                await self._farewell()
         finally:
-            self._write(self._page.break_off())
+            for task in (front, *jobs):
+                task.cancel()
+            await asyncio.wait([front, *jobs])
+            self._front.write(self._page.break_off())
+        for job in jobs:
+            if not job.cancelled():
+                job.result()
 
-    # --- arriving ------------------------------------------------------------------------------------
+    # --- arriving and leaving ------------------------------------------------------------------------
 
     async def _open(self) -> None:
         opening, dot = self._opening, self._page.marks.dot
-        self._write(self._page.prose(f"{opening.program} {dot} {opening.model} {dot} /help lists the commands", "bold"))
+        greeting = f"{opening.program} {dot} {opening.model} {dot} /help lists the commands"
+        self._front.write(self._page.prose(greeting, "bold"))
         if opening.notice:
-            self._write(self._page.prose(opening.notice, "yellow"))
+            self._front.write(self._page.prose(opening.notice, "yellow"))
         await self._arrive()
 
     async def _arrive(self) -> None:
         """Say which conversation this is, and how it stood."""
+        page, write = self._page, self._front.write
         try:
             found = await self._door.db.conversation(self._here)
         except errors.ConversationDeleted as error:
-            self._write([*self._page.prose(str(error), "red"), *self._page.lines("")])
-            return
+            write(page.prose(str(error), "red"))
         except errors.NoSuchSession:
-            self._write([*self._page.prose("A new conversation: it begins with your first message.", "dim")])
-            self._write(self._page.lines(""))
+            write(page.prose("A new conversation: it begins with your first message.", "dim"))
+        else:
+            messages = await self._door.db.transcript(self._here, max(0, found.last_seq - recap.STRETCH))
+            many = text.count(found.last_seq, "message")
+            write(page.prose(f"{found.title or found.id} {page.marks.dot} {many}", "dim"))
+            if found.compaction_epoch is not None:
+                write(recap.covered(await self._door.db.compactions(self._here), found.compaction_epoch, page))
+            write([show.Piece("\n"), *recap.drawn(messages, page, await self._door.db.hides(self._here))])
+        self._arrived.set()
+
+    async def _move(self, conversation_id: str) -> None:
+        """Go on in another conversation, once all is shown that was said in this one."""
+        left, self._here = self._here, conversation_id
+        self._arrived.clear()
+        self._listening.clear()
+        self._heard.put(None)
+        await self._heard.taken()
+        self._questions.leave()
+        self._front.write(self._page.break_off())
+        if self._door.running(left):
+            self._front.write(self._page.prose(f"The answer goes on there: /resume {left} goes back.", "dim"))
+        self._sent.clear()
+        await self._arrive()
+        await self._listening.wait()
+
+    async def _farewell(self) -> None:
+        """Stop what runs; what was said of it stays."""
+        waiting = self._door.waiting(self._here)
+        dropped = sum(self._door.drop(self._here, each) for each in waiting) + self._lines.qsize()
+        if dropped:
+            many = text.count(dropped, "message that waited was", "messages that waited were")
+            self._front.write(self._page.prose(f"{many} not sent.", "yellow"))
+        if self._command is not None:
+            self._command.cancel()
+        running = [sent.answered for sent in self._sent if not sent.answered.done()]
+        if running and self._door.interrupt(self._here):
+            await asyncio.wait(running)
+        await self._heard.taken()
+
+    # --- the person ----------------------------------------------------------------------------------
+
+    def typed(self, line: str) -> None:
+        """A line, ended with Enter."""
+        line = line.encode("utf-8", "replace").decode().strip()  # A keyboard may send what is no text.
+        self._warned = False
+        if not line:
             return
-        messages = await self._door.db.transcript(self._here, max(0, found.last_seq - recap.STRETCH))
-        many = "1 message" if found.last_seq == 1 else f"{found.last_seq:,} messages"
-        self._write(self._page.prose(f"{found.title or found.id} {self._page.marks.dot} {many}", "dim"))
-        if found.compaction_epoch is not None:
-            made = await self._door.db.compactions(self._here)
-            self._write(recap.covered(made, found.compaction_epoch, self._page))
-        self._write([*self._page.lines(""), *recap.drawn(messages, self._page)])
+        if self._command is not None and line in ("/stop", "/quit"):
+            self._command.cancel()
+            if line == "/quit":
+                self.leave()
+            return
+        if self._command is not None:
+            self._front.write(self._page.one_line(f"Queued: {line}", "dim"))
+        self._lines.put_nowait(line)
 
-    # --- typing --------------------------------------------------------------------------------------
+    def interrupted(self) -> None:
+        """Ctrl-C with nothing typed."""
+        if self._command is not None:
+            self._command.cancel()
+        elif self._door.running(self._here):
+            # Whoever asks again while it is being stopped wants to leave.
+            if self._stopping:
+                self.leave()
+            self._stopping = True
+            self._door.interrupt(self._here)
+        elif self._warned:
+            self.leave()
+        else:
+            self._warned = True
+            self._front.write(self._page.prose(ONCE_MORE, "dim"))
 
-    async def _typed(self) -> str | None:
-        """The next line; None when there will be none."""
-        warned = False
+    def leave(self) -> None:
+        self._front.leave()
+
+    # --- what was typed ------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
         while True:
-            try:
-                line = (await self._prompted()).strip()
-            except EOFError:
-                return None
-            except KeyboardInterrupt:
-                typed = bool(self._session.default_buffer.text)
-                if warned and not typed:
-                    return None
-                warned = not typed
-                self._write(self._page.prose(ONCE_MORE, "dim") if warned else [])
-                continue
-            if line:
-                return line.encode("utf-8", "replace").decode()  # A keyboard may send what is no text.
-
-    async def _prompted(self) -> str:
-        """What is typed at the prompt, with how things stand under it."""
-        looking = asyncio.create_task(self._look())
-        try:
-            return await self._session.prompt_async()
-        finally:
-            looking.cancel()
-            await asyncio.wait([looking])
-
-    async def _look(self) -> None:
-        """See how things stand; again and again while a compaction is made beside the talk."""
-        while True:
-            with suppress(errors.HoldfastError):
-                self._standing = await status.looked(self._door, self._here)
-            going_on = self._standing.compacting
-            self._compacting_since = (self._compacting_since or time.monotonic()) if going_on else None
-            self._session.app.invalidate()
-            if not going_on:
-                return
-            await asyncio.sleep(LOOK)
-
-    def _standing_line(self) -> list[status.Fragment]:
-        since = self._compacting_since
-        seconds = time.monotonic() - since if since is not None else 0.0
-        return status.drawn(self._standing, max(self._size().columns - 1, 0), self._page.marks, seconds)
-
-    async def _arguments(self, line: str) -> Sequence[commands.Candidate]:
-        return await commands.complete(self._door, self._here, line)
-
-    def _size(self) -> live.Size:
-        size = self._session.output.get_size()
-        return live.Size(size.columns, size.rows)
+            line = await self._lines.get()
+            await self._listening.wait()
+            if line.startswith("/") and not line.startswith("//"):
+                self._echo(line)
+                await self._carry_out(line)
+            else:
+                self._say(line[1:] if line.startswith("//") else line)
+            self._stirred.set()
 
     async def _carry_out(self, line: str) -> None:
-        if line.startswith("/") and not line.startswith("//"):
-            await self._command(line)
-            if self._words is not None:
-                said, self._words = self._words, None
-                await self._turn(said.text, said.content)
-            if line == "/help":
-                self._write(
-                    [show.Piece("\n"), *(piece for each in prompt.KEYS for piece in self._page.prose(each, "dim"))]
-                )
-        else:
-            await self._turn(line[1:] if line.startswith("//") else line)
-        self._write([*self._page.break_off(), show.Piece("\n")])
-        if self._moved is not None:
-            self._here, self._moved = self._moved.conversation_id, None
-            await self._arrive()
-
-    async def _command(self, line: str) -> None:
-        """Most take no time; one that does can be stopped, like a turn."""
-        task = asyncio.create_task(asking.command(self._door, self._here, line, self._show))
-        with keys.watched(self._session.input, lambda: stop(task)):
-            await asyncio.wait([task])
-        if task.cancelled():
-            self._write(self._page.prose("Stopped.", "yellow"))
-        else:
-            task.result()
-
-    async def _turn(self, words: str, content: types.Content | None = None) -> None:
-        asked, self._stops = asking.Asking(self._door, self._here, self._show, answers=True), 0
-
-        def stop() -> None:
-            # Whoever asks again while it is being stopped wants to leave.
-            self._stops += 1
-            self._left = self._stops > 1
-            asked.stop()
-
-        turn = asyncio.create_task(asked.ask(words, content))
-        try:
-            while not turn.done():
-                await self._until_asked(turn, stop)
-        finally:
-            turn.cancel()
-            await asyncio.wait([turn])
-        turn.result()
-
-    async def _until_asked(self, turn: asyncio.Task[events.TurnResult | None], stop: Callable[[], None]) -> None:
-        """Up to the end of the turn, or to the next question and its answer."""
-        question = asyncio.create_task(self._questions.next())
-        try:
-            with keys.watched(self._session.input, stop):
-                await asyncio.wait([turn, question], return_when=asyncio.FIRST_COMPLETED)
-            if question.done():
-                await self._answer(question.result(), stop)
-        finally:
-            question.cancel()
-
-    async def _answer(self, asked: events.ApprovalAsked, stop: Callable[[], None]) -> None:
-        """Have a question answered, here or elsewhere."""
-        while (typed := await self._questions.answer(asked, self._keyboard)) is not None:
-            if typed == "stop":
-                # It is denied, and the turn is stopped.
-                await self._door.send(self._here, events.Approve(asked.request_id, "deny", "at the terminal"))
-                stop()
-                return
-            if typed == "detail":
-                self._write(self._page.detail(asked) or self._page.prose("There is no more to it.", "dim"))
-            elif typed == "again":
-                self._write(self._page.prose("Type y, c, a, n or d, and Enter.", "dim"))
+        """A command. Most take no time; one that does can be stopped, like a turn."""
+        told: list[events.AnyEvent] = []
+        self._command = asyncio.create_task(self._door.send(self._here, events.Command(line), told.append))
+        self._stirred.set()
+        await asyncio.wait([self._command])
+        await self._heard.taken()
+        ended, self._command = self._command, None
+        if ended.cancelled():
+            self._front.write(self._page.prose("Stopped.", "yellow"))
+            return
+        ended.result()
+        if line == "/help":
+            every = [piece for each in keys.HELP for piece in self._page.prose(each, "dim")]
+            self._front.write([show.Piece("\n"), *every])
+        for event in told:
+            if isinstance(event, events.Moved):
+                await self._move(event.conversation_id)
+            elif isinstance(event, events.Say):
+                self._say(event.text, event.content)
             else:
-                await self._door.send(self._here, typed)
+                self.leave()
+
+    def _say(self, words: str, content: types.Content | None = None) -> None:
+        """A message to the agent; it is echoed where its answer begins."""
+        late = self._door.running(self._here)
+        if late:
+            self._front.write(self._page.one_line(f"Queued: {words}", "dim"))
+        else:
+            self._echo(words)
+            self._working_since, self._stopping = time.monotonic(), False
+        answered = self._door.submit(self._here, events.Submit(words, content=content))
+        answered.add_done_callback(lambda _: self._stirred.set())
+        self._sent.append(Sent(words, answered, late))
+
+    def _echo(self, words: str, late: bool = False) -> None:
+        if late or not self._front.echoes:
+            self._front.echo("\n".join(text.safe_lines(words)))
+
+    # --- questions of tools --------------------------------------------------------------------------
+
+    async def _ask(self) -> None:
+        while True:
+            await self._answer(await self._questions.next())
+
+    async def _answer(self, asked: events.ApprovalAsked) -> None:
+        """Have a question answered, here or elsewhere."""
+        here = self._here
+        while (typed := await self._questions.answer(asked, self._front)) is not None:
+            if typed == "detail":
+                self._front.write(self._page.detail(asked) or self._page.prose("There is no more to it.", "dim"))
+            elif typed == "again":
+                self._front.write(self._page.prose("Type y, c, a, n or d, and Enter.", "dim"))
+            elif typed == "stop":
+                # It is denied, and the turn is stopped.
+                await self._door.send(here, events.Approve(asked.request_id, "deny", "at the terminal"))
+                self.interrupted()
+                return
+            else:
+                await self._door.send(here, typed)
                 return
 
     # --- showing -------------------------------------------------------------------------------------
 
-    def _show(self, event: events.AnyEvent) -> None:
-        self._write(self._page.draw(event))
-        self._questions.heard(event)
-        if isinstance(event, events.Moved):
-            self._moved = event
-        elif isinstance(event, events.Say):
-            self._words = event
-        elif isinstance(event, events.Quit):
-            self._left = True
+    async def _hear(self) -> None:
+        """The events of the conversation this is, whichever it is."""
+        while True:
+            await self._arrived.wait()
+            here = self._here
+            with self._door.listen(here, answers=True) as self._heard:
+                self._listening.set()
+                async for emitted in self._heard:
+                    self._show(emitted.event)
+            if here == self._here:
+                return  # The runtime closes.
 
-    def _write(self, pieces: Sequence[show.Piece]) -> None:
-        for words, style in pieces:
-            self._paper.out.write(self._paper.style(words, style) if style and words else words)
-        if pieces:
-            self._paper.out.flush()
+    def _show(self, event: events.AnyEvent) -> None:
+        if isinstance(event, events.TurnStarted):
+            self._working_since, self._stopping = time.monotonic(), False
+            if not event.notice:
+                self._begun()
+        self._front.write(self._page.draw(event))
+        self._front.changed()
+        self._questions.heard(event)
+        if isinstance(event, events.TurnStarted | events.TurnFinished | events.Compacted | events.ToolFinished):
+            self._stirred.set()
+
+    def _begun(self) -> None:
+        """The turn of the first message that has no answer yet."""
+        while self._sent and self._sent[0].answered.done():
+            self._sent.popleft()
+        if self._sent and self._sent[0].late:
+            self._echo(self._sent[0].words, late=True)
+            self._sent[0] = self._sent[0]._replace(late=False)
+
+    # --- how things stand ----------------------------------------------------------------------------
+
+    @property
+    def _busy(self) -> bool:
+        return self._door.running(self._here) or self._command is not None or not self._lines.empty()
+
+    async def _look(self) -> None:
+        """See how things stand whenever that may have changed; again and again while something goes on."""
+        while True:
+            self._stirred.clear()
+            with suppress(errors.HoldfastError):
+                self._standing = await status.looked(self._door, self._here)
+            going_on = self._standing.compacting
+            self._compacting_since = (self._compacting_since or time.monotonic()) if going_on else None
+            self._front.changed()
+            if not self._busy:
+                self._front.ready()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK if self._busy or going_on else None):
+                    await self._stirred.wait()
+
+    def _standing_line(self) -> list[status.Fragment]:
+        now, since = time.monotonic(), self._compacting_since
+        queued = self._door.queued(self._here) + self._lines.qsize()
+        return status.drawn(
+            msgspec.structs.replace(self._standing, queued=queued),
+            max(self._columns() - 1, 0),
+            self._page.marks,
+            now - since if since is not None else 0.0,
+            now - self._working_since if self._door.running(self._here) else None,
+        )
+
+    async def _arguments(self, line: str) -> Sequence[commands.Candidate]:
+        return await commands.complete(self._door, self._here, line)
+
+    def _columns(self) -> int:
+        return self._front.columns

@@ -13,9 +13,14 @@ LINES = 6
 PROMPT = "> "
 
 
-def drawn(messages: Sequence[types.Message], page: show.Page) -> list[show.Piece]:
-    """The last exchanges among these messages: what was asked and what was answered, without the work between."""
-    said = [(_voice(each), words) for each in messages if (words := _words(each))]
+def drawn(messages: Sequence[types.Message], page: show.Page, hides: Sequence[types.Hide] = ()) -> list[show.Piece]:
+    """The last exchanges among these messages: what was asked and what was answered, without the work between.
+
+    What was taken back is left out: nobody goes on from there.
+    """
+    hidden = [(each.from_seq, each.to_seq) for each in hides if each.shown_epoch is None]
+    there = [each for each in messages if not any(low <= each.seq <= high for low, high in hidden)]
+    said = [(_voice(each), words) for each in there if (words := _words(each))]
     asked = [place for place, (role, _) in enumerate(said) if role == "user"]
     begin = asked[-EXCHANGES] if len(asked) >= EXCHANGES else 0
     pieces: list[show.Piece] = []

@@ -1,71 +1,45 @@
 """A reply in Markdown as it comes: what is complete is drawn, what is being written is seen as it was said.
 
-The block under way stands at the end of the screen as plain text. Once it is complete it is taken back and drawn;
-where it cannot be taken back it stays as it is. Nothing is shown twice, and nothing is lost.
+Pure: words in, drawn blocks out. The block under way is open until it is complete; nothing is shown twice, and
+nothing is lost.
 """
 
 from __future__ import annotations
 
-from holdfast.terminal import blocks, live, markdown, show, text
+from collections.abc import Callable
+
+from holdfast.terminal import blocks, markdown, show, text
 
 
 class Reply:
     """One reply after the other, at the beginning of a row each."""
 
-    def __init__(self, measure: live.Measure, marks: show.Marks | None = None) -> None:
-        self._measure, self._marks = measure, marks or show.Marks()
-        self._live = live.Live(measure)
+    def __init__(self, width: Callable[[], int], marks: show.Marks | None = None) -> None:
+        self._width, self._marks = width, marks or show.Marks()
         self._begin()
 
     def _begin(self) -> None:
         self._reader, self._drawing = blocks.Reader(), markdown.Drawing(self._marks)
         self._line = ""
-        self._raw = self._gap = self._said = False
-        self._live.leave()
+        self._gap = self._said = False
 
     @property
-    def fresh(self) -> bool:
-        """Whether the cursor stands at the beginning of a row."""
-        return self._live.fresh
+    def open(self) -> str:
+        """What is being written, as it was said."""
+        words = "\n".join([*self._reader.source, self._line])
+        return f"\n{words}" if words and self._gap else words
 
     def add(self, words: str) -> str:
-        """What to write for the next words."""
+        """The blocks that are complete with the next words."""
         words = text.flowing(words).replace("\t", "    ")
         *lines, self._line = (self._line + words).split("\n")
-        done = [block for line in lines for block in self._reader.read(line)]
-        if self._raw:
-            return self._as_it_is(words)
-        if not done:
-            return self._seen(words)
-        back = self._live.taken_back()
-        if back is None:
-            return self._as_it_is(words)
-        return back + self._drawn(done) + self._seen("\n".join([*self._reader.source, self._line]))
+        return self._drawn([block for line in lines for block in self._reader.read(line)])
 
     def end(self) -> str:
-        """What to write when the reply is over; the next begins anew."""
-        done = [*(self._reader.read(self._line) if self._line else []), *self._reader.finish()]
-        back = None if self._raw else self._live.taken_back()
-        shown = self._drawn(done) if back is not None else "" if self.fresh else "\n"
+        """What was open when the reply was over; the next begins anew."""
+        shown = self._drawn([*(self._reader.read(self._line) if self._line else []), *self._reader.finish()])
         self._begin()
-        return (back or "") + shown
-
-    def _seen(self, words: str) -> str:
-        """What is being written."""
-        if not words:
-            return ""
-        gap = self._between()
-        self._live.put(words)
-        return gap + words
-
-    def _as_it_is(self, words: str) -> str:
-        """What is on the screen stays there, so the rest of it is written likewise, up to where a block begins."""
-        self._live.put(words)
-        self._raw = bool(self._line or self._reader.source)
-        self._said = True
-        if not self._raw:
-            self._live.leave()
-        return words
+        return shown
 
     def _drawn(self, done: list[blocks.Block]) -> str:
         shown = ""
@@ -73,11 +47,7 @@ class Reply:
             if block.kind == "blank":
                 self._gap = self._said
                 continue
-            shown += self._between() + self._drawing.drawn(block, max(self._measure().columns, 1))
-            self._said = True
+            # One empty row between blocks that had any between them.
+            shown += ("\n" if self._gap else "") + self._drawing.drawn(block, max(self._width(), 1))
+            self._gap, self._said = False, True
         return shown
-
-    def _between(self) -> str:
-        """The one empty row between blocks that had any between them."""
-        gap, self._gap = "\n" if self._gap else "", False
-        return gap

@@ -37,25 +37,28 @@ class Piece(NamedTuple):
 
 
 class Flow(Protocol):
-    """A reply, drawn as it comes: what to write for its next words, and at its end."""
+    """A reply, drawn as it comes: what is complete with its next words and at its end, and what is open until then."""
 
     @property
-    def fresh(self) -> bool: ...
+    def open(self) -> str: ...
     def add(self, words: str) -> str: ...
     def end(self) -> str: ...
 
 
 class Tools(Protocol):
-    """What tools do, drawn where lines can be written once more."""
+    """What tools do, drawn where lines can change: what is done, and what is open until then."""
 
+    @property
+    def open(self) -> list[Piece]: ...
     def draw(self, event: events.ToolStarted | events.ToolProgress | events.ToolFinished) -> list[Piece]: ...
-    def leave(self) -> None: ...
+    def end(self) -> list[Piece]: ...
 
 
 class Page:
     """What was drawn so far, as far as the next piece depends on it.
 
-    With a `reply` and `tools` these draw what they are for; without, all is plain text that is written once.
+    With a `reply` and `tools` these draw what they are for, and what they have open is shown below all that was
+    written; without, all is plain text that is written once.
     """
 
     def __init__(
@@ -72,6 +75,12 @@ class Page:
         self._flowing: str | None = None
         self._said = False
 
+    @property
+    def open(self) -> list[Piece]:
+        """What is not complete yet, and will be drawn once more when it is."""
+        speaking = [Piece(f"{words}\n")] if self._reply and (words := self._reply.open) else []
+        return [*speaking, *(self._tools.open if self._tools else ())]
+
     def draw(self, event: events.AnyEvent) -> list[Piece]:
         """What an event looks like, after all that was drawn before."""
         match event:
@@ -81,30 +90,31 @@ class Page:
             case events.ReasoningDelta(words):
                 return self._flow(words, "dim")
             case events.ApprovalAsked() | events.ApprovalSettled():
-                return self._permission(event)
+                return [*self.break_off(), *self._permission(event)]
             case events.ToolStarted() | events.ToolProgress() | events.ToolFinished():
-                return [*self._ended_line(), *self._tools.draw(event)] if self._tools else self._tool(event)
+                return [*self.break_off(), *self._tools.draw(event)] if self._tools else self._tool(event)
             case events.Answer(words) | events.Say(words):
                 return self.lines("\n".join(columns.laid_out(text.safe_lines(words), self.width())))
             case events.TurnFinished(result):
-                return self._ended(result)
+                return [*self._left_open(), *self._ended(result)]
             case events.TurnStarted(text=words, notice=kind):
                 self._said = False
-                return self.notice(words) if kind else []
+                return [*self.break_off(), *self.notice(words)] if kind else []
             case events.MessageStored() | events.Moved() | events.Quit():
                 return []
             case _:
                 return self._told(event)
 
     def lines(self, words: str, style: str = "") -> list[Piece]:
-        """Text on lines of its own."""
+        """Text on lines of its own. A reply that is drawn goes on below it: half a block would be drawn as another."""
         shown = "\n".join(text.safe_lines(words))
-        return [*self.break_off(), Piece(shown, style), Piece("\n")]
+        broken = [] if self._reply and self._flowing == "" else self.break_off()
+        return [*broken, Piece(shown, style), Piece("\n")]
 
     def notice(self, words: str) -> list[Piece]:
         """What a program told the agent: its first line, which says what it is."""
         first = next((line for line in words.splitlines() if line.strip()), "")
-        return self._one_line(f"{self.marks.dot} {first}", "dim")
+        return self.one_line(f"{self.marks.dot} {first}", "dim")
 
     def prose(self, words: str, style: str = "") -> list[Piece]:
         """A sentence on lines of its own, broken between words."""
@@ -112,11 +122,6 @@ class Page:
 
     def break_off(self) -> list[Piece]:
         """End the line that is being written, if there is one."""
-        if self._tools:
-            self._tools.leave()
-        return self._ended_line()
-
-    def _ended_line(self) -> list[Piece]:
         speaking, fresh = self._flowing == "" and self._reply, self._fresh
         self._fresh, self._flowing = True, None
         if speaking:
@@ -131,7 +136,11 @@ class Page:
             case events.TurnQueued(holder):
                 return self.prose(f"Waiting: a turn of this conversation is running elsewhere ({holder}).", "yellow")
             case events.Titled(title):
-                return self.prose(f"Title: {title}" if title else "It has no title any more.", "dim")
+                # It comes with the end of an answer.
+                return [
+                    *self.break_off(),
+                    *self.prose(f"Title: {title}" if title else "It has no title any more.", "dim"),
+                ]
             case events.Compacted(_, cut_seq, before, after):
                 told = f"Compacted up to message {cut_seq}: {before:,} tokens are {after:,} now."
                 return self.prose(f"{told} /recall brings originals back.", "dim")
@@ -144,7 +153,7 @@ class Page:
             return self._flow(words, "")
         broken = self.break_off() if self._flowing != "" else []
         shown = self._reply.add(words)
-        self._flowing, self._fresh = "", self._reply.fresh
+        self._flowing, self._fresh = "", True
         return [*broken, Piece(shown)] if shown else broken
 
     def _flow(self, words: str, style: str) -> list[Piece]:
@@ -163,11 +172,11 @@ class Page:
                 # Output comes in pieces of several lines; a sentence stands alone.
                 return self._flow(words, "dim") if "\n" in words else self.lines(words, "dim")
             case events.ToolStarted(_, name, arguments):
-                return self._one_line(f"{self.marks.call} {name} {'' if arguments == '{}' else arguments}", "dim")
+                return self.one_line(f"{self.marks.call} {name} {'' if arguments == '{}' else arguments}", "dim")
             case events.ToolFinished(_, name, ok, preview):
                 first = next((line for line in preview.splitlines() if line.strip()), "")
                 mark = self.marks.done if ok else self.marks.failed
-                return self._one_line(f"{mark} {name}  {first}", "dim" if ok else "yellow")
+                return self.one_line(f"{mark} {name}  {first}", "dim" if ok else "yellow")
             case _:
                 assert_never(event)
 
@@ -194,8 +203,12 @@ class Page:
         more = f"  {self.marks.more} {text.count(len(lines) - most, 'more line')} (d shows all)"
         return [*self.lines("\n".join(lines[:most])), *self.lines(more, "dim")]
 
-    def _one_line(self, words: str, style: str) -> list[Piece]:
+    def one_line(self, words: str, style: str) -> list[Piece]:
+        """Text on one line, as much of it as fits."""
         return self.lines(text.clipped(text.safe(words).rstrip(), max(self.width() - 1, 1), self.marks.more), style)
+
+    def _left_open(self) -> list[Piece]:
+        return [*self.break_off(), *self._tools.end()] if self._tools else []
 
     def _ended(self, result: events.TurnResult) -> list[Piece]:
         said, self._said = self._said, False

@@ -8,7 +8,8 @@ import msgspec
 
 from holdfast import errors, types
 from holdfast.agent import cache
-from holdfast.compaction import compress, policy
+from holdfast.compaction import compress
+from holdfast.compaction import policy as compaction
 from holdfast.store import aio
 from holdfast.terminal import show, text
 
@@ -28,6 +29,8 @@ class Standing(msgspec.Struct, frozen=True):
     compacting: bool = False
     queued: int = 0
     processes: int = 0
+    policy: compaction.Policy = compaction.Policy()
+    """From which shares of the window on a compaction is made."""
 
 
 class Door(Protocol):
@@ -58,6 +61,7 @@ async def looked(door: Door, conversation_id: str) -> Standing:
         compacting=agent.room.under_way,
         queued=door.queued(conversation_id),
         processes=len(running),
+        policy=agent.policy,
     )
 
 
@@ -66,9 +70,15 @@ def _cost(used: list[types.Usage]) -> float | None:
     return sum(known) if known else None
 
 
-def drawn(standing: Standing, room: int, marks: show.Marks, seconds: float = 0.0) -> list[Fragment]:
-    """The line, in as much room as there is; `seconds` is how long a compaction has been under way."""
-    told = [each for each in (_meter(standing), *_rest(standing, marks, seconds)) if each[1]]
+def drawn(
+    standing: Standing, room: int, marks: show.Marks, seconds: float = 0.0, answering: float | None = None
+) -> list[Fragment]:
+    """The line, in as much room as there is.
+
+    `seconds` is how long a compaction has been under way, `answering` how long a turn has, if one runs.
+    """
+    turn = "" if answering is None else f"answering{marks.more} {answering:.0f} s"
+    told = [each for each in (("class:status", turn), _meter(standing), *_rest(standing, marks, seconds)) if each[1]]
     dot = f" {marks.dot} "
     behind = sum(text.cells(dot) + text.cells(words) for _, words in told)
     named = text.safe(standing.model)
@@ -90,11 +100,9 @@ def drawn(standing: Standing, room: int, marks: show.Marks, seconds: float = 0.0
 def _meter(standing: Standing) -> Fragment:
     if standing.used is None or not standing.window:
         return ("class:status", "")
-    share, usual = standing.used / standing.window, policy.Policy()
-    style = (
-        "class:status.hard" if share >= usual.hard else "class:status.soft" if share >= usual.soft else "class:status"
-    )
-    return (style, f"{share:.0%} of {_short(standing.window)}")
+    share, policy = standing.used / standing.window, standing.policy
+    full = ".hard" if share >= policy.hard else ".soft" if share >= policy.soft else ""
+    return (f"class:status{full}", f"{share:.0%} of {_short(standing.window)}")
 
 
 def _rest(standing: Standing, marks: show.Marks, seconds: float) -> list[Fragment]:

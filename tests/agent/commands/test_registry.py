@@ -164,10 +164,7 @@ def test_a_command_about_a_conversation_is_refused_before_it_began_and_after_it_
 def test_every_other_command_has_an_answer_before_a_conversation_began_and_leaves_nothing_behind(name: str) -> None:
     async def story(db: AsyncSessionDB) -> None:
         async with talk.door(db) as run:
-            with run.listen("talk") as listening:
-                await run.send("talk", events.Command(line(name)))
-                listening.put(None)
-                seen = [emitted.event async for emitted in listening]
+            seen = await talk.told(run, line(name))
         assert seen
         assert not any(isinstance(each, events.Notice) and each.level == "error" for each in seen)
         assert await db.list_sessions() == []

@@ -100,10 +100,11 @@ async def door(others: servers.Servers) -> AsyncIterator[runtime.Runtime]:
 
 
 async def answers(opened: runtime.Runtime, line: str) -> list[events.AnyEvent]:
+    told: list[events.AnyEvent] = []
     with opened.listen("here") as heard:
-        await opened.send("here", events.Command(line))
+        await opened.send("here", events.Command(line), told.append)
         heard.put(None)
-        return [emitted.event async for emitted in heard]
+        return [emitted.event async for emitted in heard] + told
 
 
 def test_a_prompt_is_a_command_in_every_list_of_them() -> None:

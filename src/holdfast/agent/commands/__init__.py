@@ -30,7 +30,7 @@ def listed(desk: Desk, place: events.Place = "terminal") -> list[Standing]:
 
 async def run(desk: Desk, conversation_id: str, line: str, emit: Emit, place: events.Place = "terminal") -> None:
     """Carry out a line that begins with a slash. What goes wrong is said, and nothing is raised."""
-    name, argument = _split(line)
+    name, argument = split(line)
     slash = COMMANDS.get(name.lower())
     try:
         if slash is None:
@@ -57,7 +57,7 @@ async def complete(
             for each in listed(desk, place)
             if each.name.startswith(begun)
         ]
-    name, argument = _split(line)
+    name, argument = split(line)
     slash = COMMANDS.get(name.lower())
     if slash is None or slash.completes is None or place not in slash.places:
         return []
@@ -72,7 +72,7 @@ async def complete(
     ]
 
 
-def _split(line: str) -> tuple[str, str]:
+def split(line: str) -> tuple[str, str]:
     """The name, without its slash, and what comes after it."""
     name, *rest = re.split(r"\s", line.strip().lstrip("/"), maxsplit=1)
     return name, "".join(rest).strip()

@@ -69,11 +69,15 @@ def _others(desk: port.Desk) -> Sequence[port.Standing]:
 
 def unknown(desk: port.Desk, name: str) -> str:
     """What to say to a name that is none: the one that was meant, if it can be told."""
-    names = [*COMMANDS, *(each.name for each in _others(desk))]
-    begun = [each for each in names if name and each.startswith(name.lower())]
-    near = begun[:1] or get_close_matches(name.lower(), names, 1, NEAR)
-    meant = f" Did you mean /{near[0]}?" if near else ""
+    near = nearest(name, [*COMMANDS, *(each.name for each in _others(desk))])
+    meant = f" Did you mean /{near}?" if near else ""
     return f"There is no command {errors.shown('/' + name)}.{meant} /help lists them."
+
+
+def nearest(name: str, names: Sequence[str]) -> str | None:
+    """The one of these names that was meant, if it can be told."""
+    begun = [each for each in names if name and each.startswith(name.lower())]
+    return next(iter(begun or get_close_matches(name.lower(), names, 1, NEAR)), None)
 
 
 COMMANDS: dict[str, port.Slash] = {

@@ -1,0 +1,133 @@
+"""The scripts for shells, in the shells themselves: a person presses Tab, and is offered what the program knows."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import SessionDB
+from tests.acceptance.conftest import PATIENCE, Installed
+
+TITLE = "Trip to Lisbon, Porto: \u6f22\u5b57"
+OFFERS = [
+    ("ses", "sessions "),
+    ("sessions sh", "sessions show "),
+    ("--output-f", "--output-format "),
+    ("-c --output-format st", "-c --output-format stream-json "),
+    ("completion z", "completion zsh "),
+    ("-r lisb", "-r lisbon_1 "),
+    ("sessions show lisb", "sessions show lisbon_1 "),
+    ("sessions show Groc", "sessions show Groceries "),
+]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    with SessionDB(tmp_path / "data" / "holdfast.db") as db:
+        db.create_session("lisbon_1", source="test", title=TITLE)
+        db.create_session("food_1", source="test", title="Groceries")
+        db.create_session("food_2", source="test", title="More food")
+    return tmp_path
+
+
+class Window:
+    """A shell in a tmux server of our own."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+
+    def tmux(self, *command: str | Path, env: dict[str, str] | None = None) -> str:
+        done = subprocess.run(
+            ["tmux", "-u", "-f", "/dev/null", "-S", self._socket, *map(str, command)],
+            env=env,
+            capture_output=True,
+            encoding="utf-8",
+            check=True,
+        )
+        return done.stdout
+
+    def wait_for(self, text: str) -> str:
+        deadline = time.monotonic() + PATIENCE
+        # What is typed behind the cursor shows as a space only where something else follows.
+        while text.rstrip() not in (screen := self.tmux("capture-pane", "-p")):
+            assert time.monotonic() < deadline, f"{text!r} is not in\n{screen}"
+            time.sleep(0.05)
+        return screen
+
+    def completed(self, begun: str) -> str:
+        """The line with what Tab made of it: typed on, so that all of it is seen."""
+        self.tmux("send-keys", "-l", f"holdfast {begun}")
+        self.wait_for(f"% holdfast {begun}")
+        self.tmux("send-keys", "Tab")
+        self.tmux("send-keys", "-l", "END")
+        screen = self.wait_for("END")
+        self.tmux("send-keys", "C-u")
+        self.tmux("send-keys", "C-l")
+        return next(line for line in screen.splitlines() if "END" in line).partition("% holdfast ")[2]
+
+
+@pytest.fixture
+def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Window]:
+    made = Window(tmp_path_factory.mktemp("tmux") / "socket")
+    yield made
+    made.tmux("kill-server")
+
+
+def opened(window: Window, installed: Installed, home: Path, shell: list[str], setup: str) -> None:
+    env = installed.environment(home, TERM="screen", SHELL="/bin/sh", HOLDFAST_HOME=str(home / "data"))
+    window.tmux("new-session", "-d", "-x", "110", "-y", "40", "-c", home, *shell, env=env)
+    window.tmux("send-keys", "-l", f"{setup} && clear && echo REA''DY")
+    window.tmux("send-keys", "Enter")
+    window.wait_for("READY")
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_completes_commands_options_values_and_conversations(
+    window: Window, installed: Installed, home: Path
+) -> None:
+    setup = "PS1='%% '; autoload -Uz compinit && compinit -u && eval \"$(holdfast completion zsh)\""
+    opened(window, installed, home, ["zsh", "-f"], setup)
+    for begun, whole in OFFERS:
+        assert window.completed(begun) == f"{whole}END", begun
+    window.tmux("send-keys", "-l", "holdfast sessions show ")
+    window.tmux("send-keys", "Tab")
+    screen = window.wait_for(f"-- {TITLE}")
+    told = [line.split() for line in screen.splitlines() if " -- " in line]
+    assert ["food_2", "--", "More", "food"] in told
+    assert ["lisbon_1", "--", *TITLE.split()] in told
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_bash_completes_commands_options_values_and_conversations(
+    window: Window, installed: Installed, home: Path
+) -> None:
+    setup = "PS1='% '; bind 'set enable-bracketed-paste off'; eval \"$(holdfast completion bash)\""
+    opened(window, installed, home, ["bash", "--norc", "--noprofile"], setup)
+    for begun, whole in OFFERS:
+        assert window.completed(begun) == f"{whole}END", begun
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+def test_fish_completes_commands_options_values_and_conversations(installed: Installed, home: Path) -> None:
+    asked = "; echo =; ".join(f"complete -C 'holdfast {begun}'" for begun, _ in OFFERS)
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", f"holdfast completion fish | source; {asked}"],
+        env=installed.environment(home, HOLDFAST_HOME=str(home / "data")),
+        cwd=home,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    offered = [answer.strip().splitlines() for answer in done.stdout.split("=\n")]
+    assert len(offered) == len(OFFERS)
+    for (begun, whole), answers in zip(OFFERS, offered, strict=True):
+        assert [each.partition("\t")[0] for each in answers] == [whole.split()[-1]], begun
+    assert offered[5] == [f"lisbon_1\t{TITLE}"]

@@ -1,0 +1,423 @@
+"""The chat: people type while it answers, what they type counts in its order, and everything is seen once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncSessionDB, events, parts
+from holdfast.terminal import chat, prompt, show
+from tests.agent import stage
+from tests.agent.commands import talk
+from tests.terminal.screen import Screen
+from tests.terminal.sitting import ENTER, LEAVE, STOP, Sitting, sitting
+
+
+def sat(story: Callable[[Sitting], Awaitable[None]], **given: Any) -> None:
+    async def told(db: AsyncSessionDB) -> None:
+        async with sitting(db, **given) as sits:
+            await story(sits)
+
+    stage.run(told)
+
+
+async def said(sits: Sitting, conversation: str = "talk") -> list[tuple[str, str]]:
+    log = await sits.home.db.transcript(conversation)
+    return [(each.role, parts.text(each.content).partition("\n[")[0]) for each in log if each.role != "tool"]
+
+
+# --- typing while it answers ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("colour", [True, False], ids=["colour", "NO_COLOR"])
+def test_what_is_typed_during_an_answer_stays_at_the_prompt_and_the_answer_appears_above_it(colour: bool) -> None:
+    async def story(sits: Sitting) -> None:
+        sits.type(f"tell me{ENTER}")
+        sits.model.say("Once **upon")
+        await sits.sees("> tell me\nOnce **upon")
+        sits.type("and then")
+        await sits.sees("Once **upon\n\n> and then")
+        sits.model.say("** a time.\n\nThere was")
+        drawn = "Once upon a time." if colour else "Once **upon** a time."
+        await sits.sees(f"> tell me\n{drawn}\n\nThere was\n\n> and then")
+        sits.model.say(None)
+        await sits.until(lambda: "answering" not in sits.line)
+        assert sits.screen.shown.count("There was") == 1
+        assert sits.line.startswith("> and then")
+
+    sat(story, colour=colour)
+
+
+def test_a_line_sent_during_an_answer_waits_and_is_answered_next_in_its_order() -> None:
+    async def story(sits: Sitting) -> None:
+        sits.type(f"one{ENTER}")
+        sits.model.say("First")
+        await sits.sees("First")
+        sits.type(f"two{ENTER}three{ENTER}")
+        await sits.sees("Queued: two\n", "Queued: three\n", "2 queued")
+        sits.model.say(" answer.", None, "Second answer.", None, "Third answer.", None)
+        await sits.sees("Third answer.")
+        await sits.idles()
+        assert [words for role, words in await said(sits) if role == "user"] == ["one", "two", "three"]
+        # Each question stands over its answer.
+        shown = sits.screen.shown
+        assert "\n\n> two\nSecond answer.\n\n> three\nThird answer.\n\n> " in shown
+        assert "queued" not in sits.line
+
+    sat(story)
+
+
+def test_a_turn_that_runs_can_be_told_something_and_what_waits_can_be_dropped() -> None:
+    async def story(sits: Sitting) -> None:
+        sits.type(f"go{ENTER}")
+        sits.model.say("Hm.\n\n")
+        await sits.sees("Hm.")
+        sits.type(f"/steer not that way{ENTER}")
+        await sits.sees("The model is told before its next step.")
+        sits.type(f"later{ENTER}")
+        await sits.sees("1 queued")
+        sits.type(f"/queue{ENTER}")
+        await sits.sees("1  later")
+        sits.type(f"/queue drop 1{ENTER}")
+        await sits.sees("Dropped: later")
+        sits.model.say(None, "Otherwise, then.", None)
+        await sits.sees("Otherwise, then.")
+        assert any("not that way" in each for each in sits.model.told)
+        await sits.idles()
+        assert "> later" not in sits.screen.shown
+
+    sat(story)
+
+
+def test_stop_stops_the_turn_and_what_waits_goes_on() -> None:
+    async def story(sits: Sitting) -> None:
+        sits.type(f"go{ENTER}")
+        sits.model.say("Half a")
+        await sits.sees("Half a")
+        sits.type(f"next{ENTER}/stop{ENTER}")
+        await sits.sees("Interrupted. What was said stays.", "> next\n")
+        sits.model.say("Done.", None)
+        await sits.sees("Done.")
+        assert await said(sits) == [("user", "go"), ("assistant", "Half a"), ("user", "next"), ("assistant", "Done.")]
+
+    sat(story)
+
+
+# --- leaving -------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_takes_back_what_is_typed_then_stops_the_turn_then_leaves() -> None:
+    async def story(sits: Sitting) -> None:
+        sits.type(f"go{ENTER}")
+        sits.model.say("Half a")
+        await sits.sees("Half a")
+        sits.type("never mind")
+        await sits.sees("> never mind")
+        sits.type(STOP)
+        await sits.until(lambda: "never" not in sits.line)
+        sits.model.say(" word")
+        await sits.sees("Half a word")  # It goes on.
+        sits.type(STOP)
+        await sits.sees("Interrupted.")
+        await sits.idles()
+        sits.type(STOP)
+        await sits.sees(chat.ONCE_MORE)
+        sits.type(STOP)
+        await sits.ended
+
+    sat(story)
+
+
+def test_typing_after_the_warning_means_to_stay() -> None:
+    async def story(sits: Sitting) -> None:
+        sits.type(STOP)
+        await sits.sees(chat.ONCE_MORE)
+        sits.type(f"/status{ENTER}")
+        await sits.sees("turn          none")
+        sits.type(STOP)
+        await sits.until(lambda: sits.screen.shown.count(chat.ONCE_MORE) == 2)
+        assert not sits.ended.done()
+
+    sat(story)
+
+
+def test_ctrl_c_twice_leaves_a_turn_that_does_not_end() -> None:
+    async def story(sits: Sitting) -> None:
+        stuck = asyncio.Event()
+
+        async def hold() -> str:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await stuck.wait()
+            return ""
+
+        sits.home.shell._go = hold
+        sits.type(f"go{ENTER}")
+        sits.model.run("sleep")
+        await sits.sees("Allow it?")
+        sits.type(f"y{ENTER}")
+        await sits.sees("Allowed")
+        await sits.until(lambda: sits.home.shell.ran)
+        sits.type(STOP)
+        await sits.until(lambda: sits.chat._stopping)
+        sits.type(STOP)
+        await sits.until(lambda: not sits.prompt._session.app.is_running)
+        stuck.set()
+        await sits.ended
+
+    sat(story)
+
+
+def test_whoever_leaves_in_the_middle_keeps_what_was_said_and_hears_what_was_not_sent() -> None:
+    async def story(sits: Sitting) -> None:
+        sits.type(f"go{ENTER}")
+        sits.model.say("Half a")
+        await sits.sees("Half a")
+        sits.type(f"one{ENTER}two{ENTER}")
+        await sits.sees("2 queued")
+        sits.type(LEAVE)
+        await sits.ended
+        shown = sits.screen.shown
+        assert "2 messages that waited were not sent." in shown
+        assert shown.rstrip().endswith("Half a\nInterrupted. What was said stays.")
+        assert await said(sits) == [("user", "go"), ("assistant", "Half a")]
+
+    sat(story)
+
+
+def test_ctrl_d_with_something_typed_does_not_leave() -> None:
+    async def story(sits: Sitting) -> None:
+        sits.type(f"words{LEAVE}{LEAVE}{STOP}/status{ENTER}")
+        await sits.sees("turn          none")
+        assert not sits.ended.done()
+
+    sat(story)
+
+
+@pytest.mark.parametrize("place", [(show.Page, "draw"), (Screen, "write")], ids=["page", "terminal"])
+def test_a_fault_of_the_screen_ends_the_chat_and_is_heard_of(
+    monkeypatch: pytest.MonkeyPatch, place: tuple[type, str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("gone")
+
+    async def story(sits: Sitting) -> None:
+        monkeypatch.setattr(*place, fail)
+        sits.type(f"/status{ENTER}")
+        with pytest.raises(OSError, match="gone"):
+            await sits.ended
+
+    sat(story)
+
+
+# --- questions of tools --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever pauses has paused at once."""
+    monkeypatch.setattr(prompt, "PAUSE", 0.0)
+
+
+@pytest.mark.usefixtures("_hasty")
+def test_what_was_typed_before_a_question_is_no_answer_and_is_back_after_it() -> None:
+    async def story(sits: Sitting) -> None:
+        sits.type(f"go{ENTER}")
+        await sits.until(lambda: sits.model.requests)
+        sits.type("yes")
+        await sits.sees("> yes")
+        sits.model.run("make it")
+        await sits.sees("Allow it?")
+        assert "yes" not in sits.line
+        sits.type(ENTER)
+        await sits.sees("Type y, c, a, n or d")
+        assert sits.home.shell.ran == []
+        await sits.until(lambda: sits.line.startswith("Allow it?"))
+        sits.type(f"n because{ENTER}")
+        await sits.sees("Denied (at the terminal: no).")
+        await sits.until(lambda: sits.line.startswith("> yes"))
+        sits.model.say("Well.", None)
+        await sits.sees("Well.")
+        assert sits.home.shell.ran == []
+        assert "They said: because" in sits.home.results[0]
+
+    sat(story, columns=100)
+
+
+def test_whoever_is_in_the_middle_of_a_word_goes_on_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the rest of it would be an answer."""
+    monkeypatch.setattr(prompt, "PAUSE", 1000.0)
+
+    async def story(sits: Sitting) -> None:
+        sits.type(f"go{ENTER}")
+        await sits.until(lambda: sits.model.requests)
+        sits.type("wh")
+        await sits.sees("> wh")
+        sits.model.run("make it")
+        await sits.sees("Run make it.")
+        sits.type(f"y{ENTER}")
+        await sits.sees("Queued: why")
+        assert sits.home.shell.ran == []
+
+    sat(story)
+
+
+@pytest.mark.usefixtures("_hasty")
+def test_keys_behind_an_answer_are_none_to_the_next_question() -> None:
+    async def story(sits: Sitting) -> None:
+        sits.type(f"go{ENTER}")
+        sits.model.run("first")
+        await sits.sees("Allow it?")
+        sits.type(f"y{ENTER}y{ENTER}")
+        await sits.sees("Queued: y")
+        sits.model.run("second")
+        await sits.sees("Run second.", "Allow it?")
+        assert sits.home.shell.ran == ["first"]
+
+    sat(story)
+
+
+def test_answers_are_not_kept_among_what_was_typed(tmp_path: Any) -> None:
+    history = tmp_path / "history"
+
+    async def story(sits: Sitting) -> None:
+        sits.type(f"go{ENTER}")
+        sits.model.run("first")
+        await sits.sees("Allow it?")
+        sits.type(f"n secret reason{ENTER}")
+        await sits.sees("Denied")
+        await sits.until(lambda: "go" in history.read_text())
+        assert "secret" not in history.read_text()
+
+    sat(story, history=str(history))
+
+
+@pytest.mark.parametrize("how", [STOP, LEAVE], ids=["stop", "leave"])
+def test_ctrl_c_and_ctrl_d_at_a_question_deny_it(how: str) -> None:
+    async def story(sits: Sitting) -> None:
+        sits.type(f"go{ENTER}")
+        sits.model.run("make it")
+        await sits.sees("Allow it?")
+        sits.type(how)
+        await sits.sees("Denied", "Interrupted.")
+        assert sits.home.shell.ran == []
+        if how == LEAVE:
+            await sits.ended
+        else:
+            await sits.idles()
+
+    sat(story)
+
+
+def test_a_question_answered_elsewhere_gives_the_line_back() -> None:
+    async def story(sits: Sitting) -> None:
+        sits.type(f"go{ENTER}")
+        sits.model.run("make it")
+        await sits.sees("Allow it?")
+        sits.type("n")
+        (question,) = sits.home.approvals.questions("talk")
+        await sits.home.door.send("talk", events.Approve(question.asked.request_id, "once", "elsewhere"))
+        await sits.sees("Allowed (elsewhere: once).")
+        await sits.until(lambda: sits.line.startswith("> \n"))
+
+    sat(story)
+
+
+# --- commands ------------------------------------------------------------------------------------------
+
+
+def test_a_slow_command_can_be_stopped_and_what_is_typed_behind_it_waits_for_it() -> None:
+    async def story(sits: Sitting) -> None:
+        await talk.exchanges(sits.home.db, 30)
+        for stop in (STOP, f"/stop{ENTER}"):
+            asked = len(sits.model.requests)
+            sits.type(f"/compact here 1{ENTER}")
+            await sits.until(lambda asked=asked: len(sits.model.requests) > asked)
+            sits.type(f"behind it{ENTER}")
+            await sits.sees("Queued: behind it", "1 queued")
+            assert len(sits.model.requests) == asked + 1
+            sits.type(stop)
+            await sits.sees("Stopped.", "> behind it")
+            sits.model.say("Answered.", None)
+            await sits.sees("Answered.")
+            await sits.idles()
+            sits.screen.lines[:] = [""] * len(sits.screen.lines)
+
+    sat(story)
+
+
+def test_lines_are_carried_out_one_after_the_other_where_the_one_before_led() -> None:
+    async def story(sits: Sitting) -> None:
+        sits.model.say("Yes.", None)
+        sits.type(f"/title First{ENTER}/new Second{ENTER}hello{ENTER}")
+        shown = await sits.sees("Yes.", "Title: Second")
+        assert shown.index("> /title") < shown.index("gets this title") < shown.index("> /new") < shown.index("> hello")
+        assert [head.title for head in await sits.home.db.list_sessions()] == ["Second"]
+
+    sat(story)
+
+
+def test_an_answer_goes_on_in_the_conversation_that_was_left() -> None:
+    async def story(sits: Sitting) -> None:
+        sits.type(f"go{ENTER}")
+        sits.model.say("Half a")
+        await sits.sees("Half a")
+        sits.type(f"/new{ENTER}")
+        await sits.sees("Half a\nThe answer goes on there: /resume talk goes back.\nA new conversation")
+        sits.model.say(" word.", None)
+        await sits.until(lambda: not sits.home.door.running("talk"))
+        assert "word" not in sits.screen.shown
+        sits.type(f"/resume talk{ENTER}")
+        await sits.sees("> go\nHalf a word.")
+
+    sat(story)
+
+
+def test_whoever_comes_back_does_not_see_what_was_taken_back() -> None:
+    async def story(sits: Sitting) -> None:
+        await talk.exchanges(sits.home.db, 3)
+        sits.type(f"/undo{ENTER}")
+        await sits.sees("Taken back")
+        sits.screen.lines[:] = [""] * len(sits.screen.lines)
+        sits.type(f"/branch{ENTER}")
+        await sits.sees("a branch", "> q2\na2")
+        assert "a3" not in sits.screen.shown
+
+    sat(story)
+
+
+def test_help_tells_the_keys_too() -> None:
+    async def story(sits: Sitting) -> None:
+        sits.type(f"/help{ENTER}")
+        await sits.sees("Alt-Enter begins a new line", "/queue lists it.")
+
+    sat(story, columns=120, rows=60)
+
+
+# --- beside the talk -----------------------------------------------------------------------------------
+
+
+def test_a_notice_is_answered_at_once_while_nobody_types() -> None:
+    async def story(sits: Sitting) -> None:
+        await talk.exchanges(sits.home.db, 1)
+        sits.model.say("Seen.", None)
+        await sits.home.db.receive("talk", "one", "process 1 ended", kind="process")
+        sits.home.door.poke("talk")
+        await sits.sees("· process 1 ended\nSeen.")
+
+    sat(story)
+
+
+def test_how_long_an_answer_takes_is_told_until_it_is_there() -> None:
+    async def story(sits: Sitting) -> None:
+        sits.type(f"go{ENTER}")
+        await sits.sees("answering… ")
+        sits.model.say("Well.", None)
+        await sits.sees("Well.")
+        await sits.idles()
+
+    sat(story)

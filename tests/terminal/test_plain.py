@@ -1,0 +1,141 @@
+"""A terminal that has nothing but lines: what is typed counts at any moment, and all is written as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from holdfast.terminal import plain, show
+
+
+class Person:
+    """Notes what is done, and when something was."""
+
+    def __init__(self) -> None:
+        self.did: list[str] = []
+
+    def typed(self, line: str) -> None:
+        self.did.append(line)
+
+    def interrupted(self) -> None:
+        self.did.append("^C")
+
+    def leave(self) -> None:
+        self.did.append("^D")
+
+
+class Paper:
+    colour = False
+
+    def __init__(self) -> None:
+        self.out = io.StringIO()
+
+    def style(self, line: str, *_: str) -> str:
+        return line
+
+
+async def until(happened: Callable[[], Any]) -> None:
+    async with asyncio.timeout(20):
+        while not happened():
+            await asyncio.sleep(0)
+
+
+Story = Callable[[plain.Plain, Person, Paper, int], Awaitable[None]]
+
+
+def told(story: Story) -> None:
+    async def tell() -> None:
+        source, keys = os.pipe()
+        person, paper = Person(), Paper()
+        front = plain.Plain(paper, person, source)
+        running = asyncio.create_task(front.run())
+        await asyncio.sleep(0)
+        try:
+            await story(front, person, paper, keys)
+            front.leave()
+            await running
+        finally:
+            running.cancel()
+            os.close(keys)
+            os.close(source)
+
+    asyncio.run(tell())
+
+
+def test_lines_are_taken_as_they_come_and_a_piece_of_one_waits_for_its_end() -> None:
+    async def story(front: plain.Plain, person: Person, paper: Paper, keys: int) -> None:
+        assert paper.out.getvalue() == "\n> "
+        os.write(keys, "one\ntwo\nü".encode()[:-1])
+        await until(lambda: len(person.did) == 2)
+        os.write(keys, "ü\n".encode()[1:])
+        await until(lambda: len(person.did) == 3)
+        assert person.did == ["one", "two", "ü"]
+
+    told(story)
+
+
+def test_a_question_is_answered_by_the_next_line_only() -> None:
+    async def story(front: plain.Plain, person: Person, paper: Paper, keys: int) -> None:
+        os.write(keys, b"before\n")
+        await until(lambda: person.did)
+        answer = asyncio.create_task(front.line("Allow it? > "))
+        await asyncio.sleep(0)
+        assert paper.out.getvalue().endswith("Allow it? > ")
+        os.write(keys, b"y\nafter\n")
+        assert await answer == "y"
+        await until(lambda: len(person.did) == 2)
+        assert person.did == ["before", "after"]
+
+    told(story)
+
+
+def test_an_interrupt_takes_back_half_a_line_and_is_told_to_the_question_or_the_person() -> None:
+    async def story(front: plain.Plain, person: Person, paper: Paper, keys: int) -> None:
+        os.write(keys, b"half")
+        await until(lambda: front._begun)
+        os.kill(os.getpid(), signal.SIGINT)
+        await until(lambda: person.did)
+        answer = asyncio.create_task(front.line("Allow it? > "))
+        await asyncio.sleep(0)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert await answer is None
+        os.write(keys, b"whole\n")
+        await until(lambda: len(person.did) == 2)
+        assert person.did == ["^C", "whole"]
+
+    before = signal.getsignal(signal.SIGINT)
+    told(story)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_the_end_of_what_can_be_typed_leaves() -> None:
+    async def tell() -> None:
+        source, keys = os.pipe()
+        person = Person()
+        running = asyncio.create_task(plain.Plain(Paper(), person, source).run())
+        os.close(keys)
+        await until(lambda: person.did)
+        running.cancel()
+        await asyncio.wait([running])
+        os.close(source)
+        assert set(person.did) == {"^D"}
+
+    asyncio.run(tell())
+
+
+def test_what_is_written_while_somebody_could_type_begins_at_a_line_of_its_own() -> None:
+    async def story(front: plain.Plain, person: Person, paper: Paper, keys: int) -> None:
+        front.write([show.Piece("A notice.\n", "dim")])
+        front.ready()
+        front.ready()
+        assert paper.out.getvalue() == "\n> \nA notice.\n\n> "
+        os.write(keys, b"hello\n")
+        await until(lambda: person.did)
+        front.write([show.Piece("Answer.\n")])
+        assert paper.out.getvalue().endswith("\n> Answer.\n")
+
+    told(story)
