@@ -450,3 +450,9 @@ def _path(given: str | None, beside: str) -> str | None:
 
 def _columns(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < 10_000 else None
+
+
+def from_home(path: str) -> str:
+    """The path as people write it, beginning with ~ where it is theirs."""
+    home = os.path.expanduser("~").rstrip(os.sep)
+    return f"~{path.removeprefix(home)}" if home and path.startswith(home + os.sep) else path

@@ -159,3 +159,12 @@ def test_a_working_folder_that_was_removed_has_no_projects_file(
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     assert config.project_file(None) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [("/home/ann/.config/x", "~/.config/x"), ("/home/anna/x", "/home/anna/x"), ("/home/ann", "/home/ann")],
+)
+def test_a_path_of_ones_own_is_told_from_home(path: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    assert config.from_home(path) == shown
