@@ -71,7 +71,7 @@ class Provider(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     base_url: str | None = None
     """Its address; without one, that of the company of this kind."""
     key_env: str | None = None
-    """The variable that has its key. A key itself never stands in a file."""
+    """The variable that has its key; empty where it needs none. A key itself never stands in a file."""
     window: Count | None = None
     """How many tokens its models take, where that is not known."""
 
@@ -214,6 +214,8 @@ PROVIDERS = {
     "openai": Provider("openai", "https://api.openai.com/v1", "OPENAI_API_KEY"),
     "openrouter": Provider("openai", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
 }
+# The variables that give another address, as the companies' own programs have them.
+ADDRESSES = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL"}
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -320,11 +322,20 @@ def user_file(environ: Mapping[str, str] | None = None) -> str:
     return os.path.join(own, USER_FILE)
 
 
+def named_store(environ: Mapping[str, str] | None = None) -> str | None:
+    """The store that the user's file names, though the rest of it may be wrong."""
+    users = user_file(environ)
+    try:
+        said = (parsed(users) or {}).get("database")
+    except errors.SettingInvalid:
+        return None
+    return _path(said, os.path.dirname(users)) if isinstance(said, str) else None
+
+
 def _providers(said: File, given: Mapping[str, str]) -> dict[str, Provider]:
     found = {**PROVIDERS, **said.providers}
-    for name in ("openai", "anthropic"):
-        url = given.get(f"{name.upper()}_BASE_URL")
-        if url and name not in said.providers:
+    for name, variable in ADDRESSES.items():
+        if url := given.get(variable):
             found[name] = msgspec.structs.replace(found[name], base_url=url)
     return found
 
@@ -359,7 +370,7 @@ def read(users: str, projects: str | None, profile: str | None = None) -> Read:
         layers.insert(0, Layer(f"profile {profile}", _profile(mine or {}, profile, users)))
         said = _over(said, layers[0].said)
     try:
-        return Read(checked(said), tuple(layers), files)
+        return Read(checked(_over_known(said)), tuple(layers), files)
     except errors.SettingInvalid as error:
         raise errors.SettingInvalid(f"{' and '.join(files)}: {error}") from None
 
@@ -398,6 +409,16 @@ def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
             if key == "permissions":
                 both[key] |= {say: under[say] + value[say] for say in value if _lists(under.get(say), value[say])}
     return both
+
+
+def _over_known(said: dict[str, Any]) -> dict[str, Any]:
+    """The same, with what is known of a provider where its table does not say it."""
+    named = said.get("providers")
+    if not isinstance(named, dict):
+        return said
+    known = {name: msgspec.to_builtins(provider) for name, provider in PROVIDERS.items()}
+    filled = {name: {**known.get(name, {}), **each} if isinstance(each, dict) else each for name, each in named.items()}
+    return {**said, "providers": filled}
 
 
 def _lists(*values: object) -> bool:

@@ -252,8 +252,8 @@ class Steer(msgspec.Struct, frozen=True, tag_field="type", tag="steer"):
     text: str
 
 
-Place = Literal["terminal", "chat", "editor", "web"]
-"""The kinds of front ends: some commands mean something only in some."""
+Place = Literal["terminal", "once", "chat", "editor", "web"]
+"""The kinds of front ends: some commands mean something only in some. `once` is one message of a command line."""
 
 
 class Command(msgspec.Struct, frozen=True, tag_field="type", tag="command"):

@@ -46,6 +46,9 @@ Part = Text | Image | Reasoning
 _KINDS: dict[Any, type[Part]] = {"text": Text, "image": Image, "reasoning": Reasoning}
 _TEXTS = ("note", "cut")
 
+ERROR = "Error: "
+"""What the result of a call begins with where it is only a sentence that says why there is none."""
+
 
 def note(text: str) -> dict[str, Any]:
     """Something the model is told with a message, and people are not shown."""

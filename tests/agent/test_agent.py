@@ -194,19 +194,21 @@ def test_a_reply_that_ran_out_of_room_is_marked_and_none_of_its_calls_are_run() 
 
 
 @pytest.mark.parametrize(
-    ("error", "reason"),
+    ("error", "reason", "again"),
     [
-        (errors.ContextOverflow(), "overflow"),
-        (errors.KeyRefused(), "model"),
-        (errors.ModelBusy(), "model"),
-        (errors.ReplyMalformed(), "model"),
+        (errors.ContextOverflow(), "overflow", ""),
+        (errors.KeyRefused(), "model", ""),
+        (errors.ModelBusy(), "model", " Your message is kept: /retry asks again."),
+        (errors.ReplyMalformed(), "model", " Your message is kept: /retry asks again."),
     ],
 )
-def test_what_the_model_could_not_do_is_said_and_the_message_stays(error: errors.ModelError, reason: str) -> None:
+def test_what_the_model_could_not_do_is_said_and_the_message_stays(
+    error: errors.ModelError, reason: str, again: str
+) -> None:
     async def story(db: AsyncSessionDB) -> None:
         agent = stage.agent(db, ScriptedModel([error, "Now."]), session_id="talk")
         result = await agent.run_conversation("Hello")
-        assert (result.exit_reason, result.failed, result.error) == (reason, True, str(error))
+        assert (result.exit_reason, result.failed, result.error) == (reason, True, f"{error}{again}")
         assert [each.role for each in await db.transcript("talk")] == ["user"]
         assert (await agent.run_conversation("Again")).completed
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, events, types
-from holdfast.agent import approvals, runtime
+from holdfast.agent import approvals, permitting, runtime
 from holdfast.model import ScriptedModel, port
 from holdfast.tools import port as tools
 from tests.agent import house, stage
@@ -168,6 +168,11 @@ def test_tools_are_listed_with_what_the_settings_say() -> None:
         ]
 
     stage.run(story)
+
+
+def test_of_a_tool_the_whole_first_sentence_is_listed() -> None:
+    spec = types.ToolSpec("read", "Read a file: text with numbered lines, or a picture. Long files come in parts.", {})
+    assert permitting.tools([spec], []) == "read  Read a file: text with numbered lines, or a picture."
 
 
 async def answers(door: runtime.Runtime, line: str) -> list[events.Answer]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, errors, events
-from holdfast.agent import runtime
+from holdfast.agent import commands, runtime
 from holdfast.model import ScriptedModel, port
 from tests.agent import stage
 from tests.compaction.test_compress import WINDOW, Writer, filled
@@ -66,7 +66,7 @@ def test_where_to_go_and_what_to_say_is_told_to_whoever_asked_and_to_nobody_else
                 other.put(None)
                 heard = [type(emitted.event) async for emitted in other]
         assert len(own) == 1
-        assert isinstance(own[0], runtime.FOR_ONE)
+        assert isinstance(own[0], runtime.ForOne)
         assert type(own[0]) not in heard
 
     stage.run(story)
@@ -361,6 +361,63 @@ def test_a_turn_is_stopped_also_before_it_has_begun() -> None:
                 if wait < 2:
                     assert (result.interrupted, result.messages) == (True, ())
             assert (await run.submit("talk", events.Submit("Now"))).completed
+
+    stage.run(story)
+
+
+def test_an_interrupt_that_finds_nothing_to_stop_does_not_stop_the_next_message() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await db.create_session("talk", source="test")
+        await db.receive("talk", "one", "process 1 ended", kind="process")
+        async with door(db, ScriptedModel(["Yes."] * 2)) as run:
+            with run.listen("talk"):
+                while not run.running("talk"):
+                    await asyncio.sleep(0)
+                assert run.interrupt("talk")
+                while run.running("talk"):
+                    await asyncio.sleep(0)
+                assert (await run.submit("talk", events.Submit("Now"))).completed
+
+    stage.run(story)
+
+
+def test_closing_stops_a_command_that_takes_its_time() -> None:
+    class Slow:
+        """Words that never come."""
+
+        def __init__(self) -> None:
+            self.stuck = stage.Stuck()
+
+        def listed(self) -> Sequence[commands.Standing]:
+            return ()
+
+        async def text(self, name: str, argument: str) -> str | None:
+            return str(await self.stuck())
+
+    async def story(db: AsyncSessionDB) -> None:
+        async def build(conversation_id: str) -> AIAgent:
+            return stage.agent(db, ScriptedModel(), session_id=conversation_id)
+
+        words = Slow()
+        run = runtime.Runtime(db, build, words=words)
+        sent = asyncio.create_task(run.send("talk", events.Command("/slow")))
+        await words.stuck.reached.wait()
+        async with asyncio.timeout(10):
+            await run.close()
+        assert words.stuck.cancelled
+        await asyncio.wait([sent])
+
+    stage.run(story)
+
+
+def test_what_is_busy_is_known_over_all_conversations() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        slow = stage.Trickle("Hm")
+        async with door(db, slow) as run:
+            run.submit("talk", events.Submit("Go"))
+            await slow.stuck.reached.wait()
+            with run.listen("quiet"):
+                assert run.busy() == ["talk"]
 
     stage.run(story)
 

@@ -68,6 +68,11 @@ def test_a_model_is_made_once_and_all_are_closed_once(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("name", ["offline", "holdfast/offline"])
+def test_the_built_in_model_is_had_by_both_of_its_names(tmp_path: Path, name: str) -> None:
+    assert models.is_offline(asyncio.run(models.choose(settings(tmp_path, model=name))).model)
+
+
 @pytest.mark.parametrize("name", ["nonsense", "nobody/model", "openai/gpt-5", "openai/", "/x"])
 def test_a_model_that_cannot_be_had_changes_nothing(tmp_path: Path, name: str) -> None:
     async def story() -> None:

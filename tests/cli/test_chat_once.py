@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
@@ -11,15 +12,17 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
-from holdfast import SessionDB, events
-from holdfast.cli import chatting, once, stdin
-from tests.cli import program, provider
+from holdfast import SessionDB, config, events
+from holdfast.app import running
+from holdfast.cli import chatting, console, once, stdin
+from tests.cli import inside, program, provider
 
 OFFLINE = {"HOLDFAST_MODEL": "offline"}
 RESULT = {
@@ -96,6 +99,9 @@ def test_the_offline_model_remembers_over_processes(ask: Ask) -> None:
         (["-p", "-p is an option"], None, "-p is an option"),
         (["--prompt", "-"], None, "-"),
         (["-p", "x"], b"\xff", "x\n\n\ufffd"),
+        (["-p"], "only this\n", "only this"),
+        (["--prompt", "--output-format", "json"], "only this\n", "only this"),
+        (["-p", "--max-steps=3"], "/help\n", "/help"),
     ],
 )
 def test_what_is_given_and_what_is_piped_is_one_message(
@@ -111,6 +117,7 @@ def test_what_is_given_and_what_is_piped_is_one_message(
         (["-p", ""], None),
         (["-p", "  "], None),
         (["-p"], None),
+        (["-p"], ""),
         ([], ""),
         ([], " \n"),
         (["-p", "x", "-c", "-r", "y"], None),
@@ -191,6 +198,27 @@ def test_a_conversation_is_found_by_the_beginning_of_its_id(ask: Ask) -> None:
     begun = ask("-p", "hello", "--output-format", "json").data
     again = ask("-r", begun["conversation_id"][:-2], "-p", "hello", "--output-format", "json").data
     assert again["conversation_id"] == begun["conversation_id"]
+
+
+def test_a_conversation_is_found_by_part_of_its_title_and_near_ones_are_offered(tmp_path: Path) -> None:
+    with SessionDB(tmp_path / "data" / "holdfast.db") as db:
+        for name, title in (("a", "Second one"), ("b", "Third one"), ("c", "Porto")):
+            db.create_session(name, source="test", title=title)
+
+    def told(*arguments: str) -> program.Run:
+        return inside.run(tmp_path, *arguments, env=OFFLINE)
+
+    found = told("-r", "second", "-p", "more", "--output-format", "json")
+    assert found.data["conversation_id"] == "a"
+    several = told("-r", "one", "-p", "more")
+    assert several.code == 1
+    assert "a (Second one)" in several.sentence
+    assert "b (Third one)" in several.sentence
+    none = told("-r", "potro", "-p", "more").sentence
+    assert "Did you mean 'Porto'?" in none
+    assert "`holdfast -r` lets you pick one." in none
+    # A part of a title is not enough to remove something by.
+    assert told("sessions", "delete", "second", "--yes").code == 1
 
 
 @pytest.mark.parametrize("arguments", [["-c"], ["-r", "nobody"], ["-r", "last"]])
@@ -359,20 +387,54 @@ def begun(home: Path, env: dict[str, str], *arguments: str) -> subprocess.Popen[
     return process
 
 
-@pytest.mark.parametrize(
-    ("number", "code", "err"),
-    [(signal.SIGINT, 130, "Interrupted.\n"), (signal.SIGTERM, 143, ""), (signal.SIGHUP, 129, "")],
-)
-def test_a_signal_ends_it_and_what_was_said_stays(tmp_path: Path, number: int, code: int, err: str) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_ends_it_and_what_was_said_stays(tmp_path: Path, number: int, code: int) -> None:
     with provider.playing(provider.said_and_hung("Once", " upon")) as played:
         process = begun(tmp_path, played.env)
         process.send_signal(number)
         out, said = process.communicate(timeout=program.PATIENCE)
-    assert (process.returncode, said) == (code, err)
+    assert (process.returncode, said) == (code, "Interrupted.\n")
     assert out.strip() in ("", "upon")
     (user, reply) = log(tmp_path)
     assert user == ("user", "hi")
     assert reply[1].startswith("Once")
+
+
+@pytest.mark.parametrize(("number", "form"), [(signal.SIGTERM, "json"), (signal.SIGHUP, "stream-json")])
+def test_a_signal_of_the_system_leaves_a_whole_document(tmp_path: Path, number: int, form: str) -> None:
+    with provider.playing(provider.said_and_hung("Once")) as played:
+        process = subprocess.Popen(
+            [*program.PROGRAM, "-p", "hi", "--output-format", form],
+            cwd=tmp_path,
+            env=program.environment(tmp_path, played.env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+        )
+        program.wait_until(lambda: len(played.asked) > 0)
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=program.PATIENCE)
+    assert process.returncode == 128 + number
+    last = json.loads(out if form == "json" else out.splitlines()[-1])
+    result = last if form == "json" else last["result"]
+    assert (result["interrupted"], result["completed"]) == (True, False)
+
+
+@pytest.mark.parametrize("form", ["json", "stream-json"])
+def test_a_signal_before_the_turn_leaves_a_whole_document(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @asynccontextmanager
+    async def slow(*_: object, **__: object) -> AsyncIterator[None]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.Event().wait()
+        yield
+
+    monkeypatch.setattr(running, "started", slow)
+    settings = config.load({"HOLDFAST_HOME": str(tmp_path)}, files=False)
+    start = chatting.Start(str(tmp_path / "x.db"), None, "c", settings)
+    assert once.run(console.Console(settings), start, "hi", form) == 128 + signal.SIGTERM
+    last = json.loads(capsys.readouterr().out)
+    assert (last if form == "json" else last["result"])["exit_reason"] == "interrupted"
 
 
 def test_after_a_kill_the_conversation_goes_on(ask: Ask, tmp_path: Path) -> None:

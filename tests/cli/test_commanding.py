@@ -12,11 +12,13 @@ import pytest
 
 from holdfast import SessionDB
 from holdfast.agent import commands
-from holdfast.cli import commanding
+from holdfast.app import models
 from tests.cli import inside, program, provider
 
 OFFLINE = {"HOLDFAST_MODEL": "offline"}
 Ask = Callable[..., program.Run]
+# What means something only while somebody goes on talking.
+CHATS = {"quit", "stop", "steer", "queue", "approve", "deny", "new", "reset", "resume"}
 
 
 @pytest.fixture
@@ -158,14 +160,25 @@ def test_every_command_is_carried_out_or_refused_with_a_sentence_of_its_own(ask:
     for name in commands.COMMANDS:
         done = ask("-c", "-p", f"/{name} {given.get(name, '')}".strip())
         assert "Traceback" not in done.err, name
-        if name in commanding.ONLY_IN_A_CHAT:
+        if name in CHATS:
             assert done.code == 2
-            assert commanding.ONLY_IN_A_CHAT[name] in done.sentence
+            assert commands.COMMANDS[name].instead
+            assert commands.COMMANDS[name].instead in done.sentence
         else:
             assert done.code == 0 or done.sentence, name
             assert done.out or done.err, name
     assert said(talk) - before in (20, 22)  # a branch has all there was, and /retry was answered
-    assert set(commanding.ONLY_IN_A_CHAT) <= set(commands.COMMANDS)
+
+
+def test_help_lists_what_one_message_can_do_and_tells_of_the_rest(ask: Ask) -> None:
+    named = {line.split()[0].lstrip("/") for line in ask("-p", "/help").out.splitlines()}
+    assert named == set(commands.COMMANDS) - CHATS
+    assert ask("-p", "/help queue").out.startswith("/queue [drop N|all]\n")
+
+
+def test_who_answers_is_said_where_words_are_answered_and_only_there(ask: Ask, talk: Path) -> None:
+    assert ask("-c", "-p", "/retry", HOLDFAST_MODEL="").err == f"{models.ADVICE}\n"
+    assert ask("-c", "-p", "/usage", HOLDFAST_MODEL="").err == ""
 
 
 @pytest.mark.parametrize("words", ["/model offline", "/title Mine"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import platformdirs
 import pytest
 
@@ -108,11 +109,23 @@ def test_the_program_says_what_is_wrong_with_a_file_and_leaves_with_2(tmp_path: 
 # --- what counts more ----------------------------------------------------------------------------------
 
 
-def test_an_address_in_the_file_counts_more_than_that_of_the_environment(tmp_path: Path) -> None:
+def test_an_address_of_the_environment_counts_more_than_that_in_the_file(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("[providers.openai]\nbase_url = 'http://mine/v1'\n", "utf-8")
-    environ = {"HOLDFAST_HOME": str(tmp_path), "OPENAI_BASE_URL": "http://x/v1", "ANTHROPIC_BASE_URL": "http://y"}
-    found = config.load(environ, str(tmp_path)).providers
-    assert (found["openai"].base_url, found["anthropic"].base_url) == ("http://mine/v1", "http://y")
+    environ = {"HOLDFAST_HOME": str(tmp_path), "OPENAI_BASE_URL": "http://x/v1"}
+    assert config.load(environ, str(tmp_path)).providers["openai"].base_url == "http://x/v1"
+    del environ["OPENAI_BASE_URL"]
+    assert config.load(environ, str(tmp_path)).providers["openai"].base_url == "http://mine/v1"
+
+
+def test_a_table_of_a_known_provider_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(
+        "[providers.anthropic]\nwindow = 9\n[providers.openai]\nkey_env = ''\n[providers.lab]\nwindow = 8\n", "utf-8"
+    )
+    environ = {"HOLDFAST_HOME": str(tmp_path), "ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "o"}
+    found = config.load(environ, str(tmp_path))
+    assert found.providers["anthropic"] == msgspec.structs.replace(config.PROVIDERS["anthropic"], window=9)
+    assert found.providers["lab"] == config.Provider(window=8)
+    assert found.keys == {"anthropic": "a"}
 
 
 def test_a_key_is_taken_without_the_line_break_that_a_file_of_keys_has() -> None:

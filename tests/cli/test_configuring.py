@@ -127,9 +127,18 @@ def test_a_model_is_looked_for_among_the_providers_that_are_named_beside_it(tmp_
 
 def test_without_mistakes_it_says_so(holdfast: Holdfast, home: Path) -> None:
     assert holdfast("config", "check") == (0, "No mistakes found.\n", "")
-    (home / "config.toml").write_text("model = 'ollama/x'\n[profiles.work]\nmodel = 'offline'\n", "utf-8")
+    (home / "config.toml").write_text(
+        "model = 'ollama/x'\nfallback = ['holdfast/offline']\n[profiles.work]\nmodel = 'offline'\n", "utf-8"
+    )
     assert holdfast("config", "check").code == 0
     assert holdfast("config", "check", "--json").data == {"files": [str(home / "config.toml")], "mistakes": []}
+
+
+def test_each_provider_that_could_be_meant_is_named_once(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("model = 'x'\n[providers.openai]\nwindow = 9\n[providers.lab]\n", "utf-8")
+    (wrong,) = mistakes.found(str(tmp_path / "config.toml"))
+    names = wrong.what.partition("Providers: ")[2].partition(";")[0].split(", ")
+    assert (names.count("openai"), names.count("lab")) == (1, 1)
 
 
 @pytest.mark.parametrize("text", [line for line in WRONG.split("\n\n") if "nobody" not in line])
@@ -140,7 +149,7 @@ def test_what_is_refused_is_a_mistake_and_the_other_way_round(tmp_path: Path, te
         config.load({"HOLDFAST_HOME": str(tmp_path)}, str(tmp_path))
 
 
-MENDING = {("config", "path"), ("config", "check"), ("config", "edit"), ("completion",), ("tour",)}
+MENDING = {("config", "path"), ("config", "check"), ("config", "edit"), ("completion",), ("tour",), ("doctor",)}
 
 
 @pytest.mark.parametrize("command", sorted(every.commands() - MENDING), ids=" ".join)
@@ -153,6 +162,10 @@ def test_every_command_refuses_a_wrong_file_alike_and_says_what_finds_all_mistak
     assert done.sentence.startswith(f"holdfast: {home / 'config.toml'}: ")
     assert done.sentence.endswith(" `holdfast config check` names every mistake.")
     assert list(home.iterdir()) == [home / "config.toml"]
+
+
+def test_the_help_names_where_the_options_of_the_chat_are(tmp_path: Path) -> None:
+    assert "holdfast chat --help" in inside.run(tmp_path, "--help").out
 
 
 def test_what_mends_a_wrong_file_or_needs_none_works(tmp_path: Path, home: Path) -> None:
@@ -196,11 +209,17 @@ def test_each_value_is_shown_with_where_it_comes_from(holdfast: Holdfast, home: 
 def test_an_empty_variable_sets_nothing_and_an_address_is_traced_to_its_variable(
     holdfast: Holdfast, home: Path
 ) -> None:
-    (home / "config.toml").write_text('[models."lab/a.b"]\nwindow = 9\n', "utf-8")
+    (home / "config.toml").write_text(
+        '[models."lab/a.b"]\nwindow = 9\n[providers.openai]\nbase_url = "http://mine/v1"\nwindow = 8\n', "utf-8"
+    )
     shown = holdfast("config", "show", "--json", HOLDFAST_DB="", OPENAI_BASE_URL="http://x/v1").data["settings"]
     assert shown["database"] == {"value": str(home / "holdfast.db"), "source": "default"}
     assert shown["providers.openai.base_url"] == {"value": "http://x/v1", "source": "OPENAI_BASE_URL"}
+    assert shown["providers.openai.window"] == {"value": 8, "source": str(home / "config.toml")}
+    assert shown["providers.openai.key_env"] == {"value": "OPENAI_API_KEY", "source": "default"}
     assert shown["providers.anthropic.base_url"]["source"] == "default"
+    mine = holdfast("config", "show", "--json").data["settings"]["providers.openai.base_url"]
+    assert mine == {"value": "http://mine/v1", "source": str(home / "config.toml")}
     assert shown['models."lab/a.b".window'] == {"value": 9, "source": str(home / "config.toml")}
 
 

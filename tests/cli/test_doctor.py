@@ -395,6 +395,22 @@ def test_scheduled_backups_that_do_not_come_are_told_of(holdfast: Holdfast, trip
     assert notes() == ["Scheduled backups are overdue."]
 
 
+def test_settings_that_are_wrong_are_findings_and_the_store_is_looked_at_all_the_same(
+    holdfast: Holdfast, trip: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "config.toml").write_text(f"colour = true\ndatabase = '{trip}'\n[limits]\nsteps = 0\n", "utf-8")
+    done = holdfast("doctor", "--json", HOLDFAST_HOME=str(home), HOLDFAST_DB="")
+    assert (done.code, done.data["ok"]) == (1, False)
+    wrong = [each["what"] for each in done.data["findings"] if each["kind"] == "settings"]
+    assert len(wrong) == 2
+    assert "`colour`" in wrong[0]
+    assert "`limits.steps`" in wrong[1]
+    assert done.data["report"]["ok"]
+    assert done.data["store"]["path"] == str(trip)
+
+
 def test_help_says_what_the_exit_codes_mean(holdfast: Holdfast) -> None:
     told = " ".join(holdfast("doctor", "--help").out.split())
     assert "Exits with 0 when all is well" in told

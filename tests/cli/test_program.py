@@ -9,11 +9,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 
 import holdfast as package
 from holdfast import SessionDB
-from tests.cli import program
+from holdfast.cli import program as cli
+from tests.cli import inside, program
 
 Holdfast = Callable[..., program.Run]
 # What only a chat needs, or an agent.
@@ -38,6 +40,23 @@ def test_version_loads_nothing_but_holdfast_itself(tmp_path: Path) -> None:
     loaded = set(done.stdout.split())
     assert {name for name in loaded if name.startswith("holdfast.")} == {"holdfast.cli"}
     assert not loaded & {"click", "msgspec", "apsw", "platformdirs", "json", "subprocess", "asyncio", "sqlite3"}
+
+
+@click.command()
+def faulty() -> None:
+    """A command with a mistake in it."""
+    raise AssertionError("one and one is three")
+
+
+def test_a_fault_of_the_program_is_called_one_and_logged_with_its_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(cli.COMMANDS, "faulty", (f"{__name__}:faulty", "Fails."))
+    done = inside.run(tmp_path, "faulty")
+    assert done.code == 1
+    assert done.sentence.startswith("holdfast: a fault of the program (AssertionError).")
+    assert "doctor" not in done.err
+    assert "one and one is three" in caplog.text
 
 
 def test_a_command_loads_no_other_command(holdfast: Holdfast, tmp_path: Path) -> None:

@@ -170,6 +170,9 @@ def test_a_text_of_many_megabytes_is_a_message(tmp_path: Path) -> None:
         (["--db", "."], "is a directory"),
         (["-c"], "There is no database"),
         (["-r"], "Say which conversation"),
+        (["-c", "-r", "x"], "two conversations"),
+        (["--profile", "nobody"], "no profile 'nobody'"),
+        (["--max-steps", "none"], "'none' is not a valid integer"),
     ],
 )
 @pytest.mark.parametrize("form", ["json", "stream-json"])
@@ -181,6 +184,20 @@ def test_what_could_not_begin_is_a_document_too(tmp_path: Path, form: str, argum
     result = done.data if form == "json" else done.data["result"]
     assert told in result["error"]
     assert (result["failed"], result["completed"], result["exit_reason"]) == (True, False, "failed")
+
+
+@pytest.mark.parametrize("wrong", ["file", "profile"])
+@pytest.mark.parametrize("form", ["json", "stream-json"])
+def test_settings_that_are_wrong_are_a_document_too(tmp_path: Path, form: str, wrong: str) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "config.toml").write_text("colour = true\n" if wrong == "file" else "", "utf-8")
+    env = {"HOLDFAST_HOME": str(home), **({"HOLDFAST_PROFILE": "nobody"} if wrong == "profile" else {})}
+    done = inside.run(tmp_path, "-p", "hi", "--output-format", form, env=env)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "`holdfast config check` names every mistake." in done.err
+    result = done.data if form == "json" else done.data["result"]
+    assert ("`colour`" if wrong == "file" else "'nobody'") in result["error"]
 
 
 # --- limits --------------------------------------------------------------------------------------------

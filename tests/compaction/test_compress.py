@@ -238,14 +238,27 @@ def test_nothing_to_compact_calls_nobody_and_costs_no_budget() -> None:
         writer = Writer()
         made = await agent(db, writer).compress_context(force=True)
         assert made.outcome is Outcome.NOTHING_TO_DO
-        # Whoever asked for it is told why, and what would make it possible.
+        # Whoever asked for it is told why, and nothing is advised that would not help.
         assert "the first exchange and about the last" in made.reason
-        assert "/compact here 1 keeps only the last exchange" in made.reason
+        assert "/compact here" not in made.reason
+        assert "`holdfast tour`" in made.reason
         less = await agent(db, writer).compress_context(force=True, keep_exchanges=1)
         assert less.outcome is Outcome.NOTHING_TO_DO
         assert "too little is left of all there is (" in less.reason
         assert writer.requests == []
         assert await db.budget("talk") == (0, {})
+
+    stage.run(story)
+
+
+def test_where_less_may_stay_that_is_advised_and_then_works() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db, exchanges=20)
+        roomy = stage.agent(db, ScriptedModel(["ok"], window=200_000), summarizer=Writer(), session_id="talk")
+        made = await roomy.compress_context(force=True)
+        assert made.outcome is Outcome.NOTHING_TO_DO
+        assert made.reason.endswith("/compact here 1 keeps only the last exchange.")
+        assert (await roomy.compress_context(force=True, keep_exchanges=1)).outcome is Outcome.COMPACTED
 
     stage.run(story)
 

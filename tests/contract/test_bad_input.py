@@ -111,7 +111,7 @@ CALLS: dict[str, Arguments | Callable[[SessionDB], Arguments]] = {
     "collect_blobs": {"older_than_hours": 24},
     "search": {
         "query": "a", "session_id": "talk", "limit": 3, "role": "user", "tool": "t", "owner": "o", "after": 1.0,
-        "before": 2.0, "neighbours": 1,
+        "before": 2.0, "neighbours": 1, "own": True,
     },
     "export_to": lambda _: {"write": io.StringIO(), "session_ids": ["talk"]},
     "export_pages": lambda _: {"write": io.StringIO(), "session_ids": ["talk"], "form": "markdown"},

@@ -114,6 +114,19 @@ def test_title_means_its_conversation_however_it_is_spaced(db: SessionDB) -> Non
     assert db.resolve("my plan").id == db.resolve(" my   plan ").id == "talk"
 
 
+def test_whoever_looks_finds_a_title_by_other_capitals_or_a_part(db: SessionDB) -> None:
+    for name, title in (("a", "Second one"), ("b", "The second trip"), ("c", "SECOND"), ("d", "Third"), ("e", None)):
+        db.create_session(name, source="test", title=title)
+    near = {text: db.resolve(text, near=True).id for text in ("second", "second  O", "trip", "THIRD", "d")}
+    assert near == {"second": "c", "second  O": "a", "trip": "b", "THIRD": "d", "d": "d"}
+    with pytest.raises(errors.Ambiguous) as several:
+        db.resolve("con", near=True)
+    assert set(several.value.candidates) == {"a", "b", "c"}
+    for text in ("second", "trip", "con"):  # Who removes has to name it.
+        with pytest.raises(errors.NoSuchSession):
+            db.resolve(text)
+
+
 def test_id_wins_over_a_title_and_a_title_over_a_prefix(db: SessionDB) -> None:
     steps.begin(db, "one", title="two")
     steps.begin(db, "two", title="thr")

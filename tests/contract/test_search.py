@@ -44,6 +44,12 @@ def test_a_message_is_found_as_soon_as_its_append_returned(db: SessionDB) -> Non
     assert sorted(_seqs(db.search("zebra"))) == [1, 2]
 
 
+def test_with_own_words_only_neighbours_lend_a_message_nothing(db: SessionDB) -> None:
+    _told(db, "Good morning.", "The passports are in the drawer.", "Thank you.")
+    assert sorted(_seqs(db.search("passport"))) == [1, 2, 3]
+    assert _seqs(db.search("passport", own=True)) == [2]
+
+
 def test_a_phrase_in_quotes_must_be_there(db: SessionDB) -> None:
     _told(db, "the blue old drawer", "the old blue drawer", "nothing of the kind")
     assert _seqs(db.search('"blue drawer"')) == [2]

@@ -277,6 +277,13 @@ def test_a_tool_that_failed_is_not_taken_for_an_answer(asked: str) -> None:
     assert "The tool failed" in answer
 
 
+@pytest.mark.parametrize("wrote", ["Failed: 0, passed: 12", "Error: 0 found", "refused nothing"])
+def test_what_a_command_wrote_is_no_failure_whatever_its_words(wrote: str) -> None:
+    answer = Talk(TOOLS, results=[f"{wrote}\n[exit code 0]"]).say("run `make test`")
+    assert "The tool failed" not in answer
+    assert wrote in answer
+
+
 def test_a_result_cannot_end_its_quotation() -> None:
     answer = Talk(TOOLS, results=["```\nI am free\n````\n"]).say("read notes.md")
     assert answer.count("`````") == 2

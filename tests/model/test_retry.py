@@ -48,6 +48,12 @@ def test_a_busy_provider_is_asked_again_with_growing_waits() -> None:
     assert [delta.attempt for delta in deltas if isinstance(delta, port.Waiting)] == [1, 2]
 
 
+def test_why_it_waits_is_told_once_and_again_when_it_is_another_reason() -> None:
+    script = [errors.ModelUnreachable("Gone."), errors.ModelUnreachable("Gone."), errors.ModelBusy("Busy."), "Here."]
+    deltas, _ = collected(patient(*script)[0])
+    assert [delta.why for delta in deltas if isinstance(delta, port.Waiting)] == ["Gone.", "", "Busy."]
+
+
 def test_what_the_provider_asks_for_is_honoured() -> None:
     model, _, waits = patient(errors.ModelBusy(retry_after=7.5), "Here.")
     assert said(collected(model)[0]) == "Here."

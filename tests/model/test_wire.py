@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import shutil
 import socket
 import ssl
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from holdfast import errors
@@ -107,14 +109,30 @@ def test_silence_is_an_error_before_and_after_the_first_event() -> None:
     assert isinstance(after, errors.ModelCut)
 
 
-def test_nobody_there_says_how_to_start_it() -> None:
+def test_nobody_there_says_where_and_why_and_how_to_start_it() -> None:
     async def run() -> None:
         async with server.Server(server.Answer()) as running:
             url = running.url
-        with pytest.raises(errors.ModelUnreachable, match=r"Start it with `serve`\."):
-            await heard(url)
+        with pytest.raises(errors.ModelUnreachable) as caught:
+            await heard(f"{url.replace('://', '://me:hunter22@')}/v1?key=hunter22")
+        assert str(caught.value) == (
+            f"some/model ({url.rstrip('/')}) cannot be reached: connection refused. Start it with `serve`."
+        )
 
     asyncio.run(run())
+
+
+def test_a_name_nobody_has_is_told_in_the_words_of_the_system() -> None:
+    with pytest.raises(errors.ModelUnreachable, match=r"\(https?://nowhere\.invalid\) cannot be reached: [a-z]"):
+        asyncio.run(heard("http://nowhere.invalid/v1"))
+
+
+def test_of_several_addresses_the_first_tells_why() -> None:
+    several = OSError("All connection attempts failed")
+    several.__cause__ = ExceptionGroup("all", [ConnectionRefusedError(111, "Connect call failed"), OSError(113, "no")])
+    failed = httpx2.ConnectError("All connection attempts failed")
+    failed.__cause__ = several
+    assert wire._reason(failed) == os.strerror(111).lower()
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "ftp://127.0.0.1/", "http://", "http://[::1/", "http://a:b:c/"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import SessionDB
+from holdfast import SessionDB, errors
 from holdfast.store import words
 
 SIDE = ("", "-wal", "-shm", ".queue")
@@ -32,6 +32,16 @@ def _still_works(path: str) -> None:
         db.append_message("c", role="user", content="a second heron")
         assert sorted(hit.seq for hit in db.search("heron")) == [1, 2]
         assert db.fsck().ok
+
+
+def test_a_damaged_message_is_told_as_such_and_costs_no_index(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    with SessionDB(path) as db, caplog.at_level(logging.WARNING):
+        execute = db.driver._writer.execute  # type: ignore[attr-defined]
+        execute("DROP TRIGGER message_is_only_redacted")
+        execute("UPDATE messages SET body = '{broken' WHERE seq = 1")
+        with pytest.raises(errors.StoreCorrupt, match="holdfast doctor"):
+            db.search("heron")
+        assert "made again" not in caplog.text
 
 
 @pytest.mark.parametrize("garbage", [b"", b"not a database" * 300, os.urandom(8192)])

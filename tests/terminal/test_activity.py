@@ -34,6 +34,17 @@ def test_a_tool_is_one_line_from_its_beginning_to_its_end() -> None:
     assert on.draw(events.ToolFinished("1", "ls", True, "\none\ntwo")) == '✓ ls {"path":"x"}  one · 1.2 s'
 
 
+def test_the_time_a_person_thinks_is_not_the_tools() -> None:
+    on = Played()
+    on.draw(events.ToolStarted("1", "a", "{}"), events.ToolStarted("2", "b", "{}"))
+    on.draw(events.ApprovalAsked("q", "1", "a", "Do it."))
+    on.now = 60.0
+    on.draw(events.ApprovalSettled("q", True, "you"))
+    on.now = 62.0
+    ended = on.draw(events.ToolFinished("1", "a", True, "A"), events.ToolFinished("2", "b", True, "B"))
+    assert ended.endswith("✓ a  A · 2.0 s\n✓ b  B · 62.0 s")
+
+
 def test_tools_side_by_side_end_in_any_order() -> None:
     on = Played()
     on.draw(events.ToolStarted("1", "a", "{}"), events.ToolStarted("2", "b", "{}"))

@@ -350,6 +350,58 @@ def test_a_slow_command_can_be_stopped_and_what_is_typed_behind_it_waits_for_it(
     sat(story)
 
 
+def test_what_waits_behind_a_command_can_be_looked_at_and_taken_back_and_whoever_quits_does_not_wait() -> None:
+    async def story(sits: Sitting) -> None:
+        await talk.exchanges(sits.home.db, 30)
+        sits.type(f"/compact here 1{ENTER}")
+        await sits.until(lambda: sits.model.requests)
+        sits.type(f"first{ENTER}second{ENTER}/queue{ENTER}")
+        await sits.sees("1  first\n2  second\n")
+        sits.type(f"/queue drop 1{ENTER}/queue drop 7{ENTER}")
+        await sits.sees("Dropped: first", "No message 7 waits", "1 queued")
+        sits.type(f"/quit{ENTER}")
+        await sits.ended
+        assert "1 message that waited was not sent." in sits.screen.shown
+
+    sat(story)
+
+
+def test_what_a_person_does_is_not_shown_in_the_middle_of_a_block_of_code() -> None:
+    async def story(sits: Sitting) -> None:
+        sits.type(f"go{ENTER}")
+        sits.model.say("```\na = 1\n")
+        await sits.sees("a = 1")
+        sits.type(f"next{ENTER}")
+        await sits.sees("1 queued")
+        sits.model.say("b = 2\n```\n")
+        await sits.sees("```\na = 1\nb = 2\n```\nQueued: next\n")
+        sits.model.say(None, "```\nc = 3\n")
+        await sits.sees("c = 3")
+        sits.type(f"/status{ENTER}")  # What it says is not held back, nor what was asked.
+        await sits.sees("c = 3\n\n> /status\n")
+
+    sat(story)
+
+
+@pytest.mark.parametrize(
+    ("typed", "sent"),
+    [
+        ("/usr/bin/foo is broken", "/usr/bin/foo is broken"),
+        ("//help me", "/help me"),
+        ("// a\x1b\r// b", "// a\n// b"),
+    ],
+    ids=["path", "two slashes", "several lines"],
+)
+def test_a_path_and_a_text_of_several_lines_are_messages_as_they_stand(typed: str, sent: str) -> None:
+    async def story(sits: Sitting) -> None:
+        sits.model.say("Yes.", None)
+        sits.type(f"{typed}{ENTER}")
+        await sits.sees("Yes.")
+        assert (await said(sits))[0] == ("user", sent)
+
+    sat(story)
+
+
 def test_lines_are_carried_out_one_after_the_other_where_the_one_before_led() -> None:
     async def story(sits: Sitting) -> None:
         sits.model.say("Yes.", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -171,3 +172,18 @@ def test_a_slow_search_is_not_joined_by_others_and_finds_nothing_for_what_is_typ
 
     assert picked("harbour", shelf=shelf, then=go_on) == "c21"
     assert shelf.asked == ["harbour", "quay"]
+
+
+def test_a_search_that_is_over_makes_way_for_the_next() -> None:
+    shelf = Shelf(harbour=HEADS[17], quay=HEADS[21])
+
+    def go_on(made: picker.Picker) -> str:
+        if not made._state.heads or made._words.text not in ("harbour", "quay"):
+            return ""
+        if made._words.text == "quay":
+            return ENTER
+        # Who waits in vain for what is typed next would wait for ever.
+        asyncio.get_running_loop().call_later(30, made._app.exit)
+        return "\x15quay"
+
+    assert picked("harbour", shelf=shelf, then=go_on) == "c21"

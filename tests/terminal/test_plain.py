@@ -97,19 +97,23 @@ def test_an_interrupt_takes_back_half_a_line_and_is_told_to_the_question_or_the_
     async def story(front: plain.Plain, person: Person, paper: Paper, keys: int) -> None:
         os.write(keys, b"half")
         await until(lambda: front._begun)
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
         await until(lambda: person.did)
         answer = asyncio.create_task(front.line("Allow it? > "))
         await asyncio.sleep(0)
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
         assert await answer is None
         os.write(keys, b"whole\n")
         await until(lambda: len(person.did) == 2)
         assert person.did == ["^C", "whole"]
 
-    before = signal.getsignal(signal.SIGINT)
-    told(story)
-    assert signal.getsignal(signal.SIGINT) is before
+    # Whatever ran in this process before may have left another.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        told(story)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_the_end_of_what_can_be_typed_leaves() -> None:
@@ -125,6 +129,14 @@ def test_the_end_of_what_can_be_typed_leaves() -> None:
         assert set(person.did) == {"^D"}
 
     asyncio.run(tell())
+
+
+def test_a_line_that_is_no_answer_is_said_to_be_not_sent() -> None:
+    async def story(front: plain.Plain, person: Person, paper: Paper, keys: int) -> None:
+        front.draft("what\x1b?")
+        assert paper.out.getvalue().endswith("\nNot sent: what\\x1b?\n")
+
+    told(story)
 
 
 def test_what_is_written_while_somebody_could_type_begins_at_a_line_of_its_own() -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from holdfast import SessionDB, parts, types
-from holdfast.terminal import recap, show
+from holdfast.terminal import recap, reply, show
+
+AGAIN = "Not finished: no answer to this is\nstored. /retry asks again.\n\n"
 
 
-def looks(*said: dict[str, Any], width: int = 40) -> str:
+def looks(*said: dict[str, Any], width: int = 40, under_way: bool = False, draws: bool = False) -> str:
     with SessionDB(":memory:") as db:
         here = db.create_session(source="test").id
         db.append_messages(here, list(said))
         messages = db.transcript(here)
-    return "".join(piece.text for piece in recap.drawn(messages, show.Page(width=lambda: width)))
+    page = show.Page(None, lambda: width, reply.Reply(lambda: width) if draws else None)
+    return "".join(piece.text for piece in recap.drawn(messages, page, under_way=under_way))
 
 
 def exchange(number: int) -> list[dict[str, Any]]:
@@ -26,7 +30,33 @@ def test_the_last_exchanges_are_shown_in_order() -> None:
 
 
 def test_a_message_nobody_answered_is_shown_too() -> None:
-    assert looks(*exchange(1), {"role": "user", "content": "and?"}) == "> ask 1\nreply 1\n\n> and?\n\n"
+    assert looks(*exchange(1), {"role": "user", "content": "and?"}) == f"> ask 1\nreply 1\n\n> and?\n{AGAIN}"
+
+
+CALL = {"role": "assistant", "content": "I look.", "tool_calls": [{"id": "c", "name": "ls", "arguments": "{}"}]}
+RESULT = {"role": "tool", "content": "a tool said", "tool_call_id": "c"}
+
+
+def test_work_that_was_broken_off_is_not_taken_for_an_answer() -> None:
+    assert looks(exchange(1)[0], CALL, RESULT) == f"> ask 1\nI look.\n\n{AGAIN}"
+    assert AGAIN not in looks(exchange(1)[0], CALL, RESULT, exchange(1)[1])
+    assert "Not finished" not in looks(*exchange(1), {"role": "user", "content": [parts.notice("over", "process")]})
+
+
+def test_only_the_last_can_be_asked_again_and_not_while_its_answer_is_under_way() -> None:
+    shown = looks(exchange(1)[0], *exchange(2))
+    assert shown == "> ask 1\nNot finished: no answer to this is\nstored.\n\n> ask 2\nreply 2\n\n"
+    assert looks(exchange(1)[0], under_way=True) == "> ask 1\n\n"
+
+
+def test_on_a_terminal_with_colours_an_answer_looks_as_it_did_when_it_came() -> None:
+    said = ({"role": "user", "content": "q"}, {"role": "assistant", "content": "It is **so**:\n\n" + "- a\n" * 20})
+    shown = re.sub(r"\x1b\[[\d;]*m", "", looks(*said, draws=True))
+    assert shown.startswith("> q\nIt is so:\n\n")
+    assert "**" not in shown
+    assert shown.endswith("a\n…\n\n")
+    assert len(shown.splitlines()) == 1 + recap.LINES + 1
+    assert "**so**" in looks(*said)
 
 
 def test_work_and_notes_are_left_out() -> None:
@@ -43,7 +73,7 @@ def test_a_notice_is_shown_as_one_and_not_as_what_somebody_asked() -> None:
 
 def test_a_long_message_is_shortened_to_rows_of_the_terminal() -> None:
     shown = looks({"role": "user", "content": "word " * 100}, width=20)
-    rows = shown.rstrip("\n").split("\n")
+    rows = shown.partition("\nNot")[0].split("\n")
     assert len(rows) == recap.LINES
     assert rows[-1] == "  …"
     assert all(len(row) <= 20 for row in rows)
@@ -54,7 +84,7 @@ def test_nothing_said_is_nothing_shown() -> None:
 
 
 def test_what_is_shown_cannot_act_on_the_terminal() -> None:
-    assert looks({"role": "user", "content": "\x1b[2J\u202ehi"}) == "> \\x1b[2J\\u202ehi\n\n"
+    assert looks({"role": "user", "content": "\x1b[2J\u202ehi"}) == f"> \\x1b[2J\\u202ehi\n{AGAIN}"
 
 
 def test_the_compaction_a_conversation_stands_on_is_marked() -> None:

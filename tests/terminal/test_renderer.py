@@ -7,9 +7,15 @@ import asyncio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prompt_toolkit import application
+from prompt_toolkit.data_structures import Point
+from prompt_toolkit.layout.screen import Char
+from prompt_toolkit.layout.screen import Screen as Drawn
 
-from holdfast.terminal import prompt
+from holdfast.terminal import prompt, renderer
 from tests.agent import stage
+from tests.agent.commands import talk
+from tests.terminal.screen import Screen
 from tests.terminal.sitting import ENTER, Sitting, sitting
 from tests.terminal.test_chat import sat
 
@@ -105,11 +111,65 @@ def test_of_an_open_block_taller_than_the_terminal_the_end_is_seen_and_all_of_it
 
 def test_rows_that_are_not_needed_any_more_go() -> None:
     async def story(sits: Sitting) -> None:
+        await sits.sees("scripted/model")
         sits.type("/st")
         await sits.sees("/stop")
         sits.type("\x03")
         await sits.until(lambda: "/stop" not in sits.screen.shown)
         assert sits.line.split("\n")[1].startswith("scripted/model")
+
+    sat(story)
+
+
+def test_a_row_that_a_narrower_terminal_broke_counts_also_where_the_cursor_is_in_it() -> None:
+    drawn = Drawn()
+    for column in range(25):
+        drawn.data_buffer[0][column] = Char("x")
+    assert renderer.rows_above(drawn, Point(3, 1), 10) == 3
+    assert renderer.rows_above(drawn, Point(23, 1), 10) == 5
+    assert renderer.rows_above(drawn, Point(9, 0), 10) == 0
+
+
+def test_one_empty_row_stands_over_the_prompt_whatever_came_before() -> None:
+    async def story(sits: Sitting) -> None:
+        assert "first message.\n\n> " in await sits.sees("first message.\n\n> ")
+        await talk.exchanges(sits.home.db, 1, "other")
+        sits.type(f"/resume other{ENTER}")
+        shown = await sits.sees("a1\n\n> ")
+        assert "\n\n\n" not in shown
+
+    sat(story)
+
+
+def test_a_terminal_that_goes_while_nobody_types_ends_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("gone")
+
+    async def story(sits: Sitting) -> None:
+        monkeypatch.setattr(Screen, "write", fail)
+        sits.prompt.changed()
+        with pytest.raises(OSError, match="gone"):
+            await asyncio.wait_for(asyncio.shield(sits.ended), 20)
+
+    sat(story)
+
+
+def test_a_long_line_is_echoed_broken_between_words() -> None:
+    async def story(sits: Sitting) -> None:
+        sits.model.say("Yes.", None)
+        sits.type(f"{'word ' * 9}{ENTER}")
+        await sits.sees("> word word word word word\n  word word word word\nYes.")
+
+    sat(story, columns=28)
+
+
+def test_ctrl_z_suspends(monkeypatch: pytest.MonkeyPatch) -> None:
+    suspended: list[object] = []
+    monkeypatch.setattr(application.Application, "suspend_to_background", lambda app, *_: suspended.append(app))
+
+    async def story(sits: Sitting) -> None:
+        sits.type("\x1a")
+        await sits.until(lambda: suspended)
 
     sat(story)
 

@@ -68,7 +68,7 @@ SAID = [events.TextDelta("Hel"), events.TextDelta("lo.\n"), events.TextDelta("  
         ([events.ToolFinished("c", "ls", False, "Error: no")], "✗ ls  Error: no\n"),
         ([events.Answer("one\ntwo")], "one\ntwo\n"),
         ([events.Titled("Trip")], "Title: Trip\n"),
-        ([events.TurnQueued("me")], "Waiting: a turn of this conversation is running elsewhere (me).\n"),
+        ([events.TurnQueued("me")], "Waiting: a turn of this conversation is running elsewhere.\n"),
         ([events.Moved("x"), events.Quit(), events.MessageStored(1, "u", "user")], ""),
     ],
 )

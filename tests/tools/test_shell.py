@@ -30,8 +30,9 @@ async def called(leash: Leash, root: Path, command: str, **more: Any) -> port.Re
 
 
 def told(leash: Leash, root: Path, command: str, **more: Any) -> str:
+    """What the model is told; that it went well is said of what ended with 0, and of nothing else."""
     result = asyncio.run(called(leash, root, command, **more))
-    assert result.ok, result
+    assert result.ok == str(result.content).endswith("[exit code 0]"), result
     return str(result.content)
 
 

@@ -162,7 +162,7 @@ class Run:
                     self._emit(events.ReasoningDelta(text))
             case models.Waiting(seconds, _, why):
                 when = f"in {seconds:.0f} s" if seconds >= 0.5 else "in a moment"
-                self._emit(events.Notice(f"{why} Trying again {when}.", "warning"))
+                self._emit(events.Notice(f"{why} Trying again {when}.".lstrip(), "warning"))
             case models.Switched(model, why):
                 self._emit(events.Notice(f"{why} Going on with {model}.", "warning"))
             case models.Called() | models.Counted() | models.Finished():

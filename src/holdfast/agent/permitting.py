@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable
 from typing import get_args
 
-from holdfast import errors, events, types
+from holdfast import errors, events, moments, types
 from holdfast.agent import approvals
 from holdfast.store import aio
 from holdfast.tools import permits
@@ -46,7 +45,7 @@ def tools(specs: Iterable[types.ToolSpec], rules: Iterable[permits.Rule]) -> str
     widest = min(MOST_WIDE, max((len(spec.name) for spec in known), default=0))
     for spec in known:
         said = [f"{_SAID[each.say]}: {each.text}" for each in given if permits.speaks_of(each, spec.name)]
-        first = re.split(r"(?<=[.:!?])\s", spec.description.strip(), maxsplit=1)[0]
+        first = re.split(r"(?<=[.!?])\s", spec.description.strip(), maxsplit=1)[0]
         lines.append(f"{spec.name:{widest}}  {first}")
         lines += [f"    {line}" for line in said]
     return "\n".join(lines) or "There are no tools."
@@ -78,6 +77,5 @@ def _listed(rules: Iterable[permits.Rule], grants: Iterable[types.Grant]) -> str
     lines = [f"settings  {_SAID[each.say]}: {each.text}" for each in rules]
     for grant in grants:
         where = "always" if grant.conversation_id is None else "this conversation"
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(grant.at))
-        lines.append(f"grant {grant.id}  {where}: {grant.rule}  ({grant.by}, {when})")
+        lines.append(f"grant {grant.id}  {where}: {grant.rule}  ({grant.by}, {moments.when(grant.at)})")
     return "\n".join(lines) or "No rules and no grants: whatever changes something is asked for."

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Self, assert_never
@@ -26,7 +26,7 @@ logger = logging.getLogger("holdfast.agent")
 MOST = 10_000
 """So many notices are delivered before a message of a person, which is more than ever wait."""
 
-FOR_ONE = (events.Say, events.Moved, events.Quit)
+ForOne = events.Say | events.Moved | events.Quit
 """What a command tells whoever sent it, and nobody else who listens."""
 
 
@@ -39,6 +39,12 @@ class Listening:
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[events.Emitted | None] = asyncio.Queue()
+        self.closed = False
+        """Whether nothing will come any more: the runtime closes."""
+
+    def close(self) -> None:
+        self.closed = True
+        self.put(None)
 
     def put(self, event: events.Emitted | None) -> None:
         self._queue.put_nowait(event)
@@ -141,7 +147,7 @@ class Runtime:
         await self.agents.close()
         for lane in self._lanes.values():
             for listener in lane.listeners:
-                listener.put(None)
+                listener.close()
 
     # --- listening -----------------------------------------------------------------------------------
 
@@ -175,7 +181,9 @@ class Runtime:
         except errors.NoSuchSession:
             return session_id
 
-    async def send(self, conversation_id: str, command: events.AnyCommand, told: commands.Emit = nobody) -> None:
+    async def send(
+        self, conversation_id: str, command: events.AnyCommand, told: Callable[[ForOne], None] = nobody
+    ) -> None:
         """Have a command carried out; what comes of it comes as events.
 
         `told` gets what is for the sender alone: words to say, where to go on, that they leave.
@@ -238,6 +246,10 @@ class Runtime:
                 answered.cancel()
                 return True
         return False
+
+    def busy(self) -> list[str]:
+        """The conversations where a turn runs in this process, or a message waits for one."""
+        return [each.conversation_id for each in self._lanes.values() if each.worker or each.waiting]
 
     def running(self, conversation_id: str) -> bool:
         """Whether a turn runs in this process, or is about to."""
@@ -394,9 +406,12 @@ class Runtime:
             del self._lanes[lane.conversation_id]
 
 
-def _addressed(everybody: commands.Emit, sender: commands.Emit) -> commands.Emit:
+def _addressed(everybody: commands.Emit, sender: Callable[[ForOne], None]) -> commands.Emit:
     def emit(event: events.AnyEvent) -> None:
-        (sender if isinstance(event, FOR_ONE) else everybody)(event)
+        if isinstance(event, ForOne):
+            sender(event)
+        else:
+            everybody(event)
 
     return emit
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.agent import agent as agents
 
 UNFINISHED = "The answer to this message was not finished."
+KEPT = "Your message is kept: /retry asks again."
 LOST = "This process was overtaken in the middle of the turn: another one goes on with the conversation."
 
 Emit = Callable[[events.AnyEvent], None]
@@ -172,7 +173,7 @@ class Taking:
                 raise error
             case errors.ModelError():
                 await self._closed(loop.BROKE_OFF)
-                return self._done(_exit_of(error), str(error))
+                return self._done(_exit_of(error), _sentence(error))
             case _:
                 await self._closed(loop.BROKE_OFF)
                 raise error
@@ -202,6 +203,11 @@ class Taking:
             session_id=run.session_id if run else agent.session_id,
             conversation_id=agent.conversation_id,
         )
+
+
+def _sentence(error: errors.ModelError) -> str:
+    """What to tell of it; to ask again helps only where the model has said nothing and may yet."""
+    return f"{error} {KEPT}" if error.retryable and not isinstance(error, errors.ModelCut) else str(error)
 
 
 def _exit_of(error: errors.ModelError) -> events.Exit:

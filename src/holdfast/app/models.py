@@ -50,11 +50,10 @@ class Models:
 
     async def choose(self, conversation_id: str, name: str) -> port.Model:
         """SettingInvalid when it cannot be had. One that was made is not made again: others may be using it."""
-        wanted = OFFLINE_NAME if name == OFFLINE else name
-        if wanted not in self._made:
-            self._made[wanted] = (await choose(self._settings, OFFLINE if wanted == OFFLINE_NAME else name)).model
-        self._chosen[conversation_id] = self._made[wanted]
-        return self._made[wanted]
+        if name not in self._made:
+            self._made[name] = (await choose(self._settings, name)).model
+        self._chosen[conversation_id] = self._made[name]
+        return self._made[name]
 
     def follow(self, conversation_id: str, origin: str) -> None:
         if origin in self._chosen:
@@ -101,7 +100,7 @@ def _chained(made: list[port.Model]) -> port.Model:
 
 
 def _made(settings: config.Settings, name: str) -> port.Model:
-    if name == OFFLINE:
+    if name in (OFFLINE, OFFLINE_NAME):
         return model.OfflineModel(name=OFFLINE_NAME)
     provider, _, bare = name.partition("/")
     found = settings.providers.get(provider) or _on_this_machine(provider)

@@ -5,8 +5,8 @@ What a chat needs is loaded when one opens, and what one message needs when ther
 
 from __future__ import annotations
 
+import itertools
 import logging
-import re
 import time
 from typing import Any, NamedTuple
 
@@ -18,11 +18,12 @@ from holdfast.cli import console, lazy, sessions, shapes, stdin
 from holdfast.store import db as store
 from holdfast.store import state
 
-FORMATS = ("text", "json", "stream-json")
+DOCUMENTS = ("json", "stream-json")
+FORMATS = ("text", *DOCUMENTS)
 # What --resume is when it is given without its value.
 NOTHING_SAID = "-"
-# A word behind a slash is a command; two slashes, or a path, begin a message like any other.
-COMMAND = re.compile(r"/[^\s/]*(?:\s|$)")
+# What --prompt is then: no system passes on such a word, so nobody can mean it.
+PIPED = "\0"
 
 
 class Start(NamedTuple):
@@ -36,7 +37,38 @@ class Start(NamedTuple):
     """Whether nothing was said there yet."""
 
 
-@click.command(name="chat")
+class Command(click.Command):
+    """The chat. Whoever asked for a document gets one also where the rest of the command line is wrong."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        form = _form(args)
+        try:
+            return super().parse_args(ctx, self._filled(args))
+        except click.UsageError as error:
+            if form is not None:
+                _document(ctx.obj, form, error.format_message())
+            raise
+
+    def _filled(self, args: list[str]) -> list[str]:
+        """--prompt without its value takes what is piped in. A value may begin with a dash: it is no option by that."""
+        options = {name for parameter in self.params for name in parameter.opts}
+        filled = list[str]()
+        for place, each in enumerate(args):
+            filled.append(each)
+            behind = args[place + 1 : place + 2]
+            if each in ("-p", "--prompt") and (not behind or behind[0].partition("=")[0] in options):
+                filled.append(PIPED)
+        return filled
+
+
+def _form(args: list[str]) -> str | None:
+    """The form for programs that these words ask for, before all of them are understood."""
+    words = [word for each in args for word in each.split("=", 1)]
+    named = [after for before, after in itertools.pairwise(words) if before == "--output-format"]
+    return named[-1] if named and named[-1] in DOCUMENTS else None
+
+
+@click.command(name="chat", cls=Command)
 @click.option("-c", "--continue", "go_on", is_flag=True, help="Go on with the most recent conversation.")
 @click.option(
     "-r",
@@ -51,8 +83,8 @@ class Start(NamedTuple):
     "-p",
     "--prompt",
     "words",
-    metavar="TEXT",
-    help="Send one message, print the answer and leave. What is piped in comes after the text. "
+    metavar="[TEXT]",
+    help="Send one message, print the answer and leave. What is piped in comes after the text, or is the message. "
     "A /command is carried out; two slashes begin a message with one.",
 )
 @click.option(
@@ -75,19 +107,22 @@ class Start(NamedTuple):
 def command(out: console.Console, /, **given: Any) -> int:
     """Talk to the agent. `holdfast` alone does this, too."""
     asked = Asked(**given)
-    if asked.go_on and asked.resume is not None:
-        raise click.UsageError("--continue and --resume name two conversations.")
     try:
-        message = stdin.message(out, asked.words)
+        settings = asked.settings or out.settings
+        if asked.go_on and asked.resume is not None:
+            raise click.UsageError("--continue and --resume name two conversations.")
+        if asked.words == PIPED and not stdin.piped():
+            raise click.UsageError("There is no message: -p TEXT sends one, and so does what is piped in.")
+        message = stdin.message(out, None if asked.words == PIPED else asked.words)
         if message is None:
-            return _without_message(out, asked)
+            return _without_message(out, asked, settings)
         if not message.strip():
             raise click.UsageError("There is no message.")
         if asked.resume == NOTHING_SAID:
             raise click.UsageError("Say which conversation to resume.")
-        return _once(out, asked, message)
+        return _once(out, asked, settings, message)
     except (errors.HoldfastError, click.UsageError) as error:
-        if asked.form in ("json", "stream-json") and (asked.words is not None or stdin.piped()):
+        if asked.form in DOCUMENTS and (asked.words is not None or stdin.piped()):
             # Whoever reads a document gets one, also where no turn began.
             _document(out, asked.form, error.format_message() if isinstance(error, click.UsageError) else str(error))
         raise
@@ -108,21 +143,22 @@ class Asked(NamedTuple):
     path: str | None
 
 
-def _once(out: console.Console, asked: Asked, message: str) -> int:
+def _once(out: console.Console, asked: Asked, settings: config.Settings, message: str) -> int:
     """One message, or one command. What is piped in is never a command: others may have written it."""
-    given = stdin.given(asked.words)
-    slash = COMMAND.match(given) is not None
+    given = "" if asked.words == PIPED else stdin.given(asked.words)
+    commands = lazy.load("holdfast.agent.commands")
+    slash = commands.is_command(given)
     if slash and message != given:
         raise click.UsageError("A command takes nothing from standard input.")
-    start = _start(out, asked)
+    start = _start(out, asked, settings)
     module = lazy.load("holdfast.cli.commanding" if slash else "holdfast.cli.once")
     code: int = module.run(
-        out, start, message[1:] if given.startswith("//") else message, asked.form or "text", asked.yes
+        out, start, message[1:] if commands.escapes(given) else message, asked.form or "text", asked.yes
     )
     return code
 
 
-def _without_message(out: console.Console, asked: Asked) -> int:
+def _without_message(out: console.Console, asked: Asked, settings: config.Settings) -> int:
     if asked.yes:
         raise click.UsageError("--yes is for one message: give it with -p.")
     if asked.form is not None:
@@ -134,7 +170,7 @@ def _without_message(out: console.Console, asked: Asked) -> int:
         context = click.get_current_context()
         out.print((context.parent or context).get_help())
         return 0
-    start = _start(out, asked)
+    start = _start(out, asked, settings)
     code: int = lazy.load("holdfast.cli.talking").run(out, start)
     return code
 
@@ -149,8 +185,8 @@ def _document(out: console.Console, form: str, error: str) -> None:
 # --- the conversation ----------------------------------------------------------------------------------
 
 
-def _start(out: console.Console, asked: Asked) -> Start:
-    settings = _limited(asked.settings or out.settings, asked)
+def _start(out: console.Console, asked: Asked, settings: config.Settings) -> Start:
+    settings = _limited(settings, asked)
     keep_logs(settings.log)
     target = asked.path or settings.database
     if not asked.go_on and asked.resume is None:
@@ -168,7 +204,7 @@ def _start(out: console.Console, asked: Asked) -> Start:
 
 def _unfinished(db: store.SessionDB, head: types.Session) -> str | None:
     """What there is to say of a turn that was ended in its middle. One that runs elsewhere is not over."""
-    last = db.transcript(head.id, head.last_seq - 1)
+    last = db.transcript(head.id, max(head.last_seq - 1, 0))
     if not last or (last[-1].role == "assistant" and not last[-1].tool_calls):
         return None
     if any(

@@ -6,9 +6,7 @@ What it has to say is the answer. A command that stands for words, such as /retr
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Sequence
-from contextlib import suppress
 
 import click
 
@@ -19,17 +17,6 @@ from holdfast.app import running
 from holdfast.cli import chatting, console, leaving, once, shapes
 from holdfast.terminal import asking, show, text
 
-ONLY_IN_A_CHAT = {
-    "quit": "One message leaves by itself.",
-    "stop": "Ctrl-C stops what runs.",
-    "steer": "Nothing runs that could be told something.",
-    "queue": "One message does not wait behind others.",
-    "approve": "Nothing is asked here; --yes allows what tools would ask for.",
-    "deny": "Nothing is asked here, and what would be is denied.",
-    "new": "A message without -c and -r begins a new conversation.",
-    "reset": "A message without -c and -r begins a new conversation.",
-    "resume": "-r ID goes on with another conversation.",
-}
 MODEL = (
     "A model that is chosen so holds until the program ends, which is at once; --model NAME chooses it for a message."
 )
@@ -42,13 +29,15 @@ def run(out: console.Console, start: chatting.Start, line: str, form: str, yes: 
     if name.lower() not in commands.COMMANDS and not start.settings.servers:
         raise click.UsageError(_unknown(name, ()))
     _refuse(name.lower(), argument, start.begins)
-    return leaving.run(_carry_out(out, start, line, form, yes))
+    leave = leaving.Leave()
+    return leave.run(_carry_out(out, start, line, form, yes, leave))
 
 
 def _refuse(name: str, argument: str, begins: bool) -> None:
     """What means nothing where nobody goes on talking."""
-    if name in ONLY_IN_A_CHAT:
-        raise click.UsageError(f"/{name} is for a chat. {ONLY_IN_A_CHAT[name]}")
+    slash = commands.COMMANDS.get(name)
+    if slash is not None and "once" not in slash.places:
+        raise click.UsageError(f"/{name} is for a chat. {slash.instead}")
     if name == "model" and argument:
         raise click.UsageError(MODEL)
     if name == "title" and argument and begins:
@@ -64,36 +53,42 @@ def _unknown(name: str, others: Sequence[str]) -> str:
     )
 
 
-async def _carry_out(out: console.Console, start: chatting.Start, line: str, form: str, yes: bool) -> int:
-    async with once.started(start, yes) as app:
-        name, _ = commands.split(line)
-        listed = [each.name for each in commands.listed(app.runtime)]
-        if name.lower() not in listed:
-            raise click.UsageError(_unknown(name, listed))
-        heard = _Heard(out, form)
-        interrupted = await _until_told(app, start.conversation_id, line, heard)
-        if heard.words is not None and not interrupted:
-            if app.notice:  # Who answers matters only now.
-                out.note(app.notice)
-            asked = asking.Asking(app.runtime, start.conversation_id, once.showing(out, form))
-            return once.told(out, form, await once.answered(asked, heard.words.text, heard.words.content))
-        result = heard.result(interrupted, *await _place(app, heard.here or start.conversation_id))
+async def _carry_out(
+    out: console.Console, start: chatting.Start, line: str, form: str, yes: bool, leave: leaving.Leave
+) -> int:
+    heard = _Heard(out, form)
+    try:
+        async with once.started(start, yes) as app:
+            name, _ = commands.split(line)
+            listed = [each.name for each in commands.listed(app.runtime, "once")]
+            if name.lower() not in listed:
+                raise click.UsageError(_unknown(name, listed))
+            interrupted = await _until_told(app, start.conversation_id, line, heard, leave)
+            if heard.words is not None and not interrupted:
+                if app.notice:  # Who answers matters only now.
+                    out.note(app.notice)
+                asked = asking.Asking(app.runtime, start.conversation_id, once.showing(out, form))
+                return once.told(out, form, await once.answered(asked, leave, heard.words.text, heard.words.content))
+            result = heard.result(interrupted, *await _place(app, heard.here or start.conversation_id))
+    except asyncio.CancelledError:
+        if heard.words is None:
+            once.cut_off(out, form, None)
+        raise
     if form == "stream-json":
         out.line(shapes.event(events.TurnFinished(result)))
     elif form == "json":
         out.json(shapes.turn(result))
     if interrupted:
-        out.note("Interrupted.")
+        out.note(once.INTERRUPTED)
     return 130 if interrupted else 1 if result.failed else 0
 
 
-async def _until_told(app: running.Running, here: str, line: str, heard: _Heard) -> bool:
+async def _until_told(app: running.Running, here: str, line: str, heard: _Heard, leave: leaving.Leave) -> bool:
     """Whether somebody stopped it; what it did until then is kept or not as the command has it."""
     task = asyncio.create_task(asking.command(app.runtime, here, line, heard.show))
-    with suppress(NotImplementedError):
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, task.cancel)
     try:
-        await asyncio.wait([task])
+        with leave.stopping(task.cancel):
+            await asyncio.wait([task])
     finally:
         task.cancel()
         await asyncio.wait([task])
@@ -147,7 +142,7 @@ class _Heard:
 
     def result(self, interrupted: bool, session_id: str, conversation_id: str) -> events.TurnResult:
         """The same as of a turn: whoever reads one can read the other."""
-        error = "Interrupted." if interrupted else " ".join(self._wrong)
+        error = once.INTERRUPTED if interrupted else " ".join(self._wrong)
         return shapes.result(
             "\n".join(self._said), error or None, interrupted, session_id=session_id, conversation_id=conversation_id
         )

@@ -76,13 +76,9 @@ def path(out: console.Console, as_json: bool) -> None:
 @click.pass_obj
 def check(out: console.Console, as_json: bool) -> int:
     """Name every mistake in the files of settings, with its place; exit code 1 if there is one."""
-    mine, theirs = config.user_file(), config.project_file(None)
-    theirs = theirs if theirs and os.path.realpath(theirs) != os.path.realpath(mine) else None
-    wrong = [*mistakes.found(mine), *(mistakes.found(theirs, project=True) if theirs else [])]
-    if not wrong:
-        wrong = _together()
+    wrong = mistakes.everywhere()
     if as_json:
-        files = [path for path in (mine, theirs) if path and os.path.exists(path)]
+        files = [path for path in mistakes.files() if os.path.exists(path)]
         out.json({"files": files, "mistakes": [each._asdict() for each in wrong]})
     else:
         for each in wrong:
@@ -90,15 +86,6 @@ def check(out: console.Console, as_json: bool) -> int:
         if not wrong:
             out.print("No mistakes found.")
     return 1 if wrong else 0
-
-
-def _together() -> list[mistakes.Mistake]:
-    """What no file has wrong by itself: a profile that is chosen elsewhere, and is not there."""
-    try:
-        config.load()
-    except errors.SettingInvalid as error:
-        return [mistakes.Mistake("HOLDFAST_PROFILE", None, "", str(error))]
-    return []
 
 
 @click.command()

@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any, NamedTuple, TextIO
 
-from holdfast import config
+from holdfast import config, errors
 from holdfast.terminal import text
 
 
@@ -37,13 +37,20 @@ COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 class Console:
     """One run of the program, as its user sees it."""
 
-    def __init__(self, settings: config.Settings) -> None:
-        self.settings = settings
+    def __init__(self, settings: config.Settings, wrong: errors.SettingInvalid | None = None) -> None:
+        self._settings, self.wrong = settings, wrong
         self.out, self.err = _prepared(sys.stdout), _prepared(sys.stderr)
         self.tty = _is_tty(self.out)
         self.colour = self.tty and settings.colour
         self.glyphs = _glyphs(self.out)
         self.width = settings.columns or (_width(self.out) if self.tty else None)
+
+    @property
+    def settings(self) -> config.Settings:
+        """What the program runs by. Raises SettingInvalid where a file is wrong: then there are none to go by."""
+        if self.wrong is not None:
+            raise self.wrong
+        return self._settings
 
     def print(self, line: str = "") -> None:
         """A line of data. It must be safe already: see text.safe."""

@@ -18,7 +18,7 @@ import msgspec
 
 import holdfast
 from holdfast import app, config, errors, types
-from holdfast.cli import console, findings, lazy, mending
+from holdfast.cli import console, findings, lazy, mending, mistakes
 from holdfast.store import db as store
 from holdfast.store import erase, reconcile, schedule, visitors
 from holdfast.terminal import text
@@ -83,11 +83,12 @@ def command(out: console.Console, path: str | None, as_json: bool, fix: bool) ->
     Exits with 0 when all is well (notes may be there), with 1 when there is a problem that --fix did not put
     right, and with 2 when used wrongly.
     """
-    target = path or out.settings.database
-    found = examine(target, out)
+    settings = _settings(out)
+    target = path or settings.database
+    found = examine(target, out, settings.backup)
     if fix and found.repairs:
         done, failed = mend(target, found.repairs, out)
-        found = examine(target, out)._replace(done=done)
+        found = examine(target, out, settings.backup)._replace(done=done)
         found = found._replace(findings=found.findings + failed, ok=found.ok and not failed)
     if as_json:
         out.json(_shape(found))
@@ -99,8 +100,18 @@ def command(out: console.Console, path: str | None, as_json: bool, fix: bool) ->
 # --- examining ---------------------------------------------------------------------------------------
 
 
-def examine(target: str, out: console.Console) -> Examination:
-    found: list[findings.Finding] = []
+def _settings(out: console.Console) -> config.Settings:
+    """Those that hold; where a file is wrong, those of the environment, and the store that is named all the same."""
+    try:
+        return out.settings
+    except errors.SettingInvalid:
+        given = config.load(files=False)
+        named = None if config.environment().get("HOLDFAST_DB") else config.named_store()
+        return msgspec.structs.replace(given, database=named or given.database)
+
+
+def examine(target: str, out: console.Console, kept: config.Backup) -> Examination:
+    found: list[findings.Finding] = findings.of_settings(mistakes.everywhere() if out.wrong else [])
     before = findings.modes(target)
     here = visitors.visitors(target)
     look: Look | None = None
@@ -112,7 +123,7 @@ def examine(target: str, out: console.Console) -> Examination:
     finally:
         out.progress("")
     # What did not open may be a file of another program, whose modes are its own affair.
-    found += _about(look, target, before, out.settings.backup) if look else []
+    found += _about(look, target, before, kept) if look else []
     found += findings.of_visitors(here)
     versions = _versions(found)
     facts = look.facts if look else {"path": target}

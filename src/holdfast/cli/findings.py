@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from holdfast import config, errors, types
+from holdfast.cli import mistakes
 from holdfast.store import reconcile, schedule, visitors
 from holdfast.terminal import text
 
@@ -26,6 +27,11 @@ class Finding(NamedTuple):
     kind: str
     what: str
     next: str
+
+
+def of_settings(wrong: Sequence[mistakes.Mistake]) -> list[Finding]:
+    advice = "Put it right; `holdfast config edit` opens your file. Until then no other command goes by it."
+    return [Finding("problem", "settings", str(each), advice) for each in wrong]
 
 
 # --- what does not open, or does not keep its promises -------------------------------------------------

@@ -197,7 +197,7 @@ def title(out: console.Console, which: str, name: str | None, path: str | None, 
     if clear and name is not None:
         raise click.UsageError("give a title or --clear, not both.")
     with app.open_to_look(path or out.settings.database) as db:
-        head = sessions.find(db, which)
+        head = sessions.find(db, which, near=False)
         now = db.set_session_title(head.id, name) if clear or name is not None else head.title
     if as_json:
         out.json({"conversation": head.conversation_id, "title": now})
@@ -219,7 +219,7 @@ def title(out: console.Console, which: str, name: str | None, path: str | None, 
 def delete(out: console.Console, which: Sequence[str], path: str | None, as_json: bool, yes: bool) -> int:
     """Remove conversations for good, with their attachments. Their ids are never used again."""
     with app.open_to_look(path or out.settings.database) as db:
-        heads = {head.conversation_id: head for head in (sessions.find(db, name) for name in which)}
+        heads = {head.conversation_id: head for head in (sessions.find(db, name, near=False) for name in which)}
         order = _branches_first(_readers(db, list(heads)))
         if say := consent.preview(out, as_json, yes):
             for head in heads.values():
@@ -322,7 +322,7 @@ def _elsewhere(copies: list[str]) -> str:
 def redact(out: console.Console, which: str, seqs: Sequence[int], path: str | None, as_json: bool, yes: bool) -> int:
     """Remove the text of messages for good, and every summary and title that may have been made from it."""
     with app.open_to_look(path or out.settings.database) as db:
-        head = sessions.find(db, which)
+        head = sessions.find(db, which, near=False)
         going = [_message(db, head, seq) for seq in seqs]
         if say := consent.preview(out, as_json, yes):
             for message in going:

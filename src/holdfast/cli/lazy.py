@@ -69,7 +69,7 @@ class LazyGroup(click.Group):
 
 
 def load(module: str) -> Any:
-    """A module of this room that only some uses of a command need."""
+    """A module that only some uses of a command need."""
     return importlib.import_module(module)
 
 

@@ -7,6 +7,7 @@ copy, and the rest is looked at again, until nothing wrong is left.
 from __future__ import annotations
 
 import copy
+import os
 import re
 import typing
 from collections.abc import Iterator
@@ -18,7 +19,9 @@ from holdfast import config, errors
 from holdfast.model import kinds
 from holdfast.tools import permits
 
+# The model that needs no provider, by its short name and by the one it is shown with.
 OFFLINE = "offline"
+BUILT_IN = (OFFLINE, f"holdfast/{OFFLINE}")
 _WRONG = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<where>.*)`)?", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`")
 _HEADER = re.compile(r"\s*\[+\s*([^\[\]#]+?)\s*\]+\s*(?:#.*)?")
@@ -38,6 +41,24 @@ class Mistake(NamedTuple):
     def __str__(self) -> str:
         line = f":{self.line}" if self.line else ""
         return f"{self.file}{line}: {f'`{self.place}`: ' if self.place else ''}{self.what}"
+
+
+def files() -> list[str]:
+    """The files of settings that count here: the user's, which need not be there, and that of the project."""
+    mine, theirs = config.user_file(), config.project_file(None)
+    return [mine, *([theirs] if theirs and os.path.realpath(theirs) != os.path.realpath(mine) else [])]
+
+
+def everywhere() -> list[Mistake]:
+    """All that is wrong with them, or with them together: a profile that is chosen elsewhere, and is not there."""
+    mine = config.user_file()
+    if wrong := [each for path in files() for each in found(path, project=path != mine)]:
+        return wrong
+    try:
+        config.load()
+    except errors.SettingInvalid as error:
+        return [Mistake("HOLDFAST_PROFILE", None, "", str(error))]
+    return []
 
 
 def found(path: str, *, project: bool = False) -> list[Mistake]:
@@ -68,8 +89,8 @@ def _of_project(said: dict[str, Any]) -> Iterator[tuple[Place, str]]:
 
 def _of_user(said: dict[str, Any]) -> Iterator[tuple[Place, str]]:
     fields = {field.encode_name: field.type for field in msgspec.structs.fields(config.File)}
-    known = [*config.PROVIDERS, *(kind.name for kind in kinds.KINDS)]
-    known += said["providers"] if isinstance(said.get("providers"), dict) else []
+    named = said["providers"] if isinstance(said.get("providers"), dict) else {}
+    known = list(dict.fromkeys([*config.PROVIDERS, *(kind.name for kind in kinds.KINDS), *named]))
     for key, value in said.items():
         if key not in fields:
             yield (key,), "there is no such setting."
@@ -101,7 +122,7 @@ def _of_meaning(right: config.File | config.Profile, known: list[str]) -> Iterat
     named = [(("model",), right.model), (("compaction", "model"), right.compaction.model)]
     for place, name in [*named, *((("fallback",), name) for name in right.fallback)]:
         provider, slash, bare = (name or OFFLINE).partition("/")
-        if name is not None and name != OFFLINE and not (slash and bare and provider in known):
+        if name is not None and name not in BUILT_IN and not (slash and bare and provider in known):
             yield place, f"{errors.shown(name)} names no model. Providers: {', '.join(known)}; or `{OFFLINE}`."
     says: tuple[permits.Say, ...] = ("allow", "ask", "deny")
     for say in says:

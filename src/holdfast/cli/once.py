@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 
 from holdfast import events, types
 from holdfast.app import running
@@ -13,13 +12,15 @@ from holdfast.cli import chatting, console, leaving, shapes
 from holdfast.terminal import asking, show, text
 
 BLANK = "holdfast: The model answered with nothing. Try again."
+INTERRUPTED = "Interrupted."
 NONE = "The turn could not be carried out."
 SHORT = "The answer is not whole: it reached the longest one the model may give."
 
 
 def run(out: console.Console, start: chatting.Start, message: str, form: str, yes: bool = False) -> int:
     """Ask once. 0 when it was answered, 1 when not, 130 when it was interrupted."""
-    return leaving.run(_ask(out, start, message, form, yes))
+    leave = leaving.Leave()
+    return leave.run(_ask(out, start, message, form, yes, leave))
 
 
 def started(start: chatting.Start, yes: bool) -> AbstractAsyncContextManager[running.Running]:
@@ -34,20 +35,36 @@ def started(start: chatting.Start, yes: bool) -> AbstractAsyncContextManager[run
     )
 
 
-async def _ask(out: console.Console, start: chatting.Start, message: str, form: str, yes: bool) -> int:
-    async with started(start, yes) as app:
-        if app.notice:
-            out.note(app.notice)
-        asked = asking.Asking(app.runtime, start.conversation_id, showing(out, form))
-        result = await answered(asked, message)
+async def _ask(
+    out: console.Console, start: chatting.Start, message: str, form: str, yes: bool, leave: leaving.Leave
+) -> int:
+    result: events.TurnResult | None = None
+    try:
+        async with started(start, yes) as app:
+            if app.notice:
+                out.note(app.notice)
+            asked = asking.Asking(app.runtime, start.conversation_id, showing(out, form))
+            result = await answered(asked, leave, message)
+    except asyncio.CancelledError:
+        cut_off(out, form, result)
+        raise
     return told(out, form, result)
 
 
-async def answered(asked: asking.Asking, words: str, content: types.Content | None = None) -> events.TurnResult | None:
-    """The result of the turn, which Ctrl-C stops."""
-    with suppress(NotImplementedError):
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, asked.stop)
-    return await asked.ask(words, content)
+async def answered(
+    asked: asking.Asking, leave: leaving.Leave, words: str, content: types.Content | None = None
+) -> events.TurnResult | None:
+    """The result of the turn, which a signal stops."""
+    with leave.stopping(asked.stop):
+        return await asked.ask(words, content)
+
+
+def cut_off(out: console.Console, form: str, result: events.TurnResult | None) -> None:
+    """Whoever reads a document gets one, though the program has to leave before a turn began or while it closes."""
+    if form == "json":
+        out.json(shapes.turn(result or shapes.result("", INTERRUPTED, True)))
+    elif form == "stream-json" and result is None:
+        out.line(shapes.event(events.TurnFinished(shapes.result("", INTERRUPTED, True))))
 
 
 def told(out: console.Console, form: str, result: events.TurnResult | None) -> int:
@@ -66,7 +83,7 @@ def told(out: console.Console, form: str, result: events.TurnResult | None) -> i
 def _remark(result: events.TurnResult) -> str:
     """What else is to be said of an answer: that there is none, or not all of it."""
     if result.error:
-        return "Interrupted." if result.interrupted else f"holdfast: {result.error}"
+        return INTERRUPTED if result.interrupted else f"holdfast: {result.error}"
     if result.partial:
         return SHORT
     return "" if _words(result).strip() else BLANK

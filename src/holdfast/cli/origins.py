@@ -60,11 +60,11 @@ def _leaves(value: Any, at: Place) -> Iterator[tuple[Place, Any]]:
 
 def _source(place: Place, layers: tuple[config.Layer, ...], environ: Mapping[str, str]) -> str:
     variable = VARIABLES.get(".".join(place), "")
+    if place[0] == "providers" and place[2:] == ("base_url",):
+        variable = config.ADDRESSES.get(place[1], "")
     if environ.get(variable):
         return variable
     saying = [layer.name for layer in layers if _says(layer.said, place)]
-    if not saying and place[0] == "providers" and place[2:] == ("base_url",):
-        return _of(f"{place[1].upper()}_BASE_URL", environ)
     # Permissions add up; of all else, the first that says it counts.
     return (" and ".join(saying) if place[0] == "permissions" else saying[0]) if saying else DEFAULT
 

@@ -6,6 +6,7 @@ Data goes to standard output, the rest to standard error. Exit codes: 0, 1 (some
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -16,7 +17,8 @@ import msgspec
 import holdfast
 from holdfast import config, errors
 from holdfast.cli import console, lazy
-from holdfast.terminal import text
+
+logger = logging.getLogger("holdfast.cli")
 
 COMMANDS = {
     "chat": ("holdfast.cli.chatting", "Talk to the agent; `holdfast` alone does this, too."),
@@ -32,8 +34,9 @@ COMMANDS = {
     "tour": ("holdfast.cli.touring", "Watch a short conversation with the offline model, in a place of its own."),
     "demo": ("holdfast.cli.demo", "Race processes on naive tables and on the store; draw what became of both."),
 }
-# These work though a file of settings is wrong: to mend it, and where none is needed.
-WITHOUT_FILES = {"config", "completion", "tour", "--help", "-h"}
+# These begin though a file of settings is wrong: to mend it, where none is needed, or since they tell of it in the
+# form that was asked for.
+WITHOUT_FILES = {"config", "completion", "tour", "doctor", "chat"}
 
 
 @click.group(
@@ -51,6 +54,8 @@ def program() -> None:
     holdfast -c         go on with the most recent one
     holdfast -r [ID]    go on with another: an id, the beginning of one, or a title
     holdfast -p TEXT    send one message, print the answer and leave
+
+    These and more are options of the chat: `holdfast chat --help` lists them.
     """
 
 
@@ -58,7 +63,10 @@ def run() -> NoReturn:
     """Run the command line of this process and leave with its exit code."""
     if lazy.COMPLETING in config.environment():
         sys.exit(lazy.load("holdfast.cli.completing").answer(program, config.environment()))
-    out = console.Console(_settings(sys.argv[1:2]))
+    out = console.Console(*_settings())
+    if out.wrong is not None and {*sys.argv[1:2]} & COMMANDS.keys() - WITHOUT_FILES:
+        out.note(lazy.wrong_file(out.wrong))
+        sys.exit(2)
     try:
         code = _outcome(sys.argv[1:], out)
         out.out.flush()
@@ -72,14 +80,12 @@ def run() -> NoReturn:
     sys.exit(code)
 
 
-def _settings(first: Sequence[str]) -> config.Settings:
+def _settings() -> tuple[config.Settings, errors.SettingInvalid | None]:
+    """The settings; where a file is wrong, those of the environment alone, and what is wrong with it."""
     try:
-        return config.load()
+        return config.load(), None
     except errors.SettingInvalid as error:
-        if set(first) & WITHOUT_FILES:
-            return config.load(files=False)
-        print(text.safe(lazy.wrong_file(error)), file=sys.stderr)
-        sys.exit(2)
+        return config.load(files=False), error
 
 
 def _outcome(arguments: Sequence[str], out: console.Console) -> int:
@@ -97,11 +103,15 @@ def _outcome(arguments: Sequence[str], out: console.Console) -> int:
         return 130
     except errors.HoldfastError as error:
         out.progress("")
+        if isinstance(error, errors.SettingInvalid) and error is out.wrong:
+            out.note(lazy.wrong_file(error))
+            return 2
         out.note(f"holdfast: {error}")
         return 1
-    except (msgspec.MsgspecError, AssertionError):
-        # Only a damaged store has rows that cannot be decoded, or lacks what its constraints guarantee.
-        out.note("holdfast: something stored cannot be read back. Run `holdfast doctor` to see how much is damaged.")
+    except (msgspec.MsgspecError, AssertionError) as fault:
+        # What is damaged in a store has its own error: this should not be.
+        logger.exception("the command failed")
+        out.note(f"holdfast: a fault of the program ({type(fault).__name__}). Its trace is logged; please report it.")
         return 1
 
 

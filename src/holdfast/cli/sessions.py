@@ -8,6 +8,9 @@ from holdfast import errors, types
 from holdfast.cli import lazy
 from holdfast.store import db as store
 
+# How many conversations are named where several could be meant, and among how many they are looked for.
+OFFERED, LOOKED_AT = 5, 1_000
+
 COMMANDS = {
     "list": ("holdfast.cli.listing", "One line a conversation, the most recently active first."),
     "search": ("holdfast.cli.searching", "Find what was said, by a question in plain language."),
@@ -29,11 +32,30 @@ def command(context: click.Context) -> None:
     lazy.help_when_alone(context)
 
 
-def find(db: store.SessionDB, text: str) -> types.Session:
-    """The head of the conversation a person means, or an error that says where to look."""
+def find(db: store.SessionDB, text: str, *, near: bool = True) -> types.Session:
+    """The head of the conversation a person means, or an error that says where to look.
+
+    Whoever removes something does without `near`: a part of a title is not enough to name it by.
+    """
     try:
-        return db.resolve(text)
+        return db.resolve(text, near=near)
     except errors.ConversationDeleted:
         raise
+    except errors.Ambiguous as error:
+        raise errors.Ambiguous(text, [_named(db, each) for each in error.candidates[:OFFERED]]) from None
     except errors.NoSuchSession as error:
-        raise errors.NoSuchSession(text, f"{error} `holdfast sessions list` names those there are.") from None
+        told = f"{error}{_near(db, text)} `holdfast sessions list` names those there are"
+        raise errors.NoSuchSession(text, f"{told}, and `holdfast -r` lets you pick one.") from None
+
+
+def _named(db: store.SessionDB, session_id: str) -> str:
+    title = db.conversation(session_id).title
+    return f"{session_id} ({title})" if title else session_id
+
+
+def _near(db: store.SessionDB, text: str) -> str:
+    """The titles that look most like it, as a question."""
+    titles = {head.title.casefold(): head.title for head in db.list_sessions(limit=LOOKED_AT) if head.title}
+    alike = lazy.load("difflib").get_close_matches(text.casefold(), titles, OFFERED)
+    near = [errors.shown(titles[each]) for each in alike]
+    return f" Did you mean {' or '.join(near)}?" if near else ""

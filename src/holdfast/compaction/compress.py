@@ -129,7 +129,7 @@ async def _leased(work: Work, asked: Asked, began: types.Lease | types.Snapshot,
     pins = await work.db.pins(work.conversation_id)
     found = await pace.aside(find, work, context, asked.keep_exchanges, pins)
     if found is None:
-        why = nothing(work, context, asked.keep_exchanges)
+        why = await pace.aside(nothing, work, context, asked.keep_exchanges, pins)
         return _outcome(port.Outcome.NOTHING_TO_DO, snapshot.head_id, why)
     refused = await _counted(work, asked, snapshot.head_id)
     if refused is not None:
@@ -159,17 +159,20 @@ def find(
     return found if found is not None and _can_pass(work, context, found) else None
 
 
-def nothing(work: Work, context: types.Context, keep_exchanges: int | None = None) -> str:
-    """Why nothing of this context is worth a summary, and what would change that."""
+def nothing(
+    work: Work, context: types.Context, keep_exchanges: int | None = None, pins: Sequence[types.Pin] = ()
+) -> str:
+    """Why nothing of this context is worth a summary, and what would change that, if anything does."""
     many = "1 message" if len(context) == 1 else f"{len(context)} messages"
     size = f"{many}, about {work.size(context):,} tokens"
-    if keep_exchanges is not None:
-        return f"There is nothing to compact yet: beside what stays, too little is left of all there is ({size})."
-    tail = int(work.usable * work.policy.tail)
-    return (
-        f"There is nothing to compact yet: of all there is ({size}), the first exchange and about the last {tail:,} "
-        "tokens stay word for word. /compact here 1 keeps only the last exchange."
-    )
+    if keep_exchanges is None:
+        tail = int(work.usable * work.policy.tail)
+        why = f"of all there is ({size}), the first exchange and about the last {tail:,} tokens stay word for word."
+    else:
+        why = f"beside what stays, too little is left of all there is ({size})."
+    less = keep_exchanges != 1 and find(work, context, 1, pins) is not None
+    then = "/compact here 1 keeps only the last exchange." if less else "`holdfast tour` shows one at work."
+    return f"There is nothing to compact yet: {why} {then}"
 
 
 def _can_pass(work: Work, context: types.Context, found: cut.Cut) -> bool:

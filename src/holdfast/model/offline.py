@@ -231,13 +231,14 @@ def _where(one: retrieval.Found) -> str:
 # --- after tools have answered -----------------------------------------------------------------------
 
 
-_FAILED = re.compile(r"(?i)\W*(?:error|denied|refused|failed)\b")
+# What a command wrote may begin with any word; how it ended stands behind it.
+_ENDED = re.compile(r"\[(?:exit code \d+|killed\b[^\n]*|It was killed [^\n]*)\]\Z")
 _EMPTY = re.compile(r"(?i)(?:no|nothing|0)\b")
 
 
 def _from_results(wants: intent.Intent, results: Sequence[types.Message], messages: Sequence[types.Message]) -> str:
     text = "\n".join(parts.text(message.content) for message in results).strip()
-    if _FAILED.match(text):
+    if text.startswith(parts.ERROR) and not _ENDED.search(text):
         return f"The tool failed:\n{_excerpt(text)}"
     match wants:
         case intent.Ask(asked):

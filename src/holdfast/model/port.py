@@ -87,6 +87,7 @@ class Waiting(msgspec.Struct, frozen=True):
     seconds: float
     attempt: int
     why: str
+    """One sentence or more; empty where it is what was said before."""
 
 
 class Switched(msgspec.Struct, frozen=True):

@@ -58,7 +58,7 @@ class Retrying:
         await self.inner.close()
 
     async def stream(self, request: port.Request) -> AsyncGenerator[port.Delta, None]:
-        attempt = 0
+        attempt, told = 0, ""
         while True:
             attempt += 1
             said = False
@@ -72,7 +72,9 @@ class Retrying:
                 wait = self._wait(error, attempt)
                 if said or wait is None:
                     raise
-                yield port.Waiting(wait, attempt, str(error))
+                why = str(error)
+                yield port.Waiting(wait, attempt, "" if why == told else why)
+                told = why
             await self._sleep(wait)
 
     def _wait(self, error: errors.ModelError, attempt: int) -> float | None:

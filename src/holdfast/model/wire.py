@@ -8,6 +8,8 @@ no log.
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -76,7 +78,7 @@ class Wire:
         except httpx2.DecodingError:
             raise self._error(errors.ReplyMalformed, "sent a stream that cannot be unpacked") from None
         except httpx2.TransportError as problem:
-            raise self._broken(problem, begun) from None
+            raise self._broken(problem, begun, url) from None
 
     async def close(self) -> None:
         """Close what is open. The next call opens it anew."""
@@ -134,22 +136,28 @@ class Wire:
             return self._error(errors.ReplyMalformed, "answered with JSON where a stream was asked for")
         return self._error(errors.ReplyMalformed, "answered with a web page", "Check the base URL.")
 
-    def _broken(self, problem: httpx2.TransportError, begun: bool) -> errors.ModelError:
+    def _broken(self, problem: httpx2.TransportError, begun: bool, url: str) -> errors.ModelError:
         if isinstance(problem, httpx2.SSEError):
             return self._error(errors.ReplyMalformed, "sent an event that is too large")
         if begun:
             return self._error(errors.ModelCut, "broke off in the middle of its answer")
+        what, then = self._out_of_reach(problem)
+        return self._error(errors.ModelUnreachable, f"({_address(url)}) {what}", then)
+
+    def _out_of_reach(self, problem: httpx2.TransportError) -> tuple[str, str]:
+        """What is the matter, and what a person can do."""
         if isinstance(problem, httpx2.ConnectTimeout | httpx2.ReadTimeout):
             waited = CONNECT if isinstance(problem, httpx2.ConnectTimeout) else self._timeout
-            return self._error(errors.ModelUnreachable, f"did not answer for {waited:g} seconds", self._asked.reach)
+            return f"did not answer for {waited:g} seconds", self._asked.reach
         if isinstance(problem, httpx2.ProxyError):
-            return self._error(errors.ModelUnreachable, "cannot be reached through the proxy", "Check HTTPS_PROXY.")
+            return "cannot be reached through the proxy", "Check HTTPS_PROXY."
         if isinstance(problem, httpx2.RemoteProtocolError):
-            return self._error(errors.ModelUnreachable, "hung up without an answer", self._asked.reach)
+            return "hung up without an answer", self._asked.reach
         if "certificate verify failed" in str(problem).lower():
             then = "Set SSL_CERT_FILE to a file with the certificates to trust."
-            return self._error(errors.ModelUnreachable, "shows a certificate that is not trusted", then)
-        return self._error(errors.ModelUnreachable, "cannot be reached", self._asked.reach)
+            return "shows a certificate that is not trusted", then
+        reason = _reason(problem)
+        return f"cannot be reached: {reason}" if reason else "cannot be reached", self._asked.reach
 
     def _error(self, kind: type[errors.ModelError], what: str, then: str = "") -> errors.ModelError:
         return kind(f"{self._asked.model} {what}. {then}".strip(), model=self._asked.model)
@@ -195,6 +203,30 @@ async def read_out(events: AsyncIterator[Event]) -> None:
         async with asyncio.timeout(GRACE):
             async for _ in events:
                 pass
+
+
+def _address(url: str) -> str:
+    """Where it was asked: without what may be secret in an address."""
+    asked = httpx2.URL(url)
+    return f"{asked.scheme}://{asked.netloc.decode('ascii')}"
+
+
+def _reason(problem: BaseException | None) -> str:
+    """What the system said, in its words; it stands at the end of what led to the error at hand."""
+    while problem is not None:
+        match problem:
+            case BaseExceptionGroup():
+                # One attempt for each address of a name: the first is as good as any.
+                problem = problem.exceptions[0]
+                continue
+            case ssl.SSLError():
+                return (problem.reason or "").replace("_", " ").lower()
+            case socket.gaierror():
+                return (problem.strerror or "").lower()
+            case OSError(errno=int() as number):
+                return os.strerror(number).lower()
+        problem = problem.__cause__ or problem.__context__
+    return ""
 
 
 def _sendable(headers: Mapping[str, str], asked: failures.Asked) -> dict[str, str]:

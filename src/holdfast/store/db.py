@@ -137,9 +137,7 @@ class SessionDB(
         """Where the conversation of this session stands."""
 
         def look(tx: port.Tx) -> types.Conversation:
-            row = tx.one("conversation", key=state.look(tx, session_id).key)
-            assert row is not None  # looked up in the same snapshot
-            found = types.Conversation(*row)
+            found = sessions.conversation(tx, state.look(tx, session_id))
             return msgspec.structs.replace(found, live=bool(found.live))
 
         return self.driver.read(look)
@@ -182,15 +180,17 @@ class SessionDB(
             lambda tx: sessions.listed(tx, owner=owner, source=source, live=live, every=every, limit=limit, skip=skip)
         )
 
-    def resolve(self, text: str, *, owner: str | None = None) -> types.Session:
+    def resolve(self, text: str, *, owner: str | None = None, near: bool = False) -> types.Session:
         """The head of the conversation a person means: an id, a unique prefix, a title, or `last`.
 
-        Raises Ambiguous with the candidates when a prefix fits several.
+        With `near`, a title may have other capitals, and a part of it does where it fits only one: for whoever
+        looks, not for whoever removes. Raises Ambiguous with the candidates when a prefix or a part fits several.
         """
         if not isinstance(text, str) or not text.isprintable() or not text.strip():
             raise errors.IdInvalid("Give an id, the beginning of one, a title, or `last`.")
         given.text_or_none(owner)
-        return self.driver.read(lambda tx: sessions.resolve(tx, text, owner))
+        given.flags(near)
+        return self.driver.read(lambda tx: sessions.resolve(tx, text, owner, near))
 
     def end_session(self, session_id: str, end_reason: str) -> bool:
         """End this very session, if it is the live head; whether it was. The first end wins."""

@@ -17,7 +17,21 @@ from typing import Any, Protocol
 import msgspec
 
 from holdfast import errors, reports, types
-from holdfast.store import blobs, bodies, compactions, drafts, hides, lines, log, pages, place, points, port, state
+from holdfast.store import (
+    blobs,
+    bodies,
+    compactions,
+    drafts,
+    hides,
+    lines,
+    log,
+    pages,
+    place,
+    points,
+    port,
+    sessions,
+    state,
+)
 
 SESSIONS = 500
 MESSAGES = 1_000
@@ -138,7 +152,8 @@ def _chosen(tx: port.Tx, session_ids: Sequence[str]) -> list[Choice]:
         key: int | None = state.look(tx, session_id).key
         while key is not None and key not in found:
             row = tx.one("export_chosen", key=key)
-            assert row is not None  # it was looked up in the same snapshot, or a foreign key leads to it
+            if row is None:  # It was looked up in the same snapshot, or a foreign key leads to it.
+                raise errors.StoreCorrupt("A conversation that another reads from is missing. Run `holdfast doctor`.")
             found[key], key = (row[0], row[1], row[2]), row[3]
     return [found[key] for key in sorted(found)]
 
@@ -315,11 +330,9 @@ def _page(conversation_id: str, form: pages.Form, put: Write, tx: port.Tx) -> No
 
 
 def _story(tx: port.Tx, here: state.State) -> pages.Story:
-    row = tx.one("conversation", key=here.key)
-    assert row is not None  # looked up in the same snapshot
     line = _line(tx, here)
     return pages.Story(
-        types.Conversation(*row),
+        sessions.conversation(tx, here),
         [session for key, limit in line for session in _sessions_upto(tx, key, limit, whole=key == here.key)],
         {made.session_id: made for key, _ in line for made in _compactions(tx, key)},
         hides.in_force(tx, here.key),

@@ -10,6 +10,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -61,6 +62,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     owner: str | None = None
     after: float | None = None
     before: float | None = None
+    own: bool = False
 
 
 class Finding:
@@ -81,13 +83,15 @@ class Finding:
         after: float | None = None,
         before: float | None = None,
         neighbours: int = 0,
+        own: bool = False,
     ) -> list[types.Hit]:
         """The messages that fit a question in plain language best; a phrase in quotes must be there.
 
         Within one conversation (any of its session ids) or all, by role, tool, owner or time (Unix
-        seconds), with as many neighbouring messages on both sides of each hit as are asked for.
+        seconds), with as many neighbouring messages on both sides of each hit as are asked for. A message may
+        answer though only its neighbours have the words of the question; with `own` it must have some itself.
         """
-        wanted = _checked(query, limit, neighbours, session_id, role, tool, owner, after, before)
+        wanted = _checked(query, limit, neighbours, session_id, role, tool, owner, after, before, own)
         hits = self.searcher.find(query, limit, wanted)
         if not neighbours:
             return hits
@@ -121,13 +125,15 @@ class Searcher:
                 self._index = None
 
     def find(self, text: str, limit: int, wanted: Filter) -> list[types.Hit]:
-        question = words.question(text, *_tags(wanted))
+        question = words.question(text, *_tags(wanted), alone=wanted.own)
         if question is None:
             return []
-        return self._healing(lambda index: self._find(index, question, limit, wanted))
+        with _readable():
+            return self._healing(lambda index: self._find(index, question, limit, wanted))
 
     def catch_up(self, progress: Progress | None = None) -> int:
-        return self._healing(lambda index: self._catch_up(index, progress))
+        with _readable():
+            return self._healing(lambda index: self._catch_up(index, progress))
 
     def rebuild(self, progress: Progress | None = None) -> int:
         self._throw_away()
@@ -298,6 +304,15 @@ class Searcher:
             most, look = most * 8, _anywhere
 
 
+@contextmanager
+def _readable() -> Iterator[None]:
+    """What cannot be decoded stands in the log: to make the index again would not help."""
+    try:
+        yield
+    except msgspec.DecodeError:
+        raise errors.StoreCorrupt("A message is damaged and cannot be searched. Run `holdfast doctor`.") from None
+
+
 def _best(tx: port.Tx, found: list[Candidate], limit: int, question: words.Question, wanted: Filter) -> list[types.Hit]:
     return [_hit(tx, each, question) for each in _ranked(tx, found, limit, wanted)[:limit]]
 
@@ -457,9 +472,10 @@ def _checked(query: object, limit: object, neighbours: object, *rest: Any) -> Fi
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= most:
             raise errors.OutOfRange(f"limit is a whole number up to {MAX_HITS}, neighbours up to {MAX_NEIGHBOURS}.")
     try:
-        names = ("session_id", "role", "tool", "owner", "after", "before")
+        names = ("session_id", "role", "tool", "owner", "after", "before", "own")
         return msgspec.convert(dict(zip(names, rest, strict=True)), Filter)
     except (msgspec.ValidationError, UnicodeError):
         raise errors.OutOfRange(
-            f"A search is limited by text (session_id, tool, owner), a role ({', '.join(types.ROLES)}) and Unix times."
+            f"A search is limited by text (session_id, tool, owner), a role ({', '.join(types.ROLES)}), Unix times, "
+            "and to messages' own words by a flag."
         ) from None

@@ -6,6 +6,7 @@ from holdfast import errors, types
 from holdfast.store import bodies, port, state
 
 MAX_REASON = 100
+EVERY = 1_000_000
 
 
 def refuse_taken(tx: port.Tx, session_id: str) -> None:
@@ -128,8 +129,16 @@ def get(tx: port.Tx, session_id: str) -> types.Session | None:
 
 def head(tx: port.Tx, session_id: str) -> types.Session:
     found = get(tx, state.look(tx, session_id).head_id)
-    assert found is not None  # a foreign key stands behind this
+    if found is None:  # A foreign key stands behind this.
+        raise errors.StoreCorrupt(f"The head of session {errors.shown(session_id)} is missing. Run `holdfast doctor`.")
     return found
+
+
+def conversation(tx: port.Tx, here: state.State) -> types.Conversation:
+    row = tx.one("conversation", key=here.key)
+    if row is None:  # It joins the head, which a foreign key keeps.
+        raise errors.StoreCorrupt(f"Conversation {here.id} has lost its head. Run `holdfast doctor`.")
+    return types.Conversation(*row)
 
 
 def of_conversation(tx: port.Tx, session_id: str) -> list[types.Session]:
@@ -152,8 +161,11 @@ def listed(
     return [types.Session(*row) for row in rows]
 
 
-def resolve(tx: port.Tx, text: str, owner: str | None) -> types.Session:
-    """The head of the conversation meant: by id, title, `last`, or a prefix that fits only one."""
+def resolve(tx: port.Tx, text: str, owner: str | None, near: bool = False) -> types.Session:
+    """The head of the conversation meant: by id, title, `last`, or a prefix that fits only one.
+
+    With `near`, also by a title with other capitals, or by a part of one that fits only one.
+    """
     by_id = get(tx, text) if len(text) <= bodies.MAX_ID and text.isprintable() else None
     if by_id and owner in (None, by_id.owner):
         return head(tx, text)
@@ -169,8 +181,21 @@ def resolve(tx: port.Tx, text: str, owner: str | None) -> types.Session:
     found = [row[0] for row in tx.all("prefix_candidates", start=text, stop=text + "\U0010ffff", owner=owner)]
     gone = state.missing(tx, text)
     # The id of what was deleted is never the beginning of another: who deletes twice must not lose a second one.
-    if not found or isinstance(gone, errors.ConversationDeleted):
+    if isinstance(gone, errors.ConversationDeleted):
+        raise gone
+    if not found:
+        found = _titled_nearly(tx, text, owner) if near else []
+    if not found:
         raise gone
     if len(found) > 1:
         raise errors.Ambiguous(text, found)
     return head(tx, found[0])
+
+
+def _titled_nearly(tx: port.Tx, text: str, owner: str | None) -> list[str]:
+    """Those whose title is this but for capitals; else those it begins; else those that have it somewhere."""
+    wanted = " ".join(text.casefold().split())
+    heads = listed(tx, owner=owner, source=None, live=None, every=False, limit=EVERY, skip=0)
+    titles = [(head.id, head.title.casefold()) for head in heads if head.title]
+    ways = (str.__eq__, str.startswith, str.__contains__)
+    return next((found for fits in ways if (found := [each for each, title in titles if fits(title, wanted)])), [])

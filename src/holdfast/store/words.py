@@ -87,10 +87,13 @@ def tag(kind: str, value: str) -> str:
     return kind + blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def question(text: str, tags: Sequence[str] = (), shared: Sequence[str] = ()) -> Question | None:
+def question(
+    text: str, tags: Sequence[str] = (), shared: Sequence[str] = (), *, alone: bool = False
+) -> Question | None:
     """What to ask the index; None when there is nothing to look for.
 
-    A message must have the tags and the shared ones, which its neighbours have as well.
+    A message must have the tags and the shared ones, which its neighbours have as well. `alone`: it is found by its
+    own words only.
     """
     phrases, words = _pieces("".join(character if character.isprintable() else " " for character in text))
     kept = ([word for word in words if word.lower() not in COMMON] or words)[:MAX_TERMS]
@@ -106,7 +109,7 @@ def question(text: str, tags: Sequence[str] = (), shared: Sequence[str] = ()) ->
         own = match = f"{{text}} : (({must}) AND ({may})){filters}"
     else:
         own = f"{{text}} : ({' OR '.join(loose)}){common}"
-        match = f"{{text around}} : ({' OR '.join(loose + near)}){filters}"
+        match = f"{{{'text' if alone else 'text around'}}} : ({' OR '.join(loose + near)}){filters}"
     terms = tuple(dict.fromkeys(word.lower() for word in [*phrases, *kept]))
     return Question(own, match, terms)
 

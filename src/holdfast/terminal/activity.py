@@ -1,7 +1,7 @@
 """What tools do, a line each, where a line can change: it runs, and then it is done.
 
 Tools that run have their lines at the end, with the last thing each of them showed. One that is done has its line
-above them, with the time it took.
+above them, with the time it took: from when it was called, or from when somebody answered whether it may.
 """
 
 from __future__ import annotations
@@ -38,11 +38,22 @@ class Activity:
     ) -> None:
         self._width, self._marks, self._clock = width, marks or show.Marks(), clock
         self._calls: dict[str, Call] = {}
+        self._asked: dict[str, str] = {}
 
     @property
     def open(self) -> list[show.Piece]:
         """The lines of what runs."""
         return self._lines(list(self._calls.values()))
+
+    def permission(self, event: events.ApprovalAsked | events.ApprovalSettled) -> None:
+        """How long a person thinks is not the tool's time."""
+        match event:
+            case events.ApprovalAsked(request_id, call_id):
+                self._asked[request_id] = call_id
+            case events.ApprovalSettled(request_id):
+                call_id = self._asked.pop(request_id, "")
+                if call_id in self._calls:
+                    self._calls[call_id] = msgspec.structs.replace(self._calls[call_id], since=self._clock())
 
     def draw(self, event: events.ToolStarted | events.ToolProgress | events.ToolFinished) -> list[show.Piece]:
         """The line of what is done with this event, if anything is."""
@@ -60,6 +71,7 @@ class Activity:
         """The turn is over: what never came to an end stays as it was."""
         left = self.open
         self._calls.clear()
+        self._asked.clear()
         return left
 
     def _progress(self, call_id: str, words: str) -> None:

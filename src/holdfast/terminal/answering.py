@@ -1,12 +1,15 @@
 """Questions of tools at the terminal: one after the other, each answered by a letter or a word.
 
-What was typed before a question was shown is not an answer to it: it is back at the prompt afterwards.
+What was typed before a question was shown is not an answer to it: it is back at the prompt afterwards. So is a line
+that is none, unless it is a command.
 """
 
 from __future__ import annotations
 
 import asyncio
 from typing import Literal, Protocol
+
+import msgspec
 
 from holdfast import events
 
@@ -24,7 +27,14 @@ WORDS: dict[str, events.Answered] = {
 }
 DETAIL = ("d", "detail", "details")
 
-Typed = events.Approve | Literal["detail", "stop", "again"] | None
+
+class Other(msgspec.Struct, frozen=True):
+    """A line that is no answer."""
+
+    line: str
+
+
+Typed = events.Approve | Other | Literal["detail", "stop"] | None
 
 
 class Keyboard(Protocol):
@@ -93,6 +103,6 @@ def understood(line: str, request_id: str) -> Typed:
         return "detail"
     answer = WORDS.get(word)
     if answer is None or (rest.strip() and answer != "deny"):
-        return "again"
+        return Other(line)
     reason = rest.strip().encode("utf-8", "replace").decode()
     return events.Approve(request_id, answer, "at the terminal", reason)

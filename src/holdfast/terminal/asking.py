@@ -62,7 +62,7 @@ async def command(door: runtime.Runtime, conversation_id: str, line: str, show: 
     with door.listen(conversation_id, stays=False) as heard:
         showing = asyncio.create_task(_shown(heard, show))
         try:
-            await door.send(conversation_id, events.Command(line), show)
+            await door.send(conversation_id, events.Command(line, "once"), show)
         finally:
             heard.put(None)
             await showing

@@ -43,6 +43,11 @@ class Reader:
         self.source: list[str] = []
         """The lines of what is open, as they came."""
 
+    @property
+    def in_code(self) -> bool:
+        """Whether the next line belongs to a block of code that has begun."""
+        return self._fence is not None
+
     def read(self, line: str) -> list[Block]:
         """The blocks that are complete now."""
         if self._fence is not None:

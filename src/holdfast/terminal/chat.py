@@ -10,20 +10,36 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, assert_never
 
 import msgspec
 from prompt_toolkit.utils import is_dumb_terminal
 
 from holdfast import errors, events, types
 from holdfast.agent import commands, runtime
-from holdfast.terminal import activity, answering, completion, keys, plain, prompt, recap, reply, show, status, text
+from holdfast.agent.commands import turns
+from holdfast.terminal import (
+    activity,
+    answering,
+    completion,
+    keys,
+    lines,
+    plain,
+    prompt,
+    recap,
+    reply,
+    show,
+    status,
+    text,
+)
 
 ONCE_MORE = "Ctrl-C once more leaves, as Ctrl-D does."
 # Seconds between looks at what goes on beside the talk, while something does.
 LOOK = 1.0
+# What stands by itself, wherever an answer is.
+ASIDE = (events.Answer, events.Notice, events.Titled, events.Compacted, events.TurnQueued)
 
 Paper = prompt.Paper
 
@@ -54,6 +70,8 @@ class Front(Protocol):
     def echo(self, line: str) -> None: ...
     def changed(self) -> None: ...
     def ready(self) -> None: ...
+    def remember(self, line: str) -> None: ...
+    def draft(self, line: str) -> None: ...
     async def line(self, words: str) -> str | None: ...
 
 
@@ -85,11 +103,13 @@ class Chat:
         self._compacting_since: float | None = None
         self._working_since = 0.0
         self._questions = answering.Questions()
-        self._lines: asyncio.Queue[str] = asyncio.Queue()
+        self._lines = lines.Lines()
+        self._held: list[Callable[[], None]] = []
+        self._seen = 0
         self._sent: deque[Sent] = deque()
         self._command: asyncio.Task[None] | None = None
         self._stirred, self._arrived, self._listening = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._warned = self._stopping = False
+        self._warned = self._stopping = self._waits = False
 
     def _fronted(self, paper: Paper, device: prompt.Device | None) -> Front:
         if device is None and is_dumb_terminal():
@@ -107,12 +127,12 @@ class Chat:
             await asyncio.wait([front, *jobs], return_when=asyncio.FIRST_COMPLETED)
             if front.done():
                 front.result()
-                await self._farewell()
+            await self._farewell(hears=not jobs[0].done())
         finally:
             for task in (front, *jobs):
                 task.cancel()
             await asyncio.wait([front, *jobs])
-            self._front.write(self._page.break_off())
+            self._break_off()
         for job in jobs:
             if not job.cancelled():
                 job.result()
@@ -135,44 +155,62 @@ class Chat:
         except errors.ConversationDeleted as error:
             write(page.prose(str(error), "red"))
         except errors.NoSuchSession:
+            self._seen = 0
             write(page.prose("A new conversation: it begins with your first message.", "dim"))
         else:
+            self._seen = found.last_seq
             messages = await self._door.db.transcript(self._here, max(0, found.last_seq - recap.STRETCH))
             many = text.count(found.last_seq, "message")
             write(page.prose(f"{found.title or found.id} {page.marks.dot} {many}", "dim"))
             if found.compaction_epoch is not None:
                 write(recap.covered(await self._door.db.compactions(self._here), found.compaction_epoch, page))
-            write([show.Piece("\n"), *recap.drawn(messages, page, await self._door.db.hides(self._here))])
+            hides, under_way = await self._door.db.hides(self._here), self._door.running(self._here)
+            write([show.Piece("\n"), *recap.drawn(messages, page, hides, under_way=under_way)])
         self._arrived.set()
 
     async def _move(self, conversation_id: str) -> None:
         """Go on in another conversation, once all is shown that was said in this one."""
+        if conversation_id == self._here:
+            self._front.write(self._page.prose("This is that conversation: you are in it already.", "dim"))
+            return
         left, self._here = self._here, conversation_id
         self._arrived.clear()
         self._listening.clear()
         self._heard.put(None)
         await self._heard.taken()
         self._questions.leave()
-        self._front.write(self._page.break_off())
+        self._break_off()
         if self._door.running(left):
             self._front.write(self._page.prose(f"The answer goes on there: /resume {left} goes back.", "dim"))
         self._sent.clear()
+        self._waits = False
         await self._arrive()
         await self._listening.wait()
 
-    async def _farewell(self) -> None:
-        """Stop what runs; what was said of it stays."""
-        waiting = self._door.waiting(self._here)
-        dropped = sum(self._door.drop(self._here, each) for each in waiting) + self._lines.qsize()
+    async def _farewell(self, hears: bool) -> None:
+        """Stop what runs, in every conversation this chat was in; what was said of it stays."""
+        door, busy = self._door, self._door.busy()
+        dropped = sum(door.drop(here, each) for here in busy for each in door.waiting(here)) + len(self._lines)
         if dropped:
             many = text.count(dropped, "message that waited was", "messages that waited were")
             self._front.write(self._page.prose(f"{many} not sent.", "yellow"))
         if self._command is not None:
             self._command.cancel()
         running = [sent.answered for sent in self._sent if not sent.answered.done()]
-        if running and self._door.interrupt(self._here):
+        if running and door.interrupt(self._here):
             await asyncio.wait(running)
-        await self._heard.taken()
+        if hears:
+            await self._heard.taken()
+        self._break_off()
+        for elsewhere in busy:
+            if elsewhere != self._here and door.interrupt(elsewhere):
+                told = f"The answer in {await self._named(elsewhere)} was stopped; what was said of it stays."
+                self._front.write(self._page.prose(told, "yellow"))
+
+    async def _named(self, conversation_id: str) -> str:
+        with suppress(errors.HoldfastError):
+            return (await self._door.db.conversation(conversation_id)).title or conversation_id
+        return conversation_id
 
     # --- the person ----------------------------------------------------------------------------------
 
@@ -182,14 +220,38 @@ class Chat:
         self._warned = False
         if not line:
             return
-        if self._command is not None and line in ("/stop", "/quit"):
-            self._command.cancel()
-            if line == "/quit":
-                self.leave()
-            return
         if self._command is not None:
-            self._front.write(self._page.one_line(f"Queued: {line}", "dim"))
-        self._lines.put_nowait(line)
+            if self._at_once(line, self._command):
+                return
+            self._queued(line)
+        self._lines.add(line)
+
+    def _at_once(self, line: str, command: asyncio.Task[None]) -> bool:
+        """What is not to wait for a command: to stop it, to leave, to look at what waits. Whether this was that."""
+        name, argument = commands.split(line) if commands.is_command(line) else ("", "")
+        match name.lower(), argument:
+            case "stop", "":
+                command.cancel()
+            case "quit", "":
+                command.cancel()
+                self.leave()
+            case "queue", _:
+                self._echo(line)
+                self._front.write(self._page.draw(self._looked_at_queue(argument)))
+            case _:
+                return False
+        return True
+
+    def _looked_at_queue(self, argument: str) -> events.Answer | events.Notice:
+        """Over what waits for a turn, and behind it what waits for a command."""
+        door, here = self._door, self._here
+        waiting = [*door.waiting(here), *self._lines.waiting]
+        try:
+            return events.Answer(
+                turns.queued(argument, waiting, lambda each: door.drop(here, each) or self._lines.drop(each))
+            )
+        except errors.HoldfastError as error:
+            return events.Notice(str(error), "error")
 
     def interrupted(self) -> None:
         """Ctrl-C with nothing typed."""
@@ -214,18 +276,18 @@ class Chat:
 
     async def _work(self) -> None:
         while True:
-            line = await self._lines.get()
+            line = await self._lines.next()
             await self._listening.wait()
-            if line.startswith("/") and not line.startswith("//"):
+            if commands.is_command(line):
                 self._echo(line)
                 await self._carry_out(line)
             else:
-                self._say(line[1:] if line.startswith("//") else line)
+                self._say(line[1:] if commands.escapes(line) else line)
             self._stirred.set()
 
     async def _carry_out(self, line: str) -> None:
         """A command. Most take no time; one that does can be stopped, like a turn."""
-        told: list[events.AnyEvent] = []
+        told: list[runtime.ForOne] = []
         self._command = asyncio.create_task(self._door.send(self._here, events.Command(line), told.append))
         self._stirred.set()
         await asyncio.wait([self._command])
@@ -239,18 +301,21 @@ class Chat:
             every = [piece for each in keys.HELP for piece in self._page.prose(each, "dim")]
             self._front.write([show.Piece("\n"), *every])
         for event in told:
-            if isinstance(event, events.Moved):
-                await self._move(event.conversation_id)
-            elif isinstance(event, events.Say):
-                self._say(event.text, event.content)
-            else:
-                self.leave()
+            match event:
+                case events.Moved(conversation_id):
+                    await self._move(conversation_id)
+                case events.Say(words, content):
+                    self._say(words, content)
+                case events.Quit():
+                    self.leave()
+                case _:
+                    assert_never(event)
 
     def _say(self, words: str, content: types.Content | None = None) -> None:
         """A message to the agent; it is echoed where its answer begins."""
         late = self._door.running(self._here)
         if late:
-            self._front.write(self._page.one_line(f"Queued: {words}", "dim"))
+            self._queued(words)
         else:
             self._echo(words)
             self._working_since, self._stopping = time.monotonic(), False
@@ -258,9 +323,28 @@ class Chat:
         answered.add_done_callback(lambda _: self._stirred.set())
         self._sent.append(Sent(words, answered, late))
 
+    def _queued(self, words: str) -> None:
+        self._aside(lambda: self._front.write(self._page.one_line(f"Queued: {words}", "dim")))
+
     def _echo(self, words: str, late: bool = False) -> None:
         if late or not self._front.echoes:
-            self._front.echo("\n".join(text.safe_lines(words)))
+            self._aside(lambda: self._front.echo("\n".join(text.safe_lines(words))))
+
+    def _aside(self, write: Callable[[], None]) -> None:
+        """Show what a person did, once no block of code is under way: that is there to be copied."""
+        if self._page.in_code:
+            self._held.append(write)
+        else:
+            write()
+
+    def _catch_up(self) -> None:
+        held, self._held = self._held, []
+        for write in held:
+            write()
+
+    def _break_off(self) -> None:
+        self._front.write(self._page.break_off())
+        self._catch_up()
 
     # --- questions of tools --------------------------------------------------------------------------
 
@@ -274,8 +358,8 @@ class Chat:
         while (typed := await self._questions.answer(asked, self._front)) is not None:
             if typed == "detail":
                 self._front.write(self._page.detail(asked) or self._page.prose("There is no more to it.", "dim"))
-            elif typed == "again":
-                self._front.write(self._page.prose("Type y, c, a, n or d, and Enter.", "dim"))
+            elif isinstance(typed, answering.Other):
+                self._no_answer(typed.line)
             elif typed == "stop":
                 # It is denied, and the turn is stopped.
                 await self._door.send(here, events.Approve(asked.request_id, "deny", "at the terminal"))
@@ -284,6 +368,17 @@ class Chat:
             else:
                 await self._door.send(here, typed)
                 return
+
+    def _no_answer(self, line: str) -> None:
+        """A command is carried out while the question stands; other words are there again after it."""
+        if line.strip():
+            self._front.remember(line)
+        if commands.is_command(line.strip()):
+            self.typed(line)
+            return
+        if line.strip():
+            self._front.draft(line)
+        self._front.write(self._page.prose("Type y, c, a, n or d, and Enter.", "dim"))
 
     # --- showing -------------------------------------------------------------------------------------
 
@@ -295,34 +390,62 @@ class Chat:
             with self._door.listen(here, answers=True) as self._heard:
                 self._listening.set()
                 async for emitted in self._heard:
+                    if isinstance(emitted.event, events.TurnStarted):
+                        await self._begun(emitted.event)
                     self._show(emitted.event)
-            if here == self._here:
-                return  # The runtime closes.
+            if self._heard.closed:
+                return
 
     def _show(self, event: events.AnyEvent) -> None:
-        if isinstance(event, events.TurnStarted):
-            self._working_since, self._stopping = time.monotonic(), False
-            if not event.notice:
-                self._begun()
+        if isinstance(event, events.MessageStored) and event.role != "user":  # That one comes before its turn begins.
+            self._seen = max(self._seen, event.seq)
+        if isinstance(event, events.TurnQueued | events.TurnStarted | events.TurnFinished):
+            self._waits = isinstance(event, events.TurnQueued)
+        if isinstance(event, ASIDE):
+            self._catch_up()
         self._front.write(self._page.draw(event))
+        if not self._page.in_code:
+            self._catch_up()
         self._front.changed()
         self._questions.heard(event)
         if isinstance(event, events.TurnStarted | events.TurnFinished | events.Compacted | events.ToolFinished):
             self._stirred.set()
 
-    def _begun(self) -> None:
-        """The turn of the first message that has no answer yet."""
+    async def _begun(self, event: events.TurnStarted) -> None:
+        """The turn of the first message that has no answer yet: it stands over its answer, and nothing between."""
+        self._working_since, self._stopping = time.monotonic(), False
+        came = await self._from_elsewhere(event.seq)
+        if event.notice:
+            return
         while self._sent and self._sent[0].answered.done():
             self._sent.popleft()
-        if self._sent and self._sent[0].late:
+        if not self._sent:
+            self._echo(event.text, late=True)  # It was sent before this conversation was left and come back to.
+        elif self._sent[0].late or came:
             self._echo(self._sent[0].words, late=True)
             self._sent[0] = self._sent[0]._replace(late=False)
+
+    async def _from_elsewhere(self, seq: int) -> bool:
+        """Show what others said here before the message of this number, if they did; whether they did."""
+        seen, self._seen = self._seen, max(self._seen, seq)
+        if seq <= seen + 1:
+            return False
+        pieces: list[show.Piece] = []
+        with suppress(errors.HoldfastError):
+            db, first = self._door.db, max(seen, seq - 1 - recap.STRETCH)
+            between, hides = await db.transcript(self._here, first, seq - 1), await db.hides(self._here)
+            pieces = recap.drawn(between, self._page, hides, under_way=True)
+        if pieces:
+            many = text.count(seq - 1 - seen, "message", "messages")
+            self._front.write(self._page.prose(f"{many} came from elsewhere meanwhile:", "dim"))
+            self._front.write(pieces)
+        return bool(pieces)
 
     # --- how things stand ----------------------------------------------------------------------------
 
     @property
     def _busy(self) -> bool:
-        return self._door.running(self._here) or self._command is not None or not self._lines.empty()
+        return self._door.running(self._here) or self._command is not None or len(self._lines) > 0
 
     async def _look(self) -> None:
         """See how things stand whenever that may have changed; again and again while something goes on."""
@@ -341,9 +464,9 @@ class Chat:
 
     def _standing_line(self) -> list[status.Fragment]:
         now, since = time.monotonic(), self._compacting_since
-        queued = self._door.queued(self._here) + self._lines.qsize()
+        queued = self._door.queued(self._here) + len(self._lines)
         return status.drawn(
-            msgspec.structs.replace(self._standing, queued=queued),
+            msgspec.structs.replace(self._standing, queued=queued, waiting=self._waits),
             max(self._columns() - 1, 0),
             self._page.marks,
             now - since if since is not None else 0.0,

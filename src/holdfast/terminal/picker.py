@@ -7,7 +7,6 @@ is found. Nothing of a title or a message can act on the terminal.
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -15,7 +14,6 @@ from typing import Any, Protocol
 import msgspec
 from prompt_toolkit import Application
 from prompt_toolkit.buffer import Buffer
-from prompt_toolkit.data_structures import Size
 from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.input import Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
@@ -24,7 +22,7 @@ from prompt_toolkit.layout.processors import BeforeInput
 from prompt_toolkit.output import Output, color_depth, vt100
 
 from holdfast import types
-from holdfast.terminal import show, text
+from holdfast.terminal import renderer, show, text
 
 ASKED = "Which conversation? "
 KEYS = "Type to find, Enter takes it, Esc leaves."
@@ -133,7 +131,7 @@ class Picker:
             erase_when_done=True,
             color_depth=color_depth.ColorDepth.DEPTH_4_BIT if colour else color_depth.ColorDepth.DEPTH_1_BIT,
             input=keyboard,
-            output=screen or vt100.Vt100_Output(sys.stdout, _size, enable_cpr=False),
+            output=screen or vt100.Vt100_Output(sys.stdout, renderer.size, enable_cpr=False),
         )
         # Esc is a key of its own here; what a terminal sends for others comes all at once.
         self._app.ttimeoutlen = 0.05
@@ -196,12 +194,3 @@ class Picker:
         for name in leaving:
             keys.add(name, eager=True)(leave)
         return keys
-
-
-def _size() -> Size:
-    """As large as the terminal is now. Some pseudo-terminals say 0."""
-    try:
-        found = os.get_terminal_size(sys.stdout.fileno())
-    except OSError:
-        found = os.terminal_size((0, 0))
-    return Size(rows=found.lines or 24, columns=found.columns or 80)

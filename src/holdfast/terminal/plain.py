@@ -12,7 +12,7 @@ import signal
 from collections.abc import Sequence
 from contextlib import suppress
 
-from holdfast.terminal import prompt, show
+from holdfast.terminal import prompt, show, text
 
 
 class Plain:
@@ -79,6 +79,13 @@ class Plain:
             return await self._asked
         finally:
             self._asked = None
+
+    def remember(self, line: str) -> None:
+        """Nothing here brings it back."""
+
+    def draft(self, line: str) -> None:
+        """Nobody but the terminal can put words where somebody types."""
+        self.write([show.Piece(f"Not sent: {text.safe(line)}\n", "yellow")])
 
     def _read(self) -> None:
         try:

@@ -7,20 +7,19 @@ as much of it as has room. Both are drawn a few times a second at most, however 
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TextIO
 
 from prompt_toolkit import PromptSession, filters, formatted_text, styles
 from prompt_toolkit.application import get_app
-from prompt_toolkit.data_structures import Point, Size
+from prompt_toolkit.data_structures import Point
 from prompt_toolkit.document import Document
 from prompt_toolkit.input import Input
 from prompt_toolkit.layout import ConditionalContainer, Dimension, FormattedTextControl, HSplit, Layout, Window
 from prompt_toolkit.output import color_depth
 
-from holdfast.terminal import completion, history, keys, renderer, show
+from holdfast.terminal import completion, history, keys, renderer, show, text
 
 MARK = "> "
 # Seconds between drawings of what comes by itself; what is typed is seen at once.
@@ -100,7 +99,7 @@ class Prompt:
     ) -> None:
         device = device or Device()
         self._paper, self._shown, self._person = paper, shown, person
-        self._screen = device.screen or renderer.Screen(sys.stdout, _size)
+        self._screen = device.screen or renderer.Screen(sys.stdout, renderer.size)
         self._above: list[str] = []
         self._line: list[show.Piece] = []
         self._blank = True
@@ -126,6 +125,7 @@ class Prompt:
             input=source,
             output=self._screen,
             refresh_interval=0,
+            enable_suspend=True,
             erase_when_done=True,
         )
         under_way = ConditionalContainer(
@@ -174,7 +174,7 @@ class Prompt:
             whole, broken, rest = words.rpartition("\n")
             if broken:
                 row = [*self._line, show.Piece(whole, style)]
-                self._above += [self._paper.style(text, name) if name and text else text for text, name in row] + ["\n"]
+                self._above += [self._paper.style(said, name) if name and said else said for said, name in row] + ["\n"]
                 self._blank = not any(piece.text for piece in row) or whole.endswith("\n")
                 self._line = []
             self._line += [show.Piece(rest, style)] if rest else []
@@ -184,9 +184,10 @@ class Prompt:
             self._print_now()
 
     def echo(self, line: str) -> None:
-        """Print what was typed."""
+        """Print what was typed, broken between words."""
         before = [] if self._blank else [show.Piece("\n")]
-        rows = line.split("\n")
+        room = max(self.columns - len(MARK), 1)
+        rows = [row for each in line.split("\n") for row in text.wrapped(each, room)]
         self.write([*before, show.Piece(MARK, "bold"), show.Piece("\n  ".join(rows)), show.Piece("\n")])
 
     def changed(self) -> None:
@@ -215,6 +216,16 @@ class Prompt:
         finally:
             self._settle(asked)
 
+    def remember(self, line: str) -> None:
+        """Keep it among what was typed: the arrows bring it back."""
+        self._session.default_buffer.history.append_string(line)
+
+    def draft(self, line: str) -> None:
+        """Have it at the prompt, behind what stands there already."""
+        buffer = self._session.default_buffer
+        words = f"{buffer.text}\n{line}" if buffer.text else line
+        buffer.reset(Document(words))
+
     # --- for the keys --------------------------------------------------------------------------------
 
     def entered(self) -> None:
@@ -240,6 +251,8 @@ class Prompt:
         asked.answer.set_result(words)
         # At once: the next key is no answer any more.
         self._settle(asked)
+        # With Enter a line is over: what is asked next has nobody to wait for.
+        self._pressed = -PAUSE
 
     def _settle(self, asked: Question) -> None:
         if self._asked is asked:
@@ -251,7 +264,7 @@ class Prompt:
         self._pressed = asyncio.get_running_loop().time()
 
     def _is_command(self) -> bool:
-        return self._asked is None and completion.begins_command(get_app().current_buffer.document.text_before_cursor)
+        return completion.begins_command(get_app().current_buffer.document.text_before_cursor)
 
     # --- drawing -------------------------------------------------------------------------------------
 
@@ -305,12 +318,3 @@ class Prompt:
         """What the terminal's encoding has no letters for is spelled out."""
         encoding = self._paper.out.encoding or "utf-8"
         return words.encode(encoding, "backslashreplace").decode(encoding)
-
-
-def _size() -> Size:
-    """As large as the terminal is now. Some pseudo-terminals say 0."""
-    try:
-        found = os.get_terminal_size(sys.stdout.fileno())
-    except OSError:
-        found = os.terminal_size((0, 0))
-    return Size(rows=found.lines or 24, columns=found.columns or 80)

@@ -3,33 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from holdfast import errors, parts, types
-from holdfast.terminal import show, text
+from holdfast.compaction import speaker
+from holdfast.terminal import reply, show, text
 
 EXCHANGES = 3
 STRETCH = 60
 LINES = 6
 PROMPT = "> "
+UNFINISHED = "Not finished: no answer to this is stored."
+AGAIN = "/retry asks again."
 
 
-def drawn(messages: Sequence[types.Message], page: show.Page, hides: Sequence[types.Hide] = ()) -> list[show.Piece]:
+def drawn(
+    messages: Sequence[types.Message],
+    page: show.Page,
+    hides: Sequence[types.Hide] = (),
+    *,
+    under_way: bool = False,
+) -> list[show.Piece]:
     """The last exchanges among these messages: what was asked and what was answered, without the work between.
 
-    What was taken back is left out: nobody goes on from there.
+    What was taken back is left out: nobody goes on from there. Where an answer is missing, that is said; the last one
+    may be `under_way`.
     """
     hidden = [(each.from_seq, each.to_seq) for each in hides if each.shown_epoch is None]
     there = [each for each in messages if not any(low <= each.seq <= high for low, high in hidden)]
-    said = [(_voice(each), words) for each in there if (words := _words(each))]
+    missing = _missing(there, under_way)
+    said: list[tuple[str, str]] = []
+    for each in there:
+        said += [(_voice(each), words)] if (words := _words(each)) else []
+        said += [("nobody", missing[each.seq])] if each.seq in missing else []
     asked = [place for place, (role, _) in enumerate(said) if role == "user"]
     begin = asked[-EXCHANGES] if len(asked) >= EXCHANGES else 0
-    pieces: list[show.Piece] = []
-    for role, words in said[begin:]:
-        if role == "program":
-            pieces += page.notice(words)
-            continue
-        pieces += page.lines(_shortened(words, role, page), "bold" if role == "user" else "")
-        pieces += [show.Piece("\n")] if role == "assistant" else []
+    pieces = [piece for role, words in said[begin:] for piece in _one(role, words, page)]
     return [*pieces, show.Piece("\n")] if said and said[-1][0] in ("user", "program") else pieces
 
 
@@ -42,9 +51,54 @@ def covered(compactions: Sequence[types.Compaction], epoch: int | None, page: sh
     return []
 
 
+def _one(role: str, words: str, page: show.Page) -> list[show.Piece]:
+    match role:
+        case "program":
+            return page.notice(words)
+        case "nobody":
+            return [*page.prose(words, "yellow"), show.Piece("\n")]
+        case "assistant":
+            return [*_answer(words, page), show.Piece("\n")]
+        case _:
+            return page.lines(_shortened(words, PROMPT, page), "bold")
+
+
+def _missing(there: Sequence[types.Message], under_way: bool) -> dict[int, str]:
+    """Behind which messages an answer is missing, and what is said of that."""
+    begun = [place for place, each in enumerate(there) if _begins(each)]
+    found: dict[int, str] = {}
+    for start, stop in pairwise([*begun, len(there)]):
+        came = [each for each in there[start + 1 : stop] if _voice(each) != "program"]
+        if stop < len(there):
+            # A person may have gone on from work that was broken off, and has then seen it.
+            if not any(each.role == "assistant" for each in came):
+                found[there[stop - 1].seq] = UNFINISHED
+        elif not under_way and not (came and _ends(came[-1])):
+            found[there[-1].seq] = f"{UNFINISHED} {AGAIN}"
+    return found
+
+
+def _begins(message: types.Message) -> bool:
+    try:
+        return message.role == "user" and speaker.begins(message)
+    except errors.StoreCorrupt:
+        return False
+
+
+def _ends(message: types.Message) -> bool:
+    """Whether a turn ends with it: not where a tool was still to be called, or its result to be answered."""
+    try:
+        return message.role == "assistant" and not message.tool_calls
+    except errors.StoreCorrupt:
+        return True
+
+
 def _voice(message: types.Message) -> str:
     """Who says it: a notice stands in a person's place and is not theirs."""
-    return "program" if message.role == "user" and parts.noticed(message.content) else message.role
+    try:
+        return "program" if message.role == "user" and parts.noticed(message.content) else message.role
+    except errors.StoreCorrupt:
+        return message.role
 
 
 def _words(message: types.Message) -> str:
@@ -57,9 +111,19 @@ def _words(message: types.Message) -> str:
         return ""
 
 
-def _shortened(words: str, role: str, page: show.Page) -> str:
+def _answer(words: str, page: show.Page) -> list[show.Piece]:
+    """The beginning of an answer, as it looked when it came."""
+    if not page.draws:
+        return page.lines(_shortened(words, "", page))
+    drawing, head = reply.Reply(page.width, page.marks), words[: 2 * LINES * max(page.width(), 1)]
+    rows = (drawing.add(head) + drawing.end()).rstrip("\n").split("\n")
+    if len(rows) > LINES or len(head) < len(words):
+        rows = [*rows[: LINES - 1], page.marks.more]
+    return [*page.break_off(), show.Piece("\n".join(rows)), show.Piece("\n")]
+
+
+def _shortened(words: str, before: str, page: show.Page) -> str:
     """As many rows of the terminal as a message may take here."""
-    before = PROMPT if role == "user" else ""
     room = max(page.width() - len(before), 1)
     rows = [row for line in text.safe_lines(words) for row in text.wrapped(line, room)]
     if len(rows) > LINES:

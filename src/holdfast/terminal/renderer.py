@@ -7,6 +7,8 @@ them; after the terminal became narrower they are counted as terminals break the
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
@@ -90,3 +92,12 @@ def rows_above(drawn: Drawn, cursor: Point, columns: int) -> int:
 
 def _width(row: dict[int, Char]) -> int:
     return max((place + max(cell.width, 1) for place, cell in row.items() if cell.char.strip()), default=0)
+
+
+def size() -> Size:
+    """As large as the terminal is now. Some pseudo-terminals say 0."""
+    try:
+        found = os.get_terminal_size(sys.stdout.fileno())
+    except OSError:
+        found = os.terminal_size((0, 0))
+    return Size(rows=found.lines or 24, columns=found.columns or 80)

@@ -29,6 +29,11 @@ class Reply:
         words = "\n".join([*self._reader.source, self._line])
         return f"\n{words}" if words and self._gap else words
 
+    @property
+    def in_code(self) -> bool:
+        """Whether the end of what was drawn is the middle of a block of code."""
+        return self._reader.in_code
+
     def add(self, words: str) -> str:
         """The blocks that are complete with the next words."""
         words = text.flowing(words).replace("\t", "    ")

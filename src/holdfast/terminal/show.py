@@ -41,6 +41,8 @@ class Flow(Protocol):
 
     @property
     def open(self) -> str: ...
+    @property
+    def in_code(self) -> bool: ...
     def add(self, words: str) -> str: ...
     def end(self) -> str: ...
 
@@ -51,6 +53,7 @@ class Tools(Protocol):
     @property
     def open(self) -> list[Piece]: ...
     def draw(self, event: events.ToolStarted | events.ToolProgress | events.ToolFinished) -> list[Piece]: ...
+    def permission(self, event: events.ApprovalAsked | events.ApprovalSettled) -> None: ...
     def end(self) -> list[Piece]: ...
 
 
@@ -81,6 +84,16 @@ class Page:
         speaking = [Piece(f"{words}\n")] if self._reply and (words := self._reply.open) else []
         return [*speaking, *(self._tools.open if self._tools else ())]
 
+    @property
+    def draws(self) -> bool:
+        """Whether Markdown is drawn, or shown as it was written."""
+        return self._reply is not None
+
+    @property
+    def in_code(self) -> bool:
+        """Whether what is written now would stand in the middle of a block of code."""
+        return self._reply is not None and self._flowing == "" and self._reply.in_code
+
     def draw(self, event: events.AnyEvent) -> list[Piece]:
         """What an event looks like, after all that was drawn before."""
         match event:
@@ -90,6 +103,8 @@ class Page:
             case events.ReasoningDelta(words):
                 return self._flow(words, "dim")
             case events.ApprovalAsked() | events.ApprovalSettled():
+                if self._tools:
+                    self._tools.permission(event)
                 return [*self.break_off(), *self._permission(event)]
             case events.ToolStarted() | events.ToolProgress() | events.ToolFinished():
                 return [*self.break_off(), *self._tools.draw(event)] if self._tools else self._tool(event)
@@ -133,8 +148,8 @@ class Page:
         match event:
             case events.Notice(words, level):
                 return self.prose(words, LEVELS[level])
-            case events.TurnQueued(holder):
-                return self.prose(f"Waiting: a turn of this conversation is running elsewhere ({holder}).", "yellow")
+            case events.TurnQueued():
+                return self.prose("Waiting: a turn of this conversation is running elsewhere.", "yellow")
             case events.Titled(title):
                 # It comes with the end of an answer.
                 return [

@@ -31,6 +31,8 @@ class Standing(msgspec.Struct, frozen=True):
     processes: int = 0
     policy: compaction.Policy = compaction.Policy()
     """From which shares of the window on a compaction is made."""
+    waiting: bool = False
+    """Whether the turn waits for one that runs elsewhere."""
 
 
 class Door(Protocol):
@@ -77,7 +79,8 @@ def drawn(
 
     `seconds` is how long a compaction has been under way, `answering` how long a turn has, if one runs.
     """
-    turn = "" if answering is None else f"answering{marks.more} {answering:.0f} s"
+    doing = "waiting" if standing.waiting else "answering"
+    turn = "" if answering is None else f"{doing}{marks.more} {answering:.0f} s"
     told = [each for each in (("class:status", turn), _meter(standing), *_rest(standing, marks, seconds)) if each[1]]
     dot = f" {marks.dot} "
     behind = sum(text.cells(dot) + text.cells(words) for _, words in told)

@@ -6,8 +6,9 @@ terminal or turn the reading direction. Nothing of that kind leaves this program
 
 from __future__ import annotations
 
-import datetime
 import unicodedata
+
+from holdfast import moments
 
 # Joiners are part of the spelling of several scripts and of composed emoji, and can do no harm.
 _JOINERS = "\u200c\u200d"
@@ -89,13 +90,7 @@ def wrapped(line: str, room: int | None) -> list[str]:
     return [*lines, rest] if rest else lines
 
 
-def when(at: float) -> str:
-    """A time as people read it, on this machine's clock."""
-    try:
-        moment = datetime.datetime.fromtimestamp(at, datetime.UTC).astimezone()
-    except (ValueError, OverflowError, OSError):
-        return f"@{at:.0f}"
-    return moment.strftime("%Y-%m-%d %H:%M")
+when = moments.when
 
 
 def count(number: int, one: str, many: str | None = None) -> str:

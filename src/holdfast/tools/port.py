@@ -42,11 +42,21 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
     """Why a person should look twice. Such an act is asked for every time."""
 
 
+class Result(msgspec.Struct, frozen=True):
+    """What came of a call."""
+
+    content: types.Content
+    ok: bool = True
+
+
 class Plan(msgspec.Struct, frozen=True):
-    """What a tool would do, and how it is done once it may be."""
+    """What a tool would do, and how it is done once it may be: what the model is to read of it.
+
+    That is a Result where something failed though the tool did not, as a command that ends with an error.
+    """
 
     act: Act
-    go: Callable[[], Awaitable[types.Content]]
+    go: Callable[[], Awaitable[types.Content | Result]]
 
 
 class Tool(msgspec.Struct, frozen=True):
@@ -73,13 +83,6 @@ class Offer(msgspec.Struct, frozen=True):
 
 Source = Callable[[], Awaitable[Offer]]
 """Asked at the start of each turn, and may make it wait for a bounded time. It raises nothing."""
-
-
-class Result(msgspec.Struct, frozen=True):
-    """What came of a call."""
-
-    content: types.Content
-    ok: bool = True
 
 
 Gate = Callable[[types.ToolCall, Act], AbstractAsyncContextManager[None]]

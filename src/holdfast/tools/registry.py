@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast import errors, types
+from holdfast import errors, parts, types
 from holdfast.tools import outputs, port
 
 logger = logging.getLogger("holdfast.tools")
@@ -91,21 +91,22 @@ class Registry:
             if tool is None:
                 known = ", ".join(self._tools) or "none"
                 raise errors.ToolFailed(f"There is no tool {errors.shown(call.name)}. There is: {known}.")
-            made = await tool.run(checked(_arguments(call), tool.spec.parameters))
+            made: object = await tool.run(checked(_arguments(call), tool.spec.parameters))
             if isinstance(made, port.Plan):
                 async with self._gate(call, made.act):
                     made = await made.go()
-            return port.Result(readable(made))
+            done = made if isinstance(made, port.Result) else None
+            return port.Result(readable(done.content), done.ok) if done else port.Result(readable(made))
         except errors.HoldfastError as error:
-            return port.Result(f"Error: {error}", ok=False)
+            return port.Result(f"{parts.ERROR}{error}", ok=False)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            return port.Result("Error: the tool stopped by itself.", ok=False)
+            return port.Result(f"{parts.ERROR}the tool stopped by itself.", ok=False)
         except Exception as error:
             logger.exception("the tool %s failed", call.name)
-            return port.Result(f"Error: the tool failed ({type(error).__name__}).", ok=False)
+            return port.Result(f"{parts.ERROR}the tool failed ({type(error).__name__}).", ok=False)
 
 
 def _arguments(call: types.ToolCall) -> port.Arguments:

@@ -99,7 +99,7 @@ def act(tool: str, verb: str, command: str, folder: str, describe: Describe) -> 
     )
 
 
-async def run_tied(command: str, folder: str, seconds: float, environment: Mapping[str, str]) -> str:
+async def run_tied(command: str, folder: str, seconds: float, environment: Mapping[str, str]) -> port.Result:
     """Run it, and give back what it wrote and how it ended. When this returns or is cancelled, nothing of it runs."""
     spool = tempfile.mkdtemp(prefix="holdfast-")
     try:
@@ -207,14 +207,15 @@ async def surely(stopping: Coroutine[Any, Any, None]) -> None:
         raise asyncio.CancelledError
 
 
-def told(spool: str, seconds: float) -> str:
-    """What the model is told of a command that has ended."""
+def told(spool: str, seconds: float) -> port.Result:
+    """What the model is told of a command that has ended; it went well if it says so itself."""
     piece, status = ward.read(spool, length=2 * PART), ward.status(spool)
     lines = [f"[The first {piece.begin:,} bytes of its output were not kept.]"] if piece.begin else []
     lines.append(piece.text.rstrip("\n") or "[no output]")
     if status is None:
-        return "\n".join([*lines, "[It was killed from outside; nobody knows its exit code.]"])
-    return "\n".join([*lines, *remarks(status), _ending(status, seconds)])
+        return port.Result("\n".join([*lines, "[It was killed from outside; nobody knows its exit code.]"]), ok=False)
+    well = not status.why and status.exit_code == 0
+    return port.Result("\n".join([*lines, *remarks(status), _ending(status, seconds)]), well)
 
 
 def remarks(status: ward.Status) -> list[str]:

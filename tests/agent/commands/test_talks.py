@@ -126,6 +126,23 @@ def test_search_finds_words_in_any_conversation_of_the_person_and_says_how_to_go
     stage.run(story)
 
 
+def test_search_lists_a_title_once_and_no_message_without_the_words() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await db.create_session("talk", source="test", title="Bees in the garden")
+        for words in ("Good morning.", "The bee house is full.", "Then it rained."):
+            await db.append_message("talk", role="user", content=words)
+        async with talk.door(db) as run:
+            title, hit, words, _ = (await said(run, "/search bees")).splitlines()
+            assert title.startswith("* talk  ")
+            assert title.endswith("  3  Bees in the garden")
+            assert hit.startswith("* talk  2 user")
+            assert words == "    The bee house is full."
+            only, _ = (await said(run, "/search garden")).splitlines()
+            assert only == title
+
+    stage.run(story)
+
+
 def test_another_owner_sees_and_reaches_only_what_is_theirs() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await talk.exchanges(db, 1)

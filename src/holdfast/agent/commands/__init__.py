@@ -20,6 +20,20 @@ Standing = port.Standing
 Words = port.Words
 
 
+# A word behind a slash.
+_NAMED = re.compile(r"/[^\s/]*(?:\s|$)")
+
+
+def is_command(line: str) -> bool:
+    """Whether a line is meant as a command. Two slashes, or a path, begin a message like any other."""
+    return _NAMED.match(line) is not None
+
+
+def escapes(line: str) -> bool:
+    """Whether its first slash only says that it is no command. A text of several lines was pasted and has its own."""
+    return line.startswith("//") and "\n" not in line
+
+
 def listed(desk: Desk, place: events.Place = "terminal") -> list[Standing]:
     """The commands that mean something in a front end of this kind, those from elsewhere at the end."""
     return [
@@ -37,7 +51,7 @@ async def run(desk: Desk, conversation_id: str, line: str, emit: Emit, place: ev
             await _said(desk, name, argument, emit)
         else:
             await _checked(desk, conversation_id, slash, argument, place)
-            await slash.run(port.Asked(desk, conversation_id, argument, emit))
+            await slash.run(port.Asked(desk, conversation_id, argument, emit, place))
     except errors.HoldfastError as error:
         emit(events.Notice(str(error), "error"))
 
@@ -62,7 +76,7 @@ async def complete(
     if slash is None or slash.completes is None or place not in slash.places:
         return []
     try:
-        every = await slash.completes(port.Asked(desk, conversation_id, argument, lambda _: None))
+        every = await slash.completes(port.Asked(desk, conversation_id, argument, lambda _: None, place))
     except errors.HoldfastError:
         return []
     return [

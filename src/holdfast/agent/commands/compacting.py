@@ -62,7 +62,7 @@ async def _preview(agent: agents.AIAgent, keep_exchanges: int | None = None) -> 
     pins = await work.db.pins(work.conversation_id)
     found = await asyncio.to_thread(compress.find, work, context, keep_exchanges, pins)
     if found is None:
-        return compress.nothing(work, context, keep_exchanges)
+        return await asyncio.to_thread(compress.nothing, work, context, keep_exchanges, pins)
     tokens = sum(map(work.meter.of, found.going))
     pinned = f" Pinned and staying: {', '.join(map(str, found.pinned))}." if found.pinned else ""
     return (

@@ -96,6 +96,8 @@ class Asked(msgspec.Struct, frozen=True):
     conversation_id: str
     argument: str
     emit: Emit
+    place: events.Place = "terminal"
+    """The front end it was typed in."""
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -124,6 +126,8 @@ class Slash(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is about a conversation that has begun: before, it is refused with a sentence."""
     places: frozenset[events.Place] = EVERYWHERE
     """The front ends where it means something."""
+    instead: str = ""
+    """What to do where a line of a chat is no chat: one message of a command line."""
     same_as: str = ""
     """The command it is another name of."""
 

@@ -33,6 +33,8 @@ A message that comes during a turn waits for it.
 /queue                 list those that wait
 /queue drop 2          take the second one back
 /queue drop all        take back all"""
+IN_CHATS = port.EVERYWHERE - {"once"}
+BEGINS = "A message without -c and -r begins a new conversation."
 STEER = "Without a turn it is a message like any other."
 
 
@@ -41,11 +43,12 @@ async def _quit(asked: port.Asked) -> None:
 
 
 async def _help(asked: port.Asked) -> None:
-    every = {each.name: each for each in (*COMMANDS.values(), *_others(asked.desk))}
     if not asked.argument:
-        width = max(len(_form(each)) for each in every.values())
-        asked.emit(events.Answer("\n".join(f"{_form(each):{width}}  {each.help}" for each in every.values())))
+        listed = _here(asked)
+        width = max(len(_form(each)) for each in listed)
+        asked.emit(events.Answer("\n".join(f"{_form(each):{width}}  {each.help}" for each in listed)))
         return
+    every = {each.name: each for each in (*COMMANDS.values(), *_others(asked.desk))}
     found = every.get(asked.argument.lstrip("/").lower())
     if found is None:
         raise errors.OutOfRange(unknown(asked.desk, asked.argument.lstrip("/")))
@@ -56,7 +59,12 @@ async def _help(asked: port.Asked) -> None:
 
 
 async def _names(asked: port.Asked) -> Sequence[port.Candidate]:
-    return [port.Candidate(each.name, each.help) for each in (*COMMANDS.values(), *_others(asked.desk))]
+    return [port.Candidate(each.name, each.help) for each in _here(asked)]
+
+
+def _here(asked: port.Asked) -> list[port.Standing]:
+    """The commands that mean something where this one was given."""
+    return [*(each for each in COMMANDS.values() if asked.place in each.places), *_others(asked.desk)]
 
 
 def _form(each: port.Standing) -> str:
@@ -90,8 +98,23 @@ COMMANDS: dict[str, port.Slash] = {
             argument="[COMMAND]",
             completes=_names,
         ),
-        port.Slash(name="new", help="Begin a new conversation.", run=talks.new, argument="[TITLE]"),
-        port.Slash(name="reset", help="The same as /new.", run=talks.new, argument="[TITLE]", same_as="new"),
+        port.Slash(
+            name="new",
+            help="Begin a new conversation.",
+            run=talks.new,
+            argument="[TITLE]",
+            places=IN_CHATS,
+            instead=BEGINS,
+        ),
+        port.Slash(
+            name="reset",
+            help="The same as /new.",
+            run=talks.new,
+            argument="[TITLE]",
+            same_as="new",
+            places=IN_CHATS,
+            instead=BEGINS,
+        ),
         port.Slash(name="title", help="Show the title, or set it.", run=talks.title, argument="[TEXT]"),
         port.Slash(name="sessions", help="List conversations, the most recent first.", run=talks.sessions),
         port.Slash(
@@ -100,6 +123,8 @@ COMMANDS: dict[str, port.Slash] = {
             run=talks.resume,
             argument="[ID]",
             completes=talks.resumable,
+            places=IN_CHATS,
+            instead="-r ID goes on with another conversation.",
         ),
         port.Slash(
             name="branch",
@@ -196,17 +221,32 @@ COMMANDS: dict[str, port.Slash] = {
             run=allowing.approve,
             argument="[once | conversation | always]",
             completes=allowing.ANSWERS,
+            places=IN_CHATS,
+            instead="Nothing is asked here; --yes allows what tools would ask for.",
         ),
         port.Slash(
-            name="deny", help="Deny what is asked for; the model is told why.", run=allowing.deny, argument="[REASON]"
+            name="deny",
+            help="Deny what is asked for; the model is told why.",
+            run=allowing.deny,
+            argument="[REASON]",
+            places=IN_CHATS,
+            instead="Nothing is asked here, and what would be is denied.",
         ),
-        port.Slash(name="stop", help="Stop the running turn; what was said stays.", run=turns.stop),
+        port.Slash(
+            name="stop",
+            help="Stop the running turn; what was said stays.",
+            run=turns.stop,
+            places=IN_CHATS,
+            instead="Ctrl-C stops what runs.",
+        ),
         port.Slash(
             name="steer",
             help="Tell the running turn something before its next step.",
             run=turns.steer,
             argument="TEXT",
             more=STEER,
+            places=IN_CHATS,
+            instead="Nothing runs that could be told something.",
         ),
         port.Slash(
             name="queue",
@@ -215,9 +255,15 @@ COMMANDS: dict[str, port.Slash] = {
             argument="[drop N|all]",
             more=QUEUE,
             completes=turns.droppable,
+            places=IN_CHATS,
+            instead="One message does not wait behind others.",
         ),
         port.Slash(
-            name="quit", help="Leave. The conversation stays.", run=_quit, places=frozenset[events.Place]({"terminal"})
+            name="quit",
+            help="Leave. The conversation stays.",
+            run=_quit,
+            places=frozenset[events.Place]({"terminal"}),
+            instead="One message leaves by itself.",
         ),
     )
 }

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 
-from holdfast import errors, events, types
+from holdfast import errors, events, moments, types
 from holdfast.agent.commands import port, turns
 from holdfast.store import state
 
 LISTED = 15
 OFFERED = 100
 HITS = 10
+TITLES = 1_000
 
 
 async def new(asked: port.Asked) -> None:
@@ -49,19 +51,27 @@ async def sessions(asked: port.Asked) -> None:
 
 def _listed(head: types.Session, here: bool) -> str:
     mark, many = "*" if here else " ", f"{head.last_seq:>5}"
-    return f"{mark} {head.conversation_id}  {_when(head.active_at)}  {many}  {head.title or ''}".rstrip()
+    return f"{mark} {head.conversation_id}  {moments.when(head.active_at)}  {many}  {head.title or ''}".rstrip()
 
 
 async def resume(asked: port.Asked) -> None:
-    head = await asked.desk.db.resolve(asked.argument or "last", owner=asked.desk.owner)
-    asked.emit(events.Moved(head.conversation_id))
+    db, owner = asked.desk.db, asked.desk.owner
+    if asked.argument in ("", "last"):
+        # Whoever is in the most recent one means the one before.
+        recent = await db.list_sessions(owner=owner, limit=2)
+        others = [head for head in recent if head.conversation_id != asked.conversation_id]
+        if not others:
+            raise errors.HoldfastError("There is no other conversation to go on with.")
+        asked.emit(events.Moved(others[0].conversation_id))
+        return
+    asked.emit(events.Moved((await db.resolve(asked.argument, owner=owner, near=True)).conversation_id))
 
 
 async def resumable(asked: port.Asked) -> Sequence[port.Candidate]:
     """All but the one this is, by title where there is one."""
     heads = await asked.desk.db.list_sessions(owner=asked.desk.owner, limit=OFFERED)
     return [
-        port.Candidate(head.title or head.conversation_id, f"{_when(head.active_at)}, {head.last_seq} messages")
+        port.Candidate(head.title or head.conversation_id, f"{moments.when(head.active_at)}, {head.last_seq} messages")
         for head in heads
         if head.conversation_id != asked.conversation_id
     ]
@@ -86,19 +96,26 @@ async def branch(asked: port.Asked) -> None:
 
 async def search(asked: port.Asked) -> None:
     """Over everything the person said anywhere; where it was said, and how to go there."""
-    db = asked.desk.db
-    hits = await db.search(asked.argument, owner=asked.desk.owner, limit=HITS)
-    if not hits:
+    db, lines = asked.desk.db, await _titled(asked)
+    hits = await db.search(asked.argument, owner=asked.desk.owner, limit=HITS, own=True)
+    if not hits and not lines:
         asked.emit(events.Answer("Nothing was found. Try fewer or other words."))
         return
-    lines = []
     for hit in hits:
         titled = await _title_of(asked, hit.conversation_id)
         here = "*" if hit.conversation_id == asked.conversation_id else " "
-        lines.append(f"{here} {hit.conversation_id}  {hit.seq} {hit.role}  {_when(hit.at)}  {titled}".rstrip())
+        lines.append(f"{here} {hit.conversation_id}  {hit.seq} {hit.role}  {moments.when(hit.at)}  {titled}".rstrip())
         lines.append(f"    {' '.join(hit.snippet.split())}")
     lines.append("/resume ID goes to a conversation; there, /recall NUMBER shows a message as it was said.")
     asked.emit(events.Answer("\n".join(lines)))
+
+
+async def _titled(asked: port.Asked) -> list[str]:
+    """The conversations whose titles have all the words, a line each."""
+    wanted = re.findall(r"\w+", asked.argument.casefold())
+    heads = await asked.desk.db.list_sessions(owner=asked.desk.owner, limit=TITLES) if wanted else []
+    found = [head for head in heads if all(word in (head.title or "").casefold() for word in wanted)]
+    return [_listed(head, head.conversation_id == asked.conversation_id) for head in found[:HITS]]
 
 
 async def _title_of(asked: port.Asked, conversation_id: str) -> str:
@@ -112,7 +129,3 @@ async def _left(asked: port.Asked) -> None:
     left = asked.desk.agents.peek(asked.conversation_id)
     if left is not None:
         await left.leave()
-
-
-def _when(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))

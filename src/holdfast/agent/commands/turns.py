@@ -5,7 +5,7 @@ Nothing is deleted: what is taken back leaves the context, and stays in the tran
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from holdfast import errors, events, parts, types
@@ -140,18 +140,23 @@ async def steer(asked: port.Asked) -> None:
 
 
 async def queue(asked: port.Asked) -> None:
-    waiting = asked.desk.waiting(asked.conversation_id)
-    match asked.argument.lower().split():
+    desk, here = asked.desk, asked.conversation_id
+    asked.emit(events.Answer(queued(asked.argument, desk.waiting(here), lambda each: desk.drop(here, each))))
+
+
+def queued(argument: str, waiting: Sequence[events.Submit], drop: Callable[[events.Submit], bool]) -> str:
+    """What /queue has to say of what waits, and does with it; OutOfRange where that cannot be."""
+    match argument.lower().split():
         case []:
             lines = [f"{number}  {_short(each.text)}" for number, each in enumerate(waiting, 1)]
-            asked.emit(events.Answer("\n".join(lines) or "Nothing waits."))
+            return "\n".join(lines) or "Nothing waits."
         case ["drop", "all"]:
-            dropped = [asked.desk.drop(asked.conversation_id, each) for each in waiting]
-            asked.emit(events.Answer(f"{sum(dropped)} dropped." if dropped else "Nothing waits."))
+            dropped = [drop(each) for each in waiting]
+            return f"{sum(dropped)} dropped." if dropped else "Nothing waits."
         case ["drop", number] if (place := _count(number)) is not None:
-            if place > len(waiting) or not asked.desk.drop(asked.conversation_id, waiting[place - 1]):
+            if place > len(waiting) or not drop(waiting[place - 1]):
                 raise errors.OutOfRange(f"No message {place} waits; /queue lists those that do.")
-            asked.emit(events.Answer(f"Dropped: {_short(waiting[place - 1].text)}"))
+            return f"Dropped: {_short(waiting[place - 1].text)}"
         case _:
             raise errors.OutOfRange("/queue lists what waits; /queue drop N takes one back, /queue drop all all.")
 

@@ -1,0 +1,182 @@
+"""The chat among several conversations, and several chats in one: nothing said is lost, or passed over in silence."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from holdfast import events, types
+from tests.agent.commands import talk
+from tests.terminal.sitting import ENTER, LEAVE, Sitting
+from tests.terminal.test_chat import said, sat
+
+
+@pytest.mark.parametrize("line", ["/resume", "/resume last"])
+def test_to_resume_without_a_name_means_the_most_recent_other_conversation(line: str) -> None:
+    async def story(sits: Sitting) -> None:
+        sits.model.say("Yes.", None)
+        sits.type(f"hello{ENTER}")
+        await sits.sees("Yes.")
+        await sits.idles()
+        sits.type(f"{line}{ENTER}")
+        await sits.sees("There is no other conversation to go on with.")
+        await talk.exchanges(sits.home.db, 1, "other")
+        sits.type(f"{line}{ENTER}")
+        await sits.sees("The other · 2 messages")
+        assert not sits.ended.done()
+
+    sat(story)
+
+
+@pytest.mark.parametrize("line", ["/resume talk", "/resume The talk"])
+def test_to_resume_this_very_conversation_is_told_and_changes_nothing(line: str) -> None:
+    async def story(sits: Sitting) -> None:
+        await talk.exchanges(sits.home.db, 1)
+        sits.type(f"{line}{ENTER}")
+        await sits.sees("you are in it already")
+        sits.model.say("Still.", None)
+        sits.type(f"here?{ENTER}")
+        shown = await sits.sees("Still.")
+        assert "The talk ·" not in shown
+
+    sat(story)
+
+
+def test_when_the_runtime_closes_the_chat_ends_and_tells_what_was_not_sent() -> None:
+    async def story(sits: Sitting) -> None:
+        await talk.exchanges(sits.home.db, 30)
+        sits.type(f"/compact here 1{ENTER}")
+        await sits.until(lambda: sits.model.requests)
+        sits.type(f"behind it{ENTER}")
+        await sits.sees("1 queued")
+        for lane in sits.home.door._lanes.values():
+            for listener in lane.listeners:
+                listener.close()
+        await sits.ended
+        assert "1 message that waited was not sent." in sits.screen.shown
+
+    sat(story)
+
+
+def test_whoever_leaves_hears_what_was_stopped_and_not_sent_in_conversations_left_before() -> None:
+    async def story(sits: Sitting) -> None:
+        sits.type(f"go{ENTER}")
+        sits.model.say("Half a")
+        await sits.sees("Half a")
+        sits.type(f"behind{ENTER}/new{ENTER}")
+        await sits.sees("The answer goes on there")
+        sits.type(LEAVE)
+        await sits.ended
+        shown = " ".join(sits.screen.shown.split())
+        assert "1 message that waited was not sent." in shown
+        assert "The answer in talk was stopped; what was said of it stays." in shown
+        while sits.home.door.running("talk"):
+            await asyncio.sleep(0)
+        assert await said(sits) == [("user", "go"), ("assistant", "Half a")]
+
+    sat(story)
+
+
+def test_a_message_that_waited_while_one_was_elsewhere_stands_over_its_answer() -> None:
+    async def story(sits: Sitting) -> None:
+        sits.type(f"go{ENTER}")
+        sits.model.say("Half a")
+        await sits.sees("Half a")
+        sits.type(f"and then?{ENTER}/new{ENTER}")
+        await sits.sees("The answer goes on there")
+        sits.type(f"/resume talk{ENTER}")
+        await sits.sees("talk · 1 message\n\n> go\n")
+        sits.model.say(" word.", None, "Then this.", None)
+        await sits.sees("> and then?\nThen this.")
+
+    sat(story)
+
+
+def test_what_was_said_here_from_elsewhere_is_shown_before_the_next_answer() -> None:
+    async def story(sits: Sitting) -> None:
+        await talk.exchanges(sits.home.db, 1)
+        sits.model.say("Yes.", None)
+        sits.type(f"mine{ENTER}")
+        await sits.sees("Yes.")
+        await sits.idles()
+        theirs = [types.NewMessage(role="user", content="theirs"), types.NewMessage(role="assistant", content="Aha.")]
+        await sits.home.db.append_messages("talk", theirs)
+        sits.model.say("And yes.", None)
+        sits.type(f"mine again{ENTER}")
+        # Of the first, only the exchange that was there before this chat could have been new.
+        await sits.sees("2 messages came from elsewhere meanwhile:\n> theirs\nAha.\n\n> mine again\nAnd yes.")
+        await sits.idles()
+        assert sits.screen.shown.count("elsewhere") == 2
+
+    sat(story)
+
+
+def test_while_a_turn_elsewhere_is_waited_for_that_is_what_is_told() -> None:
+    async def story(sits: Sitting) -> None:
+        await talk.exchanges(sits.home.db, 1)
+        lease = await sits.home.db.acquire_lease("talk", "turn")
+        sits.type(f"go{ENTER}")
+        shown = await sits.sees("is running elsewhere.", "waiting… ")
+        assert "answering" not in shown
+        assert lease.holder not in shown
+        await sits.home.db.release_lease(lease)
+        await sits.sees("answering… ")
+
+    sat(story)
+
+
+# --- what is being shown is shown before one goes on ---------------------------------------------------
+
+
+def gate(sits: Sitting, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Whoever shows what came from elsewhere is held up until this is set."""
+    opened, transcript = asyncio.Event(), sits.home.db.transcript
+
+    async def waits(*given: Any) -> list[types.Message]:
+        await opened.wait()
+        return await transcript(*given)
+
+    monkeypatch.setattr(sits.home.db, "transcript", waits)
+    return opened
+
+
+@pytest.mark.parametrize("leaves", [LEAVE, f"/help{ENTER}"], ids=["leaving", "command"])
+def test_all_that_came_is_shown_before_one_leaves_and_before_a_command_is_over(
+    monkeypatch: pytest.MonkeyPatch, leaves: str
+) -> None:
+    async def story(sits: Sitting) -> None:
+        await talk.exchanges(sits.home.db, 1)
+        opened = gate(sits, monkeypatch)
+        sits.type(f"go{ENTER}")
+        sits.model.say("Half a")
+        await sits.until(sits.model.words.empty)
+        sits.type(leaves)
+        if leaves == LEAVE:
+            await sits.until(lambda: not sits.home.door.running("talk"))
+        else:
+            await sits.until(lambda: sits.chat._command is not None and sits.chat._command.done())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not sits.ended.done()
+        opened.set()
+        if leaves == LEAVE:
+            await sits.ended
+            assert sits.screen.shown.rstrip().endswith("Half a\nInterrupted. What was said stays.")
+        else:
+            shown = await sits.sees("Alt-Enter begins a new line")
+            assert shown.index("/quit ") < shown.index("Alt-Enter")
+
+    sat(story, columns=120, rows=80)
+
+
+def test_what_came_last_in_a_conversation_is_shown_before_one_arrives_in_another() -> None:
+    async def story(sits: Sitting) -> None:
+        sits.home.door._lane("talk").emit(events.TextDelta("Late words"))
+        await sits.chat._move("other")
+        await sits.until(lambda: sits.screen.shown.count("A new conversation") == 2)
+        shown = await sits.sees("Late words")
+        assert shown.index("Late words") < shown.rindex("A new conversation")
+
+    sat(story)
