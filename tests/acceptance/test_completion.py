@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from holdfast import SessionDB
 from tests.acceptance.conftest import PATIENCE, Installed
+from tests.acceptance.tmux import Terminal
 
 TITLE = "Trip to Lisbon, Porto: \u6f22\u5b57"
 OFFERS = [
@@ -35,34 +35,14 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-class Window:
-    """A shell in a tmux server of our own."""
-
-    def __init__(self, socket: Path) -> None:
-        self._socket = socket
-
-    def tmux(self, *command: str | Path, env: dict[str, str] | None = None) -> str:
-        done = subprocess.run(
-            ["tmux", "-u", "-f", "/dev/null", "-S", self._socket, *map(str, command)],
-            env=env,
-            capture_output=True,
-            encoding="utf-8",
-            check=True,
-        )
-        return done.stdout
-
-    def wait_for(self, text: str) -> str:
-        deadline = time.monotonic() + PATIENCE
-        # What is typed behind the cursor shows as a space only where something else follows.
-        while text.rstrip() not in (screen := self.tmux("capture-pane", "-p")):
-            assert time.monotonic() < deadline, f"{text!r} is not in\n{screen}"
-            time.sleep(0.05)
-        return screen
+class Window(Terminal):
+    """A shell in a terminal."""
 
     def completed(self, begun: str) -> str:
         """The line with what Tab made of it: typed on, so that all of it is seen."""
         self.tmux("send-keys", "-l", f"holdfast {begun}")
-        self.wait_for(f"% holdfast {begun}")
+        # What is typed behind the cursor shows as a space only where something else follows.
+        self.wait_for(f"% holdfast {begun}".rstrip())
         self.tmux("send-keys", "Tab")
         self.tmux("send-keys", "-l", "END")
         screen = self.wait_for("END")
@@ -81,8 +61,7 @@ def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Window]:
 def opened(window: Window, installed: Installed, home: Path, shell: list[str], setup: str) -> None:
     env = installed.environment(home, TERM="screen", SHELL="/bin/sh", HOLDFAST_HOME=str(home / "data"))
     window.tmux("new-session", "-d", "-x", "110", "-y", "40", "-c", home, *shell, env=env)
-    window.tmux("send-keys", "-l", f"{setup} && clear && echo REA''DY")
-    window.tmux("send-keys", "Enter")
+    window.type(f"{setup} && clear && echo REA''DY")
     window.wait_for("READY")
 
 

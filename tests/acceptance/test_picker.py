@@ -3,42 +3,16 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast import SessionDB
-from tests.acceptance.conftest import PATIENCE, Installed
+from tests.acceptance.conftest import Installed
+from tests.acceptance.tmux import Terminal
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
-
-
-class Terminal:
-    """A tmux server of our own, with one window."""
-
-    def __init__(self, socket: Path) -> None:
-        self._socket = socket
-
-    def tmux(self, *command: str | Path, env: dict[str, str] | None = None) -> str:
-        done = subprocess.run(
-            ["tmux", "-u", "-f", "/dev/null", "-S", self._socket, *map(str, command)],
-            env=env,
-            capture_output=True,
-            encoding="utf-8",
-            check=True,
-        )
-        return done.stdout
-
-    def wait_for(self, *texts: str) -> list[str]:
-        """The lines of the screen once it shows all of these."""
-        deadline = time.monotonic() + PATIENCE
-        while not all(text in (screen := self.tmux("capture-pane", "-p").rstrip()) for text in texts):
-            assert time.monotonic() < deadline, screen
-            time.sleep(0.05)
-        return screen.splitlines()
 
 
 @pytest.fixture
@@ -70,7 +44,7 @@ def test_a_list_to_move_and_find_in(
     terminal.tmux("new-session", "-d", "-x", str(columns), "-y", str(rows), "-c", home, "sh", env=env)
     terminal.tmux("send-keys", "-l", "clear; echo before; holdfast -r; echo left with $?")
     terminal.tmux("send-keys", "Enter")
-    lines = terminal.wait_for("Which conversation?", "1 of 30")
+    lines = terminal.wait_for("Which conversation?", "1 of 30").splitlines()
     assert lines[0] == "before"
     assert lines[2].startswith("> Trip 30 \u6f22\u5b57")
     assert all(len(line) < columns for line in lines)
@@ -81,7 +55,7 @@ def test_a_list_to_move_and_find_in(
     terminal.tmux("send-keys", "-l", "lighthouse")
     terminal.wait_for("? lighthouse", "> Trip 4 ")
     terminal.tmux("send-keys", "Escape")
-    lines = terminal.wait_for("left with 130")
+    lines = terminal.wait_for("left with 130").splitlines()
     assert lines[-4:-1] == ["before", "Interrupted.", "left with 130"]
     terminal.tmux("send-keys", "-l", "clear; holdfast -r")
     terminal.tmux("send-keys", "Enter")

@@ -3,41 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.conftest import PATIENCE, Installed
+from tests.acceptance.conftest import Installed
+from tests.acceptance.tmux import Terminal
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
-
-
-class Terminal:
-    """A tmux server of our own, with one window."""
-
-    def __init__(self, socket: Path) -> None:
-        self._socket = socket
-
-    def tmux(self, *command: str | Path, env: dict[str, str] | None = None) -> str:
-        done = subprocess.run(
-            ["tmux", "-f", "/dev/null", "-S", self._socket, *command],
-            env=env,
-            capture_output=True,
-            encoding="utf-8",
-            check=True,
-        )
-        return done.stdout
-
-    def wait_for(self, text: str) -> str:
-        """The screen once it shows this."""
-        deadline = time.monotonic() + PATIENCE
-        while text not in (screen := self.tmux("capture-pane", "-p")):
-            assert time.monotonic() < deadline, screen
-            time.sleep(0.05)
-        return screen
 
 
 @pytest.fixture

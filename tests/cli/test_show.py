@@ -167,7 +167,10 @@ def test_lines_are_wrapped_to_the_terminal(tmp_path: Path) -> None:
 def test_an_unknown_name_is_an_error_that_says_where_to_look(holdfast: Holdfast, trip: Path, command: str) -> None:
     done = holdfast("sessions", command, "nothing", "--db", trip)
     assert done.code == 1
-    assert done.sentence == "holdfast: There is no session 'nothing'. `holdfast sessions list` names those there are."
+    assert done.sentence == (
+        "holdfast: There is no session 'nothing'. `holdfast sessions list` names those there are, "
+        "and `holdfast -r` lets you pick one."
+    )
 
 
 @pytest.mark.parametrize("name", ["\x1b[31m", "x" * 5000, "' OR 1=1 --", "../../etc/passwd", "\U0010ffff", " "])

@@ -1,0 +1,42 @@
+"""A terminal nobody here wrote: a tmux server of our own, with one window."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+from tests.acceptance.conftest import PATIENCE
+
+
+class Terminal:
+    """One window. `kill-server` ends it."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+
+    def tmux(self, *command: str | Path, env: dict[str, str] | None = None) -> str:
+        done = subprocess.run(
+            ["tmux", "-u", "-f", "/dev/null", "-S", self._socket, *map(str, command)],
+            env=env,
+            capture_output=True,
+            encoding="utf-8",
+            check=True,
+        )
+        return done.stdout
+
+    def type(self, line: str, *keys: str) -> None:
+        self.tmux("send-keys", "-l", line)
+        self.tmux("send-keys", *(keys or ("Enter",)))
+
+    def wait_for(self, *texts: str, last: str = "") -> str:
+        """The screen once it shows these, and ends with this line; the status under a prompt does not count."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            screen = self.tmux("capture-pane", "-p").rstrip()
+            lines = screen.splitlines()
+            ends = not last or lines[-1:] == [last] or (last == ">" and lines[-2:-1] == [last])
+            if ends and all(text in screen for text in texts):
+                return screen
+            assert time.monotonic() < deadline, screen
+            time.sleep(0.05)
