@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ _EVENTS = (
 )
 _BODY = "".join(f"data: {event}\n\n" for event in _EVENTS).encode()
 _ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n" % len(_BODY) + _BODY
+
+_telling = threading.Lock()
 
 
 class Provider(NamedTuple):
@@ -59,10 +62,15 @@ def running() -> Iterator[Provider]:
 def _serve(listening: socket.socket, asked: Connection) -> None:
     while True:
         connection, _ = listening.accept()
-        with connection:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            while _request(connection, asked):
-                connection.sendall(_ANSWER)
+        # A turn and the review of the one before ask at once, each on a connection of its own that stays open.
+        threading.Thread(target=_answer, args=(connection, asked), daemon=True).start()
+
+
+def _answer(connection: socket.socket, asked: Connection) -> None:
+    with connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while _request(connection, asked):
+            connection.sendall(_ANSWER)
 
 
 def _request(connection: socket.socket, asked: Connection) -> bool:
@@ -70,7 +78,8 @@ def _request(connection: socket.socket, asked: Connection) -> bool:
     data = connection.recv(65536)
     if not data:
         return False
-    asked.send(time.monotonic())
+    with _telling:
+        asked.send(time.monotonic())
     while b"\r\n\r\n" not in data:
         data += connection.recv(65536)
     head, _, body = data.partition(b"\r\n\r\n")
