@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast import SessionDB
-from tests.acceptance.conftest import PATIENCE, Installed
+from tests.acceptance.conftest import Installed
 from tests.acceptance.tmux import Terminal
 
 TITLE = "Trip to Lisbon, Porto: \u6f22\u5b57"
@@ -94,16 +93,9 @@ def test_bash_completes_commands_options_values_and_conversations(
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
 def test_fish_completes_commands_options_values_and_conversations(installed: Installed, home: Path) -> None:
     asked = "; echo =; ".join(f"complete -C 'holdfast {begun}'" for begun, _ in OFFERS)
-    done = subprocess.run(
-        ["fish", "--no-config", "-c", f"holdfast completion fish | source; {asked}"],
-        env=installed.environment(home, HOLDFAST_HOME=str(home / "data")),
-        cwd=home,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=PATIENCE,
-        check=False,
-    )
+    fish, script = shutil.which("fish"), f"holdfast completion fish | source; {asked}"
+    assert fish is not None
+    done = installed.run(home, fish, "--no-config", "-c", script, HOLDFAST_HOME=str(home / "data"))
     assert (done.returncode, done.stderr) == (0, "")
     offered = [answer.strip().splitlines() for answer in done.stdout.split("=\n")]
     assert len(offered) == len(OFFERS)
