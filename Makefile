@@ -26,7 +26,7 @@ run: $(VENV)/run.stamp ## set up and start the program; without a terminal, play
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/holdfast; else $(BIN)/holdfast tour; fi
 
 test: lint types ## every test, with lint and types
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --ignore=tests/acceptance
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --ignore=tests/acceptance
 
 acceptance: $(VENV)/dev.stamp ## drive the real program as its users would
 	@$(BIN)/python -m pytest tests/acceptance -rs

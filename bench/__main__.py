@@ -16,7 +16,20 @@ from typing import Any
 
 import apsw
 
-from bench import agent, append, fire, group, history, program, report, retention, search, writers
+from bench import (
+    agent,
+    append,
+    fire,
+    group,
+    history,
+    postgres,
+    postgres_notify,
+    program,
+    report,
+    retention,
+    search,
+    writers,
+)
 from bench.figures import Figure
 from bench.scale import FULL, QUICK, Scale
 from holdfast.store import place
@@ -32,6 +45,8 @@ SECTIONS: dict[str, tuple[str, Section]] = {
     "retention": ("What ten compactions without a model keep of 2,000 messages", retention.figures),
     "search": ("Search, beside plain bm25 with stemming on the same chats", search.figures),
     "agent": ("The agent, beside a model that answers at once", agent.figures),
+    "postgres": ("The store on PostgreSQL, fsync and synchronous_commit on", postgres.figures),
+    "postgres_notify": ("Hints over PostgreSQL, between processes", postgres_notify.figures),
     "program": ("The program", program.figures),
 }
 

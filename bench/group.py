@@ -14,20 +14,20 @@ from bench.scale import Scale
 
 
 def figures(scale: Scale, folder: Path) -> Iterator[Figure]:
-    alone, together = asyncio.run(_rounds(scale, folder / "group.db"))
+    alone, together = asyncio.run(rounds(scale, folder / "group.db", scale.warm_up))
     name = f"group commit, {scale.tasks} tasks: appends per second"
     beside = ("one writer", timing.median(alone))
     yield Figure("group", name, "/s", timing.median(together), beside, at_least(2.5))
 
 
-async def _rounds(scale: Scale, path: Path) -> tuple[list[float], list[float]]:
+async def rounds(scale: Scale, target: Path | str, warm_up: int) -> tuple[list[float], list[float]]:
     """Appends per second, in turn: one writer, then all tasks."""
-    db = holdfast.SessionDB(path)
+    db = holdfast.SessionDB(target)
     alone: list[float] = []
     together: list[float] = []
     async with holdfast.AsyncSessionDB(db) as store:
         ids = [db.create_session(f"task-{number}", source="bench").id for number in range(scale.tasks)]
-        _one_writer(db, ids[0], scale.warm_up)
+        _one_writer(db, ids[0], warm_up)
         for _ in range(scale.group_rounds):
             alone.append(_one_writer(db, ids[0], scale.group_appends * 10))
             together.append(await _all_tasks(store, ids, scale.group_appends))

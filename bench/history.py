@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import apsw
 
@@ -29,12 +30,18 @@ STEPS = ("floor", "append", "acquire", "commit")
 Steps = dict[str, float]
 
 
+class Appending(Protocol):
+    """A floor, of whichever database."""
+
+    def append(self, conversation: str, number: int) -> object: ...
+
+
 def figures(scale: Scale, folder: Path) -> Iterator[Figure]:
     largest = folder / f"size-{scale.sizes[-1]}.db"
     for size in scale.sizes:
         _compact_often(folder / f"size-{size}.db", size, 1)
     by_size = _in_turns(scale, folder, "size", scale.sizes)
-    yield from _commit_figures(by_size)
+    yield from commit_figures(by_size)
     yield from _context_figures("context.size", by_size, "messages before the cut")
     yield _fsck(largest)
     yield from _opening(scale, folder, largest)
@@ -78,18 +85,17 @@ def _in_turns(scale: Scale, folder: Path, label: str, stores: Sequence[int]) -> 
         dbs = {store: stack.enter_context(holdfast.SessionDB(folder / f"{label}-{store}.db")) for store in stores}
         # Reads first: a round adds a compaction to every store.
         reads = timing.medians(timing.interleaved({str(s): _reader(db) for s, db in dbs.items()}, scale.history_rounds))
-        _rounds(dbs, floor, scale.history_rounds // 5)
-        rounds = _rounds(dbs, floor, scale.history_rounds)
+        rounds(dbs, floor, scale.history_rounds // 5)
+        taken = rounds(dbs, floor, scale.history_rounds)
     return {
-        store: {"context": reads[str(store)]}
-        | {step: timing.median([r[step] for r in rounds[store]]) for step in STEPS}
+        store: {"context": reads[str(store)]} | {step: timing.median([r[step] for r in taken[store]]) for step in STEPS}
         for store in stores
     }
 
 
-def _rounds(dbs: Mapping[int, holdfast.SessionDB], floor: systems.Floor, rounds: int) -> dict[int, list[Steps]]:
+def rounds(dbs: Mapping[int, holdfast.SessionDB], floor: Appending, count: int) -> dict[int, list[Steps]]:
     taken: dict[int, list[Steps]] = {store: [] for store in dbs}
-    for number in range(rounds):
+    for number in range(count):
         bare = timing.timed(partial(floor.append, "one", number))
         for store, db in dbs.items():
             append = timing.timed(partial(_append, db, number))
@@ -121,15 +127,15 @@ def _compaction(db: holdfast.SessionDB) -> Steps:
 # --- figures -----------------------------------------------------------------------------------------
 
 
-def _commit_figures(by_size: Mapping[int, Steps]) -> Iterator[Figure]:
+def commit_figures(by_size: Mapping[int, Steps], prefix: str = "") -> Iterator[Figure]:
     for order, (size, taken) in enumerate(by_size.items()):
         steps = {step: seconds * MILLISECONDS for step, seconds in taken.items()}
         name, beside = f"compaction commit p50, {size:,} messages", ("one append", steps["append"])
         others = {"floor's append": steps["floor"], "acquire": steps["acquire"]}
-        yield Figure(f"compaction.commit.{order}", name, "ms", steps["commit"], beside, at_most(2), others)
+        yield Figure(f"{prefix}compaction.commit.{order}", name, "ms", steps["commit"], beside, at_most(2), others)
     small, *_, large = by_size
     name, beside = f"compaction commit p50 at {large:,} messages", (f"at {small:,}", by_size[small]["commit"] * 1e3)
-    yield Figure("compaction.flat", name, "ms", by_size[large]["commit"] * 1e3, beside, at_most(1.25))
+    yield Figure(f"{prefix}compaction.flat", name, "ms", by_size[large]["commit"] * 1e3, beside, at_most(1.25))
 
 
 def _context_figures(key: str, measured: Mapping[int, Steps], what: str) -> Iterator[Figure]:

@@ -40,6 +40,15 @@ class Scale:
     """Messages in the window of which an extract is made beside the turns, of some 160 tokens each."""
     starts: int = 25
     opens: int = 25
+    hints: int = 200
+    """Writes that another process is to hear of."""
+    notify_writers: int = 8
+    pg_processes: int = 8
+    pg_warm_up: int = 200
+    pg_appends: int = 1_500
+    pg_sizes: tuple[int, ...] = (1_000, 100_000)
+    pg_search: tuple[int, int] = (6_000, 100_000)
+    pg_copied: int = 20_000
 
 
 FULL = Scale()
@@ -65,4 +74,12 @@ QUICK = Scale(
     extracted=100,
     starts=2,
     opens=3,
+    hints=5,
+    notify_writers=2,
+    pg_processes=2,
+    pg_warm_up=10,
+    pg_appends=50,
+    pg_sizes=(50, 100),
+    pg_search=(100, 150),
+    pg_copied=100,
 )

@@ -26,10 +26,14 @@ Place = tuple[str, int]
 Finder = Callable[[str], Sequence[Place]]
 
 
-def figures(scale: Scale, folder: Path) -> Iterator[Figure]:
-    chats = [
+def read_chats() -> list[dict[str, Any]]:
+    return [
         json.loads(line) for file in sorted(CORPUS.glob("*.jsonl")) for line in file.read_text("utf-8").splitlines()
     ]
+
+
+def figures(scale: Scale, folder: Path) -> Iterator[Figure]:
+    chats = read_chats()
     questions = [
         (each["q"], {(chat["id"], seq) for seq in each["answers"]}) for chat in chats for each in chat["questions"]
     ]
@@ -44,8 +48,8 @@ def figures(scale: Scale, folder: Path) -> Iterator[Figure]:
             yield Figure(f"search-recall-{most}", name, "", ours[most], ("bm25", plain[most]), at_least(1))
         asked = [text for text, _ in questions[: scale.search_questions]]
         for messages, bound in ((scale.search_some, 3), (scale.search_many, 20)):
-            _fill(db, chats, messages)
-            yield _waiting(f"search-p50-{bound}", f"search: p50 at {messages:,} messages", bound, db, asked)
+            fill(db, chats, messages)
+            yield waiting(f"search-p50-{bound}", f"search: p50 at {messages:,} messages", bound, db, asked)
     yield from _in_one(scale, folder, chats, asked)
     yield _appending(scale, folder)
 
@@ -54,13 +58,13 @@ def _in_one(scale: Scale, folder: Path, chats: Sequence[dict[str, Any]], asked: 
     """All messages in one conversation: nothing can be left out for being said elsewhere."""
     with holdfast.SessionDB(folder / "one.db", durability="process-crash") as db:
         one = db.create_session("one", source="bench").id
-        _fill(db, chats, scale.search_many, one)
+        fill(db, chats, scale.search_many, one)
         name = f"search: p50 at {scale.search_many:,} messages in one conversation"
-        yield _waiting("search-p50-one", name, 20, db, asked)
-        yield _waiting("search-p50-within", f"{name}, by its id", 20, db, asked, session_id=one)
+        yield waiting("search-p50-one", name, 20, db, asked)
+        yield waiting("search-p50-within", f"{name}, by its id", 20, db, asked, session_id=one)
 
 
-def _waiting(
+def waiting(
     key: str, name: str, bound: float, db: holdfast.SessionDB, asked: Sequence[str], session_id: str | None = None
 ) -> Figure:
     waits = [timing.timed(partial(db.search, text, session_id=session_id)) for text in asked]
@@ -112,7 +116,7 @@ def _plain(chats: Sequence[dict[str, Any]]) -> Finder:
     return find
 
 
-def _fill(db: holdfast.SessionDB, chats: Sequence[dict[str, Any]], messages: int, into: str | None = None) -> None:
+def fill(db: holdfast.SessionDB, chats: Sequence[dict[str, Any]], messages: int, into: str | None = None) -> None:
     """More chats of the same kind, or all in one: sentences of the corpus, put together anew."""
     chance = random.Random(messages)
     sentences = [

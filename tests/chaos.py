@@ -12,38 +12,30 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from holdfast.store.db import SessionDB
-from tests import chaos_mixed
-from tests.faults import checker, compacting, deaths, flips, keeping, kills, power, races, steps, wreckage, zygote
+from tests import chaos_mixed, chaos_postgres, postgres
+from tests.chaos_run import Run, Wrong
+from tests.faults import (
+    checker,
+    compacting,
+    deaths,
+    flips,
+    keeping,
+    kills,
+    power,
+    races,
+    steps,
+    storms,
+    wreckage,
+    zygote,
+)
 
 ROUNDS, PROCESSES, KILLS = 5_000, 32, 200
 BATCH, SOME = 50, 10
 WRITES = 100
 # A damaged store is read, examined and salvaged: one trial takes as long as some five rounds of anything else.
 ROUNDS_A_TRIAL = 5
-
-
-class Run(NamedTuple):
-    """What a part has at hand; it yields a line of progress, or of what is wrong, and stops in time."""
-
-    zygote: zygote.Zygote
-    folder: Path
-    chance: random.Random
-    rounds: int
-    processes: int
-    kills: int
-    until: float
-
-    def goes_on(self) -> bool:
-        return time.monotonic() < self.until
-
-
-class Wrong(str):
-    """A line that tells of something wrong."""
-
-    __slots__ = ()
 
 
 def race(run: Run) -> Iterator[str]:
@@ -91,8 +83,9 @@ def kill(run: Run) -> Iterator[str]:
         for name in run.chance.sample(list(steps.STEPS), len(steps.STEPS)):
             if not run.goes_on():
                 return
+            some = min(SOME, run.kills - turn)
             try:
-                count += kills.kill_at_every_point(run.zygote, run.folder, name, min(SOME, run.kills - turn))
+                count += kills.kill_at_every_point(run.zygote, run.folder, name, lambda _, some=some: some).total()
                 writes += 0 if turn else kills.kill_at_every_write(run.zygote, run.folder, name)
             except AssertionError as error:
                 yield Wrong(f"{name}: {error}")
@@ -131,7 +124,7 @@ def kill_at_any_time(run: Run) -> Iterator[str]:
         with SessionDB(path) as db:
             history = chaos_mixed.furnish(db)
         for _ in range(BATCH):
-            history += _three_killed(run, path, killed)
+            history += storms.three_killed(run.zygote, str(path), killed, run.chance)
             killed += 3
         with SessionDB(path) as db:
             yield from map(Wrong, checker.verify(db, history))
@@ -142,18 +135,6 @@ def kill_at_any_time(run: Run) -> Iterator[str]:
         kills.remove(path)
         era += 1
         yield f"{killed:,} processes killed at any time"
-
-
-def _three_killed(run: Run, path: Path, number: int) -> list[checker.Record]:
-    """Three work, one of them is stopped and goes on, and all of them are killed."""
-    args = {"seed": run.chance.random(), "actions": 10_000, "name": f"p{number}"}
-    pids = [run.zygote.begin(chaos_mixed.work, path, {**args, "name": f"p{number}.{n}"}) for n in range(3)]
-    time.sleep(run.chance.uniform(0.005, 0.05))
-    run.zygote.signal(pids[0], "SIGSTOP")
-    time.sleep(run.chance.uniform(0.0, 0.02))
-    run.zygote.signal(pids[0], "SIGCONT")
-    time.sleep(run.chance.uniform(0.0, 0.02))
-    return zygote.records([run.zygote.end(pid) for pid in run.chance.sample(pids, 3)])
 
 
 def flip(run: Run) -> Iterator[str]:
@@ -217,11 +198,13 @@ PARTS: dict[str, Callable[[Run], Iterator[str]]] = {
     "wreckage": wreck,
     "power": pull_the_plug,
     "soak": soak,
+    **chaos_postgres.PARTS,
 }
 
 
 def main() -> int:
     options = _options()
+    postgres.begin_run()
     print(f"seed {options.seed}", flush=True)
     began, wrong = time.monotonic(), list[str]()
     for name in options.only:

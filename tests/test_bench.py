@@ -26,10 +26,23 @@ LINES = {
     "group", "fire", "version",
     "search-append", "agent.turn", "agent.beside", "agent.extract", "agent.wire", "agent.flat", "agent.first",
     "agent.memory", "agent.servers",
+    "pg.append.p50", "pg.append.p99", "pg.load.transcript", "pg.load.context",
+    "pg.own.rate", "pg.own.p99", "pg.own.fair", "pg.own.worst", "pg.own.gain",
+    "pg.one.rate", "pg.one.p99", "pg.one.fair", "pg.one.worst", "pg.one.lost",
+    "pg.group", "pg.compaction.commit.0", "pg.compaction.commit.1", "pg.compaction.flat",
+    "pg.search.3", "pg.search.20", "pg.copy.in", "pg.copy.out",
+    "hints.p50", "hints.p99", "hints.missed", "hints.price",
     "retention.context.2000", "retention.context.8000", "retention.asked", "retention.recall",
 }  # fmt: skip
 
-COUNTED = {"shared.lost": 0, "shared.refused": 0, "fire": 15, "retention.recall": 200}
+COUNTED = {
+    "shared.lost": 0,
+    "shared.refused": 0,
+    "hints.missed": 0,
+    "pg.one.lost": 0,
+    "fire": 15,
+    "retention.recall": 200,
+}
 
 
 def bench(*arguments: str) -> str:

@@ -48,7 +48,6 @@ LOADS_BY_NAME = {"__init__.py", "cli/__init__.py", "cli/lazy.py", "model/__init_
 DOORS = {
     "apsw": "store/sqlite.py",
     "psycopg": "store/postgres.py",
-    "psycopg_pool": "store/postgres.py",
     "sqlite3": "cli/race/naive.py",
     "platformdirs": "config.py",
     "httpx2": "model/wire.py",
@@ -61,7 +60,6 @@ SIDE_DOORS = {("httpx2", "tools/mcp/address.py")}
 # Optional dependencies: imported where they are used, so that the rest runs without them.
 OPTIONAL = {
     "psycopg",
-    "psycopg_pool",
     "textual",
     "telegram",
     "discord",

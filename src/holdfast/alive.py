@@ -21,6 +21,11 @@ def boot_id() -> str:
     return read("/proc/sys/kernel/random/boot_id")
 
 
+def machine_id() -> str:
+    """Which installation of a system this is; empty where that cannot be told."""
+    return read("/etc/machine-id") or read("/var/lib/dbus/machine-id")
+
+
 def started(pid: int) -> str:
     """When the process began, in ticks since boot; empty when it is gone or only waits to be buried."""
     # The name of a program, field 2, may hold spaces and brackets: count from behind it.

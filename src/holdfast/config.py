@@ -277,7 +277,7 @@ def load(
     said, _, found = read(user_file(given), project_file(folder), chosen) if files else Read(File())
     return Settings(
         home=home,
-        database=given.get("HOLDFAST_DB") or _path(said.database, users) or os.path.join(home, "holdfast.db"),
+        database=given.get("HOLDFAST_DB") or _store(said.database, users) or os.path.join(home, "holdfast.db"),
         colour=not given.get("NO_COLOR") and given.get("TERM") != "dumb",
         columns=_columns(given.get("COLUMNS", "")),
         files=found,
@@ -467,6 +467,11 @@ def project_file(folder: str | None) -> str | None:
 def _path(given: str | None, beside: str) -> str | None:
     """A path in a file is meant from where that file is."""
     return os.path.abspath(os.path.join(beside, os.path.expanduser(given))) if given else None
+
+
+def _store(given: str | None, beside: str) -> str | None:
+    """A path likewise; the address of a server as it is."""
+    return given if given and "://" in given else _path(given, beside)
 
 
 def _columns(text: str) -> int | None:

@@ -364,6 +364,17 @@ class StoreMoved(StoreError):
     """The database file was removed or replaced while it was open; nothing was acknowledged."""
 
 
+class StoreUnreachable(StoreError):
+    """The database server cannot be reached; nothing was acknowledged."""
+
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(
+            f"PostgreSQL at {where} cannot be reached: {why.rstrip('.')}. Nothing was acknowledged. "
+            "Check that it runs and takes connections from here, and try again."
+        )
+        self.where = where
+
+
 class StoreClosed(StoreError):
     """This SessionDB is closed."""
 
@@ -403,6 +414,24 @@ class CopyDamaged(StoreError):
 
 class NotABackup(StoreError):
     """What is there is not a backup that Holdfast made; it is not overwritten unless that is asked for."""
+
+
+class CopyRefused(StoreError):
+    """A copy goes into an empty store, or goes on in the one it was begun in."""
+
+
+class CopyUnfinished(StoreError):
+    """The two stores do not hold the same yet. Stop whatever writes to the source, and copy again."""
+
+    def __init__(self, differing: Sequence[str], finished: bool) -> None:
+        listed = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
+        super().__init__(
+            f"The copy was finished before, and since then one of the stores was used; they differ in {listed}."
+            if finished
+            else f"What changed while it was copied: {listed}. Stop whatever writes to the source, and copy again."
+        )
+        self.differing = tuple(differing)
+        self.finished = finished
 
 
 class LeasesUnavailable(StoreError):

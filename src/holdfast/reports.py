@@ -33,6 +33,27 @@ class RestoreReport(msgspec.Struct, frozen=True):
     seconds: float
 
 
+class CopyReport(msgspec.Struct, frozen=True):
+    """A store that was moved into another, which holds the same by digest and passed every check.
+
+    `copied` counts conversations this run wrote, and `rows` what hangs on them; with `already_there` it only
+    compared. `digest` is that of all conversations, and `lost_blobs` are attachments the source lacks too.
+    """
+
+    source: str
+    target: str
+    generation: int
+    conversations: int
+    sessions: int
+    messages: int
+    copied: int
+    rows: int
+    already_there: bool
+    lost_blobs: tuple[str, ...]
+    digest: str
+    seconds: float
+
+
 class ExportReport(msgspec.Struct, frozen=True):
     """What an export wrote; `origins` are conversations nobody named, which branches read from.
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.cli import program
+from tests.cli import program, ready
 from tests.terminal.screen import Screen
 
 
@@ -29,7 +29,7 @@ def idle(here: str) -> bool:
 class Terminal:
     """A pseudo-terminal and the process on it."""
 
-    def __init__(self, ours: int, process: subprocess.Popen[bytes], columns: int, rows: int) -> None:
+    def __init__(self, ours: int, process: Running, columns: int, rows: int) -> None:
         self._ours = ours
         self._screen, self._decoder = Screen(columns, rows), codecs.getincrementaldecoder("utf-8")("replace")
         self._pending = ""
@@ -96,7 +96,7 @@ class Terminal:
         deadline = time.monotonic() + program.PATIENCE
         while self._read():
             assert time.monotonic() < deadline, f"it did not end: {self.shown[self._seen :]!r}"
-        return self.process.wait(program.PATIENCE)
+        return self.process.wait()
 
     def echoes(self) -> bool:
         """Whether the terminal is as shells want it: it echoes, and edits lines."""
@@ -120,6 +120,23 @@ class Terminal:
         return bool(part)
 
 
+Running = ready.Sitting | subprocess.Popen[bytes]
+
+
+def _begun(home: Path, arguments: list[str], theirs: int, env: Mapping[str, str]) -> Running:
+    if not ready.needs_python(env):
+        return ready.sitting_room().sit(home, *arguments, terminal=os.ttyname(theirs), env=env)
+    return subprocess.Popen(
+        [*program.PROGRAM, *arguments],
+        env=program.environment(home, env),
+        cwd=home,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+
+
 @contextmanager
 def opened(
     home: Path, *arguments: str | Path, columns: int = 80, rows: int = 24, env: Mapping[str, str] | None = None
@@ -127,15 +144,7 @@ def opened(
     """The program on a terminal of its own; whatever happens, it is gone afterwards."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    process = subprocess.Popen(
-        [*program.PROGRAM, *map(str, arguments)],
-        env=program.environment(home, {"TERM": "xterm", **(env or {})}),
-        cwd=home,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-    )
+    process = _begun(home, [*map(str, arguments)], theirs, {"TERM": "xterm", **(env or {})})
     # One end stays open here, so that the state of the terminal can be looked at when the program has left.
     terminal = Terminal(ours, process, columns, rows)
     os.close(theirs)
@@ -144,5 +153,5 @@ def opened(
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
-        process.wait(program.PATIENCE)
+        process.wait()
         os.close(ours)

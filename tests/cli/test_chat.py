@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import SessionDB
 from holdfast.terminal import chat
-from tests.cli import program, provider, terminal
+from tests.cli import provider, terminal
 
 OFFLINE = {"HOLDFAST_MODEL": "offline"}
 LEAVE = "\x04"
@@ -157,7 +157,7 @@ def test_a_signal_to_leave_closes_cleanly(tmp_path: Path, number: int, busy: boo
         else:
             screen.wait_for("> ")
         os.kill(screen.process.pid, number)
-        assert screen.process.wait(program.PATIENCE) == 128 + number
+        assert screen.process.wait() == 128 + number
         assert screen.echoes()
         assert screen.end() == 128 + number
         assert "Traceback" not in screen.shown

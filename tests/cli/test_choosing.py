@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import SessionDB
 from holdfast.cli import choosing
-from tests.cli import program, terminal
+from tests.cli import ready, terminal
 
 OFFLINE = {"HOLDFAST_MODEL": "offline"}
 ENTER, ESCAPE, CTRL_C, DOWN = "\r", "\x1b", "\x03", "\x1b[B"
@@ -98,7 +98,7 @@ def test_without_conversations_that_is_said(tmp_path: Path) -> None:
         assert "There are no conversations yet." in screen.shown
 
 
-def test_without_a_terminal_it_is_wrong_use(store: Path, tmp_path: Path) -> None:
-    done = program.run(tmp_path, "--resume", env=OFFLINE)
+def test_without_a_terminal_it_is_wrong_use(store: Path, tmp_path: Path, waiting: ready.Server) -> None:
+    done = waiting.run(tmp_path, "--resume", env=OFFLINE)
     assert done.code == 2
     assert "needs a terminal" in done.sentence

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB
-from tests.cli import program, provider, terminal
+from tests.cli import program, provider, ready, terminal
 from tests.model import server
 
 ENTER, STOP = "\r", "\x03"
@@ -159,9 +159,9 @@ Ask = Callable[..., program.Run]
 
 
 @pytest.fixture
-def ask(tmp_path: Path) -> Ask:
+def ask(tmp_path: Path, waiting: ready.Server) -> Ask:
     def run(played: provider.Playing, *arguments: str) -> program.Run:
-        return program.run(tmp_path, "-p", "go", *arguments, env=played.env)
+        return waiting.run(tmp_path, "-p", "go", *arguments, env=played.env)
 
     return run
 
@@ -202,8 +202,8 @@ def test_a_rule_that_cannot_be_read_is_refused_with_its_place(tmp_path: Path, as
     assert "config.toml: `permissions.allow`: 'shell(git' is no rule." in refused.err
 
 
-def test_yes_is_for_one_message(tmp_path: Path) -> None:
-    assert program.run(tmp_path, "--yes").code == 2
+def test_yes_is_for_one_message(tmp_path: Path, waiting: ready.Server) -> None:
+    assert waiting.run(tmp_path, "--yes").code == 2
 
 
 # --- the audit -----------------------------------------------------------------------------------------
@@ -229,8 +229,8 @@ def audited(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_audit_says_when_what_who_and_how_it_ended(audited: Path, tmp_path: Path) -> None:
-    shown = program.run(tmp_path, "audit", "--db", audited)
+def test_the_audit_says_when_what_who_and_how_it_ended(audited: Path, tmp_path: Path, waiting: ready.Server) -> None:
+    shown = waiting.run(tmp_path, "audit", "--db", audited)
     assert shown.code == 0
     assert shown.out.splitlines() == [
         "2026-05-31 20:26  no end  shell  me: always                   sleep 9",
@@ -252,13 +252,13 @@ def test_the_audit_says_when_what_who_and_how_it_ended(audited: Path, tmp_path: 
     ],
 )
 def test_the_audit_is_narrowed_by_options(
-    audited: Path, tmp_path: Path, arguments: list[str], found: list[str]
+    audited: Path, tmp_path: Path, arguments: list[str], found: list[str], waiting: ready.Server
 ) -> None:
-    data = program.run(tmp_path, "audit", "--db", audited, "--json", *arguments).data
+    data = waiting.run(tmp_path, "audit", "--db", audited, "--json", *arguments).data
     assert [each["summary"] for each in data["acts"]] == found
     assert data["more"] is (arguments == ["-n", "1"])
 
 
-def test_the_audit_refuses_what_it_cannot_read(audited: Path, tmp_path: Path) -> None:
-    assert program.run(tmp_path, "audit", "--db", audited, "--since", "yesterday").code == 2
-    assert program.run(tmp_path, "audit", "--db", audited, "--conversation", "three").code == 1
+def test_the_audit_refuses_what_it_cannot_read(audited: Path, tmp_path: Path, waiting: ready.Server) -> None:
+    assert waiting.run(tmp_path, "audit", "--db", audited, "--since", "yesterday").code == 2
+    assert waiting.run(tmp_path, "audit", "--db", audited, "--conversation", "three").code == 1

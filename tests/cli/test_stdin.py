@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import hypothesis
 import pytest
 from hypothesis import strategies
 
 from holdfast.cli import stdin
-from tests.cli import inside, program, provider
+from tests.cli import inside, program, provider, ready
 
 OFFLINE = {"HOLDFAST_MODEL": "offline"}
 FIELDS = {"final_response", "messages", "completed", "failed", "error", "exit_reason", "usage", "conversation_id"}
@@ -33,22 +34,12 @@ ODD = [
 ]
 
 
-class Asked:
+class Asked(NamedTuple):
     """The program, asked once; bytes in, bytes out."""
 
-    def __init__(self, home: Path, form: str, words: bytes | None, piped: bytes | None) -> None:
-        arguments: list[str | bytes] = [*program.PROGRAM, "--output-format", form]
-        arguments += [] if words is None else [b"--prompt=" + words]
-        done = subprocess.run(
-            arguments,
-            env=program.environment(home, OFFLINE),
-            cwd=home,
-            capture_output=True,
-            timeout=program.PATIENCE,
-            check=False,
-            **({"stdin": subprocess.DEVNULL} if piped is None else {"input": piped}),  # type: ignore[call-overload]
-        )
-        self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
+    code: int
+    out: bytes
+    err: bytes
 
     def check(self, form: str) -> dict[str, Any]:
         assert self.code in (0, 1, 2), self.err
@@ -72,13 +63,39 @@ class Asked:
 FORMS = ["json", "stream-json"]
 
 
+def arguments_of(form: str, words: bytes | None) -> list[str | bytes]:
+    return ["--output-format", form, *([] if words is None else [b"--prompt=" + words])]
+
+
+def alone(home: Path, form: str, words: bytes | None, piped: bytes | None) -> Asked:
+    """In a process of its own, from the very beginning."""
+    done = subprocess.run(
+        [*program.PROGRAM, *arguments_of(form, words)],
+        env=program.environment(home, OFFLINE),
+        cwd=home,
+        capture_output=True,
+        timeout=program.PATIENCE,
+        check=False,
+        **({"stdin": subprocess.DEVNULL} if piped is None else {"input": piped}),  # type: ignore[call-overload]
+    )
+    return Asked(done.returncode, done.stdout, done.stderr)
+
+
+Ask = Callable[[str, bytes | None, bytes | None], Asked]
+
+
+@pytest.fixture
+def ask(tmp_path: Path, waiting: ready.Server) -> Ask:
+    def asked(form: str, words: bytes | None, piped: bytes | None) -> Asked:
+        return Asked(*waiting.pipe(tmp_path, *arguments_of(form, words), piped=piped, env=OFFLINE))
+
+    return asked
+
+
 def within(home: Path, form: str, words: bytes | None, piped: bytes | None) -> Asked:
     """The same without a process: many can be tried."""
-    asked = Asked.__new__(Asked)
-    given = [] if words is None else [b"--prompt=" + words]
-    done = inside.run(home, "--output-format", form, *given, piped=piped, env=OFFLINE)
-    asked.code, asked.out, asked.err = done.code, done.out.encode(), done.err.encode()
-    return asked
+    done = inside.run(home, *arguments_of(form, words), piped=piped, env=OFFLINE)
+    return Asked(done.code, done.out.encode(), done.err.encode())
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -88,12 +105,15 @@ def test_odd_input_is_answered_with_a_whole_document(tmp_path: Path, form: str, 
     within(tmp_path, form, b"explain", piped).check(form)
 
 
-@pytest.mark.parametrize(
-    "words", [b"\xff\xfe", b"\xed\xa0\x80 lone", b"\x1b[2J\x9b", b"/help", b"/compac", b"//x", b"/"]
-)
+@pytest.mark.parametrize("words", [b"\xed\xa0\x80 lone", b"\x1b[2J\x9b", b"/help", b"/compac", b"//x", b"/"])
 @pytest.mark.parametrize("form", FORMS)
-def test_a_real_process_answers_odd_words_with_a_whole_document(tmp_path: Path, form: str, words: bytes) -> None:
-    Asked(tmp_path, form, words, b"\xff\0" if words == b"\xff\xfe" else None).check(form)
+def test_odd_words_are_answered_with_a_whole_document(form: str, words: bytes, ask: Ask) -> None:
+    ask(form, words, None).check(form)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_words_that_are_no_text_reach_a_process_that_answers_with_a_whole_document(tmp_path: Path, form: str) -> None:
+    alone(tmp_path, form, b"\xff\xfe", b"\xff\0").check(form)
 
 
 # Text as people write it, with what terminals, files and shells may put between; and bytes that are no text at all.
@@ -128,14 +148,16 @@ def test_for_any_input_there_is_one_valid_document(
 
 
 def test_what_the_shell_passes_on_that_is_no_text_is_spelled_out(tmp_path: Path) -> None:
-    result = Asked(tmp_path, "json", b"caf\xe9 \xf0\x9d\x84\x9e", None).check("json")
+    result = alone(tmp_path, "json", b"caf\xe9 \xf0\x9d\x84\x9e", None).check("json")
     assert result["messages"][0]["content"][-1]["text"] == "caf\ufffd 𝄞"
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
 @pytest.mark.parametrize("words", [None, b"what is this?"])
-def test_what_is_not_text_is_refused_and_leaves_nothing(tmp_path: Path, form: str, words: bytes | None) -> None:
-    done = Asked(tmp_path, form, words, b"\x7fELF\x02\x01\0\0")
+def test_what_is_not_text_is_refused_and_leaves_nothing(
+    tmp_path: Path, form: str, words: bytes | None, ask: Ask
+) -> None:
+    done = ask(form, words, b"\x7fELF\x02\x01\0\0")
     assert (done.code, done.err.count(b"\n")) == (2, 1)
     assert b"is not text" in done.err
     assert done.out == b"" or done.check("json")["failed"]
@@ -157,8 +179,8 @@ def test_a_pipe_that_never_ends_is_not_waited_for(tmp_path: Path) -> None:
     assert "More than 16 MB" in program.Run(2, done.stdout, done.stderr).sentence
 
 
-def test_a_text_of_many_megabytes_is_a_message(tmp_path: Path) -> None:
-    result = Asked(tmp_path, "json", b"note", b"line of text\n" * 400_000).check("json")
+def test_a_text_of_many_megabytes_is_a_message(ask: Ask) -> None:
+    result = ask("json", b"note", b"line of text\n" * 400_000).check("json")
     assert result["completed"]
     assert len(result["messages"][0]["content"][-1]["text"]) > 5_000_000
 
@@ -176,8 +198,10 @@ def test_a_text_of_many_megabytes_is_a_message(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("form", ["json", "stream-json"])
-def test_what_could_not_begin_is_a_document_too(tmp_path: Path, form: str, arguments: list[str], told: str) -> None:
-    done = program.run(tmp_path, "-p", "hi", "--output-format", form, *arguments, env=OFFLINE)
+def test_what_could_not_begin_is_a_document_too(
+    tmp_path: Path, form: str, arguments: list[str], told: str, waiting: ready.Server
+) -> None:
+    done = waiting.run(tmp_path, "-p", "hi", "--output-format", form, *arguments, env=OFFLINE)
     assert done.code in (1, 2)
     assert told in done.err
     assert done.err.count("\n") == 1
@@ -203,15 +227,15 @@ def test_settings_that_are_wrong_are_a_document_too(tmp_path: Path, form: str, w
 # --- limits --------------------------------------------------------------------------------------------
 
 
-def test_the_steps_of_one_turn_can_be_limited_for_this_time(tmp_path: Path) -> None:
+def test_the_steps_of_one_turn_can_be_limited_for_this_time(tmp_path: Path, waiting: ready.Server) -> None:
     (tmp_path / "notes.txt").write_text("the note")
-    done = program.run(tmp_path, "-p", "read notes.txt", "--max-steps", "1", "--output-format", "json", env=OFFLINE)
+    done = waiting.run(tmp_path, "-p", "read notes.txt", "--max-steps", "1", "--output-format", "json", env=OFFLINE)
     assert (done.code, done.data["exit_reason"], done.data["api_calls"]) == (1, "steps", 1)
-    assert program.run(tmp_path, "-p", "read notes.txt", "--max-steps", "2", env=OFFLINE).code == 0
+    assert waiting.run(tmp_path, "-p", "read notes.txt", "--max-steps", "2", env=OFFLINE).code == 0
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_a_turn_ends_when_it_has_cost_what_it_may(tmp_path: Path, form: str) -> None:
+def test_a_turn_ends_when_it_has_cost_what_it_may(tmp_path: Path, form: str, waiting: ready.Server) -> None:
     (tmp_path / "notes.txt").write_text("the note")
     (tmp_path / "data").mkdir(mode=0o700)
     price = '[models."openai/played"]\nprice = { input = 1.0, output = 1.0 }\n'
@@ -220,7 +244,7 @@ def test_a_turn_ends_when_it_has_cost_what_it_may(tmp_path: Path, form: str) -> 
     call = provider.called("read_file", '{"path": "notes.txt"}', tokens=300_000)
     with provider.playing(call, call, call, provider.said("Done.")) as played:
         limited = ("-p", "go", "--max-cost", "0.5", "--output-format", form)
-        done = program.run(tmp_path, *limited, env=played.env)
+        done = waiting.run(tmp_path, *limited, env=played.env)
         assert len(played.asked) == 2
         assert done.code == 1
         told = "I stopped: this turn has cost $0.60, which is its limit."
@@ -229,9 +253,9 @@ def test_a_turn_ends_when_it_has_cost_what_it_may(tmp_path: Path, form: str) -> 
             assert (done.data["exit_reason"], done.data["api_calls"]) == ("cost", 2)
             assert done.data["usage"]["cost"] == pytest.approx(0.6)
         # What the file allows holds where nothing is said.
-        assert program.run(tmp_path, "-p", "go", env=played.env).out.endswith("Done.\n")
+        assert waiting.run(tmp_path, "-p", "go", env=played.env).out.endswith("Done.\n")
 
 
 @pytest.mark.parametrize("wrong", [["--max-steps", "0"], ["--max-steps", "x"], ["--max-cost", "-1"]])
-def test_a_limit_that_cannot_be_is_wrong_use(tmp_path: Path, wrong: list[str]) -> None:
-    assert program.run(tmp_path, "-p", "x", *wrong, env=OFFLINE).code == 2
+def test_a_limit_that_cannot_be_is_wrong_use(tmp_path: Path, wrong: list[str], waiting: ready.Server) -> None:
+    assert waiting.run(tmp_path, "-p", "x", *wrong, env=OFFLINE).code == 2

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB
-from tests.cli import program, provider, terminal
+from tests.cli import program, provider, ready, terminal
 
 OFFLINE = {"HOLDFAST_MODEL": "offline"}
 # What the files beside a store need to be opened at all.
@@ -48,9 +48,9 @@ def _closed_port() -> int:
 
 
 @pytest.mark.parametrize("address", ["dead server", "no network"])
-def test_a_model_out_of_reach_is_said_and_the_message_kept(tmp_path: Path, address: str) -> None:
+def test_a_model_out_of_reach_is_said_and_the_message_kept(tmp_path: Path, address: str, waiting: ready.Server) -> None:
     host = f"127.0.0.1:{_closed_port()}" if address == "dead server" else "nowhere.invalid"
-    done = program.run(tmp_path, "-p", "hello there", env={**KEY, "OPENAI_BASE_URL": f"http://{host}/v1"})
+    done = waiting.run(tmp_path, "-p", "hello there", env={**KEY, "OPENAI_BASE_URL": f"http://{host}/v1"})
     assert (done.code, done.out) == (1, "")
     first, *waits, last = done.err.splitlines()
     assert first.startswith(f"openai/x (http://{host}) cannot be reached: ")
@@ -60,23 +60,23 @@ def test_a_model_out_of_reach_is_said_and_the_message_kept(tmp_path: Path, addre
     assert texts(tmp_path / "data" / "holdfast.db") == ["hello there"]
 
 
-def test_what_the_model_did_not_answer_is_said_to_whoever_goes_on(tmp_path: Path) -> None:
+def test_what_the_model_did_not_answer_is_said_to_whoever_goes_on(tmp_path: Path, waiting: ready.Server) -> None:
     with provider.playing(provider.refused(401, "no")) as played:
-        assert program.run(tmp_path, "-p", "hello there", env=played.env).code == 1
-    done = program.run(tmp_path, "-c", "-p", "again", env=OFFLINE)
+        assert waiting.run(tmp_path, "-p", "hello there", env=played.env).code == 1
+    done = waiting.run(tmp_path, "-c", "-p", "again", env=OFFLINE)
     assert done.code == 0
     assert done.err == "The answer to the last message (1) was not finished. Say it again, or go on.\n"
-    assert program.run(tmp_path, "-c", "-p", "again", env=OFFLINE).err == ""
+    assert waiting.run(tmp_path, "-c", "-p", "again", env=OFFLINE).err == ""
 
 
 @pytest.mark.parametrize(
     ("status", "told"), [(404, "The model `played` does not exist"), (401, "Incorrect API key"), (500, "Overloaded")]
 )
 def test_a_provider_that_refuses_is_quoted_with_the_model_and_the_message_kept(
-    tmp_path: Path, status: int, told: str
+    tmp_path: Path, status: int, told: str, waiting: ready.Server
 ) -> None:
     with provider.playing(*[provider.refused(status, told)] * 20) as played:
-        done = program.run(tmp_path, "-p", "hello there", env=played.env)
+        done = waiting.run(tmp_path, "-p", "hello there", env=played.env)
     assert (done.code, done.out) == (1, "")
     last = done.err.splitlines()[-1]
     assert last.startswith("holdfast: ")
@@ -91,12 +91,12 @@ def test_a_provider_that_refuses_is_quoted_with_the_model_and_the_message_kept(
 class Place:
     """A home on a small file system of its own; where mounting one is not allowed, a folder and a layer do for it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, waiting: ready.Server) -> None:
         self.home = folder / "disk"
         self.home.mkdir(mode=0o700)
         self.mounted = os.geteuid() == 0 and self._mount("mode=700,size=4m", "-t", "tmpfs", "tmpfs")
         self.env = {**OFFLINE, "HOLDFAST_HOME": str(self.home)}
-        self._folder, self._full = folder, False
+        self._folder, self._full, self._waiting = folder, False, waiting
 
     def _mount(self, options: str, *more: str) -> bool:
         command = ["mount", "-o", options, *more, str(self.home)]
@@ -126,7 +126,7 @@ class Place:
 
     def run(self, *arguments: str) -> program.Run:
         if self.mounted or not self._full:
-            return program.run(self._folder, *arguments, env=self.env)
+            return self._waiting.run(self._folder, *arguments, env=self.env)
         code = f"import sys; sys.argv[1:] = {list(arguments)!r}\nfrom tests.faults import disk\n"
         code += f"disk.Disk().arm(0, {self._how!r})\nimport holdfast.cli\nholdfast.cli.main()"
         done = subprocess.run(
@@ -149,8 +149,8 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    made = Place(tmp_path)
+def place(tmp_path: Path, waiting: ready.Server) -> Iterator[Place]:
+    made = Place(tmp_path, waiting)
     yield made
     made.close()
 
@@ -205,7 +205,9 @@ def test_a_full_disk_is_said_and_with_room_it_goes_on(place: Place, left: int) -
 
 
 @pytest.mark.parametrize("chat", [True, False], ids=["chat", "one message"])
-def test_after_a_kill_in_the_middle_of_a_turn_the_next_start_says_so(tmp_path: Path, chat: bool) -> None:
+def test_after_a_kill_in_the_middle_of_a_turn_the_next_start_says_so(
+    tmp_path: Path, chat: bool, waiting: ready.Server
+) -> None:
     with (
         provider.playing(provider.said_and_hung("Once", " upon")) as played,
         terminal.opened(tmp_path, env=played.env) as screen,
@@ -213,10 +215,10 @@ def test_after_a_kill_in_the_middle_of_a_turn_the_next_start_says_so(tmp_path: P
         screen.enter("tell me a story")
         screen.wait_for("Once")
         screen.process.kill()
-        screen.process.wait(program.PATIENCE)
+        screen.process.wait()
     told = "The answer to the last message (1) was not finished."
     if not chat:
-        assert told in program.run(tmp_path, "-c", "-p", "go on", env=OFFLINE).err
+        assert told in waiting.run(tmp_path, "-c", "-p", "go on", env=OFFLINE).err
         return
     with terminal.opened(tmp_path, "-c", columns=120, env=OFFLINE) as screen:
         screen.wait_for(told)

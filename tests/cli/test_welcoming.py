@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli import program, provider, terminal
+from tests.cli import provider, ready, terminal
 
 HINT = "holdfast config edit"
 
@@ -27,8 +27,10 @@ def test_without_a_key_it_is_offline_and_says_where_settings_would_be_once(tmp_p
     assert HINT not in again
 
 
-def test_what_to_do_for_a_real_model_is_said_once_and_not_again_by_the_answer(tmp_path: Path) -> None:
-    done = program.run(tmp_path, "-p", "hello")
+def test_what_to_do_for_a_real_model_is_said_once_and_not_again_by_the_answer(
+    tmp_path: Path, waiting: ready.Server
+) -> None:
+    done = waiting.run(tmp_path, "-p", "hello")
     assert "I am the offline model" in done.out
     for key in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY", "Ollama"):
         assert (done.err.count(key), done.out.count(key)) == (1, 0)
@@ -55,6 +57,6 @@ def test_settings_that_are_there_are_said_to_be(tmp_path: Path) -> None:
     assert "Your settings are in" in first_screen(tmp_path, {})
 
 
-def test_one_message_is_not_a_first_chat(tmp_path: Path) -> None:
+def test_one_message_is_not_a_first_chat(tmp_path: Path, waiting: ready.Server) -> None:
     with provider.playing(provider.said("Hello.")) as played:
-        assert program.run(tmp_path, "-p", "hi", env=played.env) == (0, "Hello.\n", "")
+        assert waiting.run(tmp_path, "-p", "hi", env=played.env) == (0, "Hello.\n", "")

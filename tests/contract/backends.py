@@ -5,12 +5,14 @@ A new database is one more class here: the tests themselves never learn which on
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from holdfast import SessionDB
+from tests import postgres
 
 # Damaged on purpose: these are not asked to be sound in the end.
 spoiled: weakref.WeakSet[SessionDB] = weakref.WeakSet()
@@ -36,11 +38,33 @@ class SqliteMemory:
         return ":memory:"
 
 
-SHARED = [SqliteFile()]
-EVERY = [*SHARED, SqliteMemory()]
+class Postgres:
+    """Tables in a schema of their own, which other SessionDBs and processes can open too."""
+
+    name = "postgres"
+
+    def target(self, folder: Path, name: str) -> str:
+        return _schema_of(folder, name)
 
 
-def open_db(backend: SqliteFile | SqliteMemory, folder: Path, name: str, clock: Clock | None, **more: Any) -> SessionDB:
+@functools.cache
+def _schema_of(folder: Path, name: str) -> str:
+    return postgres.fresh()
+
+
+Backend = SqliteFile | SqliteMemory | Postgres
+
+FILES = [SqliteFile()]
+SHARED = [*FILES, Postgres()]
+MEMORY = SqliteMemory()
+EVERY = [*SHARED, MEMORY]
+# One for each driver: what is said of a single call does not depend on where a file is.
+DRIVERS = [Postgres(), MEMORY]
+# Those whose attachments are files.
+SHELVED = [*FILES, MEMORY]
+
+
+def open_db(backend: Backend, folder: Path, name: str, clock: Clock | None, **more: Any) -> SessionDB:
     # Power is not cut in this suite, so nothing waits for the disk.
     return SessionDB(backend.target(folder, name), clock=clock, **{"durability": "process-crash", **more})
 
@@ -54,18 +78,33 @@ _BREAKS = {
     """,
     "without a column": "ALTER TABLE leases DROP COLUMN boot",
 }
+_POSTGRES_BREAKS = {
+    **_BREAKS,
+    "read-only": """
+        CREATE TRIGGER leases_refuse BEFORE INSERT OR UPDATE OR DELETE ON leases EXECUTE FUNCTION refuse('broken')
+    """,
+}
 LEASE_BREAKS = sorted(_BREAKS)
+
+
+def in_postgres(db: SessionDB) -> bool:
+    return db.driver.name == "postgres"
 
 
 def break_leases(db: SessionDB, how: str) -> None:
     """Leave the store without working leases: the table gone, raising, or of another shape."""
     spoiled.add(db)
-    db.driver._writer.execute(_BREAKS[how])
+    if in_postgres(db):
+        _behind(db, _POSTGRES_BREAKS[how])
+    else:
+        db.driver._writer.execute(_BREAKS[how])
 
 
 def raw(db: SessionDB, sql: str, *values: Any) -> list[tuple[Any, ...]]:
     """Change rows behind the store's back, constraints or not."""
     spoiled.add(db)
+    if in_postgres(db):
+        return _behind(db, sql.replace("?", "%s"), values)
     connection = db.driver._writer
     connection.pragma("foreign_keys", False)
     rows = connection.execute(sql, values).fetchall()
@@ -73,11 +112,67 @@ def raw(db: SessionDB, sql: str, *values: Any) -> list[tuple[Any, ...]]:
     return rows
 
 
+def _behind(db: SessionDB, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    with db.driver._transaction() as tx:
+        # No trigger and no foreign key stands in the way of a replica.
+        tx.execute("SET session_replication_role = replica")
+        found = tx.execute(sql, values or None)
+        rows = found.fetchall() if found.description else []
+        tx.execute("RESET session_replication_role")
+    return rows
+
+
+_CONSTRAINTS = """
+SELECT r.relname, c.conname FROM pg_constraint c JOIN pg_class r ON r.oid = c.conrelid
+ WHERE c.connamespace = current_schema()::regnamespace AND c.contype IN ('c', 'f')
+"""
+
+
 def drop_triggers(db: SessionDB) -> None:
     """Leave nothing in the way of a row that must not be."""
+    if in_postgres(db):
+        for table, name in raw(db, _CONSTRAINTS):
+            raw(db, f"ALTER TABLE {table} DROP CONSTRAINT {name}")
+        for table in {row[0] for row in raw(db, "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")}:
+            raw(db, f"ALTER TABLE {table} DISABLE TRIGGER USER")
+        return
     for (name,) in raw(db, "SELECT name FROM sqlite_schema WHERE type = 'trigger'"):
         raw(db, f"DROP TRIGGER {name}")
     raw(db, "PRAGMA ignore_check_constraints = ON")
+
+
+def rewrite_bodies(db: SessionDB, body: bytes) -> None:
+    """Let every message say this; PostgreSQL keeps no text that is not valid, however it came about."""
+    text = body.decode(errors="replace") if in_postgres(db) else body
+    raw(db, "UPDATE messages SET body = CAST(? AS TEXT)", text)
+
+
+# --- attachments, behind the store's back --------------------------------------------------------------------
+
+
+def shelved(db: SessionDB) -> dict[str, bytes]:
+    """All content that is kept, by its digest, sound or not."""
+    if in_postgres(db):
+        found: dict[str, bytes] = {}
+        for digest, content in _behind(db, "SELECT digest, content FROM blob_parts ORDER BY digest, part"):
+            found[digest] = found.get(digest, b"") + bytes(content)
+        return found
+    return {digest: Path(db._shelf.path(digest)).read_bytes() for digest, _ in db._shelf.files()}
+
+
+def lose_blob(db: SessionDB, digest: str) -> None:
+    if in_postgres(db):
+        _behind(db, "DELETE FROM blob_parts WHERE digest = %s", (digest,))
+    else:
+        Path(db._shelf.path(digest)).unlink()
+
+
+def rewrite_blob(db: SessionDB, digest: str, content: bytes) -> None:
+    if in_postgres(db):
+        lose_blob(db, digest)
+        _behind(db, "INSERT INTO blob_parts VALUES (%s, 0, %s)", (digest, content))
+    else:
+        Path(db._shelf.path(digest)).write_bytes(content)
 
 
 # One row each that no step of the store can write; `c` has messages 1 to 3 and one compaction, `b` branches off.

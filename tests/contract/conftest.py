@@ -12,24 +12,26 @@ import pytest
 
 from holdfast import SessionDB
 from holdfast.store import points
+from tests import soundness
 from tests.contract import backends, steps
 
 MakeDb = Callable[..., SessionDB]
 
 
-def _opener(backend: backends.SqliteFile | backends.SqliteMemory, folder: Path, clock: steps.Clock) -> Iterator[MakeDb]:
-    opened: list[SessionDB] = []
+def _opener(backend: backends.Backend, folder: Path, clock: steps.Clock) -> Iterator[MakeDb]:
+    opened: list[tuple[str, SessionDB]] = []
 
     def make(name: str = "store", **options: object) -> SessionDB:
-        opened.append(backends.open_db(backend, folder, name, options.pop("clock", clock), **options))
-        return opened[-1]
+        db = backends.open_db(backend, folder, name, options.pop("clock", clock), **options)
+        opened.append((f"{name} {len(opened)}" if backend is backends.MEMORY else name, db))
+        return db
 
     yield make
-    for db in opened:
-        if not db.driver._closed:
-            report = None if db in backends.spoiled else db.fsck()
-            db.close()
-            assert report is None or report.ok, report
+    left = {name: db for name, db in opened if not db.driver._closed and db not in backends.spoiled}
+    reports = [soundness.report(db) for db in left.values()]  # a store that was opened twice is looked at once
+    for _, db in opened:
+        db.close()
+    assert not any(reports), reports
 
 
 @pytest.fixture
@@ -45,6 +47,19 @@ def make_db(request: pytest.FixtureRequest, tmp_path: Path, clock: steps.Clock) 
 
 @pytest.fixture(params=backends.EVERY, ids=lambda backend: backend.name)
 def db(request: pytest.FixtureRequest, tmp_path: Path, clock: steps.Clock) -> Iterator[SessionDB]:
+    for make in _opener(request.param, tmp_path, clock):
+        yield make()
+
+
+@pytest.fixture(params=backends.FILES, ids=lambda backend: backend.name)
+def make_file_db(request: pytest.FixtureRequest, tmp_path: Path, clock: steps.Clock) -> Iterator[MakeDb]:
+    """The same, of a database that is a file."""
+    yield from _opener(request.param, tmp_path, clock)
+
+
+@pytest.fixture(params=backends.SHELVED, ids=lambda backend: backend.name)
+def shelved_db(request: pytest.FixtureRequest, tmp_path: Path, clock: steps.Clock) -> Iterator[SessionDB]:
+    """A database whose attachments are files."""
     for make in _opener(request.param, tmp_path, clock):
         yield make()
 

@@ -50,7 +50,7 @@ def sample() -> str:
 
 
 def fresh(clock: steps.Clock | None = None) -> SessionDB:
-    return backends.open_db(backends.EVERY[-1], Path("."), "", clock or steps.Clock())
+    return backends.open_db(backends.MEMORY, Path("."), "", clock or steps.Clock())
 
 
 def rows() -> list[str]:

@@ -87,11 +87,11 @@ def test_importing_twice_is_importing_once(make_db: MakeDb, export: Path) -> Non
     digest = talk(db)
     db.export_to(export)
     other.import_from(export)
-    blob, kept = other.get_blob(digest), files(Path(other._shelf.folder))
+    blob, kept = other.get_blob(digest), backends.shelved(other)
     with steps.nothing_changes(other):
         report = other.import_from(export)
     assert (report.ids("already_there"), report.blobs, report.lost_blobs) == (["talk"], 0, ())
-    assert (other.get_blob(digest), files(Path(other._shelf.folder))) == (blob, kept)
+    assert (other.get_blob(digest), backends.shelved(other)) == (blob, kept)
 
 
 def test_an_export_without_attachments_has_no_folder(db: SessionDB, export: Path) -> None:
@@ -144,7 +144,7 @@ def test_what_is_known_of_an_attachment_here_stays(make_db: MakeDb, export: Path
     db.export_to(export)
     other.put_blob(PICTURE, "image/webp")
     if state == "missing":
-        os.unlink(other._shelf.path(digest))
+        backends.lose_blob(other, digest)
     assert other.import_from(export).blobs == (state == "missing")
     assert other.get_blob(digest).media_type == "image/webp"
     assert other.import_from(export).ids("already_there") == ["talk"]
@@ -172,7 +172,7 @@ def test_an_attachment_the_store_lacks_is_named_and_hinders_nothing(make_db: Mak
     backends.spoiled |= {db, other}
     lost, kept, unknown = talk(db), talk(db, "more", SOUND), "0" * 64
     attach(db, "talk", unknown)
-    os.unlink(db._shelf.path(lost))
+    backends.lose_blob(db, lost)
     report = db.export_to(export)
     assert set(report.lost_blobs) == {lost, unknown}
     came = other.import_from(export)
@@ -185,7 +185,7 @@ def test_damage_here_is_healed_by_importing_again(make_db: MakeDb, export: Path)
     db = make_db()
     digest = talk(db)
     db.export_to(export)
-    Path(db._shelf.path(digest)).write_bytes(PICTURE[:-1] + b"?")
+    backends.rewrite_blob(db, digest, PICTURE[:-1] + b"?")
     assert db.import_from(export).blobs == 1
     assert content(db, digest) == PICTURE
 
@@ -211,7 +211,7 @@ def test_a_collection_meanwhile_takes_nothing_that_is_about_to_be_named(
 
 def empty(db: SessionDB) -> bool:
     """Whether the store has no attachment, not even one that is on its way out."""
-    return not files(Path(db._shelf.folder)) and not db.driver.read(lambda tx: tx.all("blobs_all"))
+    return not backends.shelved(db) and not db.driver.read(lambda tx: tx.all("blobs_all"))
 
 
 def test_a_deleted_attachment_is_not_even_drafted_when_its_conversation_is_refused(
@@ -306,7 +306,7 @@ def test_what_others_name_or_are_about_to_name_stays_when_a_conversation_is_refu
     meanwhile(other, at_point, change)
     report = other.import_from(export)
     assert (report.ids("imported"), report.ids("conflict")) == (["taken"], ["refused"])
-    assert sorted(files(Path(other._shelf.folder)).values()) == sorted([PICTURE, SOUND])
+    assert sorted(backends.shelved(other).values()) == sorted([PICTURE, SOUND])
     assert content(other, digest) == PICTURE
 
 
@@ -357,7 +357,7 @@ def test_what_is_not_the_content_itself_is_not_taken(make_db: MakeDb, export: Pa
     HARM[what](next(path for path in blobs_of(export).rglob("*") if path.is_file()), tmp_path)
     report = other.import_from(export)
     assert (report.ids("imported"), report.blobs, report.lost_blobs) == (["talk"], 0, (digest,))
-    assert not os.path.exists(other._shelf.folder) or files(Path(other._shelf.folder)) == {}
+    assert backends.shelved(other) == {}
 
 
 def hostile(change: Callable[[list[Any], int], None]) -> str:
@@ -455,8 +455,8 @@ def test_files_and_folders_are_for_their_owner_alone(db: SessionDB, export: Path
 
 
 @pytest.mark.parametrize("ending", ["", "-wal", ".queue", ".blobs", ".search"])
-def test_an_export_never_replaces_the_store_itself(make_db: MakeDb, ending: str) -> None:
-    db = make_db()
+def test_an_export_never_replaces_the_store_itself(make_file_db: MakeDb, ending: str) -> None:
+    db = make_file_db()
     talk(db)
     with pytest.raises(errors.NotABackup, match="belongs to the store itself"):
         db.export_to(Path(db.driver.path + ending))

@@ -163,7 +163,7 @@ def test_a_title_given_after_a_redaction_stays_when_it_is_repeated(db: SessionDB
 def test_a_damaged_message_is_redacted_with_its_title(db: SessionDB, body: bytes) -> None:
     steps.begin(db, "talk", SECRET, title="secret")
     backends.drop_triggers(db)
-    backends.raw(db, "UPDATE messages SET body = CAST(? AS TEXT)", body)
+    backends.rewrite_bodies(db, body)
     db.redact("talk", 1)
     assert db.transcript("talk")[0].redacted
     assert db.conversation("talk").title == (None if body else "secret")

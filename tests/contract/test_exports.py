@@ -17,7 +17,7 @@ from tests.contract import backends, histories, steps
 from tests.contract.conftest import MakeDb
 from tests.contract.histories import Step, exported, imported
 
-MEMORY = backends.EVERY[-1]
+MEMORY = backends.MEMORY
 
 
 def fresh(clock: steps.Clock) -> SessionDB:

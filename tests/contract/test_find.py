@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 
 from holdfast import SessionDB, errors
-from tests.contract import steps
+from holdfast.store import queries
+from tests.contract import backends, steps
 
 
 def ids(sessions: list) -> list[str]:
@@ -184,3 +186,36 @@ def test_a_title_is_found_whoever_owns_it_and_named_when_several_do(db: SessionD
     with pytest.raises(errors.Ambiguous) as caught:
         db.resolve("Trip")
     assert caught.value.candidates == ("one", "two")
+
+
+def test_the_latest_are_listed_in_order_however_long_ago_the_others_were(db: SessionDB, clock: steps.Clock) -> None:
+    """Minutes, hours and days apart; one without a message, one from a clock that was ahead, one that went on."""
+    steps.begin(db, "ahead", "a")
+    for number, seconds in enumerate((0, 1, 599, 600, 7_000, 90_000)):
+        clock.now = steps.NOON + seconds
+        steps.begin(db, f"c{number}", "hello")
+    clock.now = steps.NOON + 3_000
+    db.create_session("empty", source="test")
+    clock.now = steps.NOON - 5_000
+    steps.say(db, "ahead", "back")
+    clock.now = steps.NOON + 95_000
+    steps.say(db, "c1", "again")
+    order = ["c1", "c5", "c4", "empty", "c3", "c2", "c0", "ahead"]
+    assert ids(db.list_sessions()) == order
+    for limit in range(1, 9):
+        assert ids(db.list_sessions(limit=limit)) == order[:limit]
+        assert ids(db.list_sessions(limit=2, skip=limit)) == order[limit : limit + 2]
+    assert db.resolve("last").id == "c1"
+
+
+def test_a_list_of_the_latest_looks_at_no_others(db: SessionDB) -> None:
+    steps.begin(db, "talk", "hello")
+    asked = {"owner": None, "source": None, "live": None, "every": False, "limit": 1, "skip": 0, "most": 1}
+    if backends.in_postgres(db):
+        with psycopg.connect(db.driver.target) as connection:
+            connection.execute("SET enable_seqscan = off")  # so few rows would be read as a whole
+            plan = connection.execute("EXPLAIN " + queries.load("postgres")["sessions_list"], asked).fetchall()
+    else:
+        plan = db.driver._writer.execute("EXPLAIN QUERY PLAN " + queries.load("sqlite")["sessions_list"], asked)
+    told = " ".join(str(row[-1]) for row in plan)
+    assert told.count("conversations_by_activity") == 3, told

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import SessionDB
+from tests import soundness
 from tests.contract import backends, steps
 
 
@@ -57,6 +58,7 @@ def test_broken_promise_is_named(db: SessionDB, what: str) -> None:
     promise = backends.damage(db, what)
     report = db.fsck()
     assert not report.ok
+    assert soundness.report(db), "what all tests end with does not see it"
     assert promise in {violation.promise for violation in report.violations}, report
 
 

@@ -140,13 +140,13 @@ def test_racing_settlers_have_one_winner(db: SessionDB) -> None:
 
 
 def test_inbox_comes_back_with_a_backup(make_db: MakeDb, tmp_path: object) -> None:
-    db = make_db()
+    db, other = make_db(), make_db("other")
     steps.begin(db, "talk", "a")
     row = db.receive("talk", "k", "came in")
     db.backup(f"{tmp_path}/copy.db")
     db.settle(row.id, "completed", 1)
-    db.restore(f"{tmp_path}/copy.db")
-    assert db.waiting("talk") == [row]
+    other.restore(f"{tmp_path}/copy.db")
+    assert other.waiting("talk") == [row]
 
 
 def test_damaged_row_is_named(db: SessionDB) -> None:

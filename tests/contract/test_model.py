@@ -16,7 +16,9 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 
 from holdfast import NewMessage, errors
+from tests import postgres, soundness
 from tests.contract import backends, model, steps
+from tests.faults import zygote
 
 MOST = 4  # conversations at a time: the fewer there are, the more happens to each
 
@@ -29,9 +31,11 @@ titles = st.sampled_from([None, "plan", "idea"])
 class Store(stateful.RuleBasedStateMachine):
     """A store beside its model. Every rule picks whom it concerns by a number."""
 
+    backend: backends.Backend = backends.FILES[0]
+
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp())
+        self.folder = Path(tempfile.mkdtemp(dir=zygote.shared_memory()))
         self.clock = steps.Clock()
         self.open()
         self.talks: list[model.Talk] = []
@@ -43,16 +47,16 @@ class Store(stateful.RuleBasedStateMachine):
         self.steps = 0
 
     def open(self) -> None:
-        self.db = backends.open_db(backends.SHARED[0], self.folder, "store", self.clock)
+        self.db = backends.open_db(self.backend, self.folder, "store", self.clock)
 
     def teardown(self) -> None:
         try:
             for talk in self.talks:
                 self.agree(talk)
-            report = self.db.fsck()
-            assert report.ok, report
+            assert soundness.report(self.db) is None, self.db.fsck()
         finally:
             self.db.close()
+            postgres.give_back()
             shutil.rmtree(self.folder)
 
     # --- picking -------------------------------------------------------------------------------------
@@ -370,8 +374,7 @@ class Store(stateful.RuleBasedStateMachine):
         }
         assert not any(self.db.get_session(name) for name in self.deleted[-3:])
         if self.steps % 20 == 0:
-            report = self.db.fsck()
-            assert report.ok, report
+            assert soundness.report(self.db) is None, self.db.fsck()
 
     def agree(self, talk: model.Talk) -> None:
         context, now = self.db.context(talk.id), self.db.conversation(talk.head.id)
@@ -398,7 +401,17 @@ class Store(stateful.RuleBasedStateMachine):
             assert [session.id for session in self.db.continuations(segment.id)] == after
 
 
-TestStore = Store.TestCase
+class InPostgres(Store):
+    """The same, in PostgreSQL."""
+
+    backend = backends.Postgres()
+
+
+TestStore, TestInPostgres = Store.TestCase, InPostgres.TestCase
 TestStore.settings = hypothesis.settings(
-    hypothesis.settings(), max_examples=hypothesis.settings().max_examples * 4, stateful_step_count=40
+    hypothesis.settings(), max_examples=hypothesis.settings().max_examples * 2, stateful_step_count=40
+)
+# There a step takes some ten times as long.
+TestInPostgres.settings = hypothesis.settings(
+    hypothesis.settings(), max_examples=hypothesis.settings().max_examples // 3, stateful_step_count=40
 )

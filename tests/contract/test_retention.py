@@ -160,9 +160,9 @@ def test_archive_never_replaces_anything(db: SessionDB, clock: steps.Clock, tmp_
 @pytest.mark.parametrize("ending", ["", "-wal", "-journal", ".queue", ".blobs", ".search", ".search-journal"])
 @pytest.mark.parametrize("linked", [False, True])
 def test_an_archive_is_no_file_of_the_store_itself(
-    make_db: Callable[..., SessionDB], clock: steps.Clock, tmp_path: Path, ending: str, linked: bool
+    make_file_db: Callable[..., SessionDB], clock: steps.Clock, tmp_path: Path, ending: str, linked: bool
 ) -> None:
-    db = make_db()
+    db = make_file_db()
     old_and_new(db, clock)
     path = Path(db.driver.path + ending)
     if linked:
@@ -190,11 +190,11 @@ def test_a_conversation_with_a_damaged_attachment_stays_with_what_is_left_of_it(
 ) -> None:
     backends.spoiled.add(db)
     one, _ = with_pictures(db, clock)
-    Path(db._shelf.path(one)).write_bytes(b"o?e")
+    backends.rewrite_blob(db, one, b"o?e")
     report = db.prune(db.plan_prune(older_than_days=0), tmp_path / "a.jsonl")
     assert (report.removed, report.kept, report.lost_blobs) == (("two",), ("one",), (one,))
     db.scrub()
-    assert Path(db._shelf.path(one)).read_bytes() == b"o?e"
+    assert backends.shelved(db)[one] == b"o?e"
     assert [message.seq for message in db.transcript("one")] == [1, 2]
 
 
@@ -203,14 +203,14 @@ def test_a_damaged_attachment_keeps_every_conversation_that_names_it(
 ) -> None:
     backends.spoiled.add(db)
     _, both = with_pictures(db, clock)
-    Path(db._shelf.path(both)).write_bytes(b"?")
+    backends.rewrite_blob(db, both, b"?")
     report = db.prune(db.plan_prune(older_than_days=0), tmp_path / "a.jsonl")
     assert (report.removed, report.kept, report.lost_blobs) == ((), ("one", "two"), (both,))
 
 
 def test_a_missing_attachment_is_told_of_and_keeps_nothing(db: SessionDB, clock: steps.Clock, tmp_path: Path) -> None:
     one, _ = with_pictures(db, clock)
-    os.unlink(db._shelf.path(one))
+    backends.lose_blob(db, one)
     report = db.prune(db.plan_prune(older_than_days=0), tmp_path / "a.jsonl")
     assert (report.removed, report.kept, report.lost_blobs) == (("one", "two"), (), (one,))
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from holdfast import NewConversation, SessionDB, errors, parts, types
+from holdfast.store import indexing
 from tests.contract import steps
 from tests.contract.conftest import MakeDb
 
@@ -303,3 +306,66 @@ def test_a_note_for_the_model_is_not_found_and_the_mark_of_a_cut_is(db: SessionD
     assert db.search("Sunday") == []
     assert 3 in _seqs(db.search("broke"))
     assert db.search("train", role="user")[0].content == "My train leaves at noon."
+
+
+def test_whoever_searches_one_conversation_waits_for_no_other(db: SessionDB) -> None:
+    one, two = _told(db, "the grey heron", "flies"), _told(db, "another heron", "and more", "and more")
+    branch = db.branch(one, 1).id
+    db.append_message(branch, role="user", content="a heron of the branch")
+    hits = db.search("heron", session_id=branch, own=True)
+    assert {(hit.conversation_id, hit.seq) for hit in hits} == {(one, 1), (branch, 2)}
+    assert db.search_facts()["behind"] == 3
+    assert {hit.conversation_id for hit in db.search("heron")} == {one, two, branch}
+    assert db.search_facts()["behind"] == 0
+
+
+def test_what_another_indexed_between_two_looks_stays_indexed(
+    make_db: MakeDb, at_point: Callable[[Callable[[str], None]], None]
+) -> None:
+    one, two = make_db(), make_db()
+    chat, read = _told(one, "first words"), one.driver.read
+    one.search("first")
+    reached = ["nothing"]
+    at_point(reached.append)
+    after, looks = 0, 1
+
+    def look(*step: Any) -> Any:
+        nonlocal looks
+        found, looks = read(*step), looks + 1
+        # While the index is locked nobody else brings it on.
+        if looks == after and not reached[-1].startswith("index.begun"):
+            _told(two, "zebra crossing")
+            two.search("zebra")
+        return found
+
+    while after < looks:
+        after, looks = after + 1, 0
+        one.append_message(chat, role="user", content="so that there is something to do")
+        one.driver.read = look
+        one.search("first")
+        one.driver.read = read
+        # Facts, and no search: that would put right what went wrong.
+        assert two.search_facts()["behind"] == 0, after
+    assert after > 5
+
+
+def test_texts_are_cut_bit_by_bit_and_not_while_the_index_is_locked(
+    db: SessionDB, at_point: Callable[[Callable[[str], None]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached: list[str] = []
+    speech = db.searcher._speech
+    cut = speech.indexed
+
+    def spied(text: str) -> object:
+        assert not reached or reached[-1].endswith((".committed", ".queued")), reached[-1]
+        return cut(text)
+
+    monkeypatch.setattr(speech, "indexed", spied)
+    monkeypatch.setattr(indexing, "ROOM", 3_000)
+    chat = _told(db, *[f"gull {n} " * 150 for n in range(6)])
+    at_point(reached.append)
+    assert db.index_search() == 6
+    assert reached.count("index.committed") == 3
+    db.redact(chat, 3)
+    assert reached[-1] == "forget.committed"
+    assert sorted(_seqs(db.search("gull", own=True))) == [1, 2, 4, 5, 6]

@@ -285,7 +285,18 @@ def every_schedule(actors: Sequence[Actor], *, stop_at: int = 5, without_trigger
 def drop_triggers(db: SessionDB, names: Sequence[str]) -> None:
     """So that a broken protocol can do its harm; with them the database would refuse it."""
     for name in names:
-        db.driver._writer.execute(f"DROP TRIGGER {name}")  # type: ignore[attr-defined]
+        if db.driver.name == "sqlite":
+            db.driver._writer.execute(f"DROP TRIGGER {name}")  # type: ignore[attr-defined]
+            continue
+        with db.driver._transaction() as tx:  # type: ignore[attr-defined]
+            (table,) = tx.execute(TABLE_OF, (name,)).fetchone()
+            tx.execute(f"DROP TRIGGER {name} ON {table}")
+
+
+TABLE_OF = """
+SELECT c.relname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+ WHERE t.tgname = %s AND c.relnamespace = to_regnamespace(quote_ident(current_schema()))
+"""
 
 
 class _Store:

@@ -12,7 +12,8 @@ import contextlib
 import itertools
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,7 +80,7 @@ class _Spot(NamedTuple):
     def where(self) -> str:
         return f"{self.name} killed at {self.course.names[self.number]}"
 
-    def kill(self, path: Path, args: steps.Args, left: str = "") -> str:
+    def kill(self, path: Path | str, args: steps.Args, left: str = "") -> str:
         """The fingerprint of what was left in that folder."""
         operations = steps.STEPS[self.name].operations
         outcome = self.running.run(steps.perform, path, args, points=operations, at=self.number, left=left)
@@ -91,26 +92,53 @@ class _Spot(NamedTuple):
         settle(db, self.name, args, self.course.done, message_first=message_first, fsck=fsck, where=where)
 
 
-def kill_at_every_point(running: zygote.Zygote, folder: Path, name: str, kills: int) -> int:
-    """How many kills there were. Raises AssertionError with what was wrong at the first that did harm."""
+def kill_at_every_point(running: zygote.Zygote, folder: Path, name: str, kills: Callable[[str], int]) -> Counter[str]:
+    """How many kills there were at each point; `kills` says how many there are to be.
+
+    Raises AssertionError with what was wrong at the first that did harm.
+    """
     course = course_of(name, folder / "watched for points.db")
-    done = 0
-    for number in range(len(course.names)):
-        spot = _Spot(running, folder, name, course, number)
-        done += _kill_watched(spot, kills // 2) + _kill_alone(spot, kills - kills // 2)
+    done: Counter[str] = Counter()
+    for number, point in enumerate(course.names):
+        spot, some = _Spot(running, folder, name, course, number), kills(point)
+        watched = spot.folder / "watched.db"
+        done[point] += _kill_watched(spot, watched, some // 2) + _kill_alone(spot, some - some // 2)
+        remove(watched)
     return done
 
 
-def _kill_watched(spot: _Spot, kills: int) -> int:
+def kill_clients_at_every_point(running: zygote.Zygote, address: str, name: str, kills: int) -> int:
+    """The same of clients of a server, which undoes what the dead left: so many are killed in one conversation."""
+    course = course_of(name, address)
+    with SessionDB(address) as db:
+        for number in range(len(course.names)):
+            _kill_clients(_Spot(running, Path(), name, course, number), db, address, kills)
+        assert checker.verify(db) == []
+    return kills * len(course.names)
+
+
+def _kill_clients(spot: _Spot, db: SessionDB, address: str, kills: int) -> None:
+    undone = spot.course.states[spot.number] == spot.course.states[0] != spot.course.done
+    conversations = 2 if undone else kills
+    for which in range(min(conversations, kills)):
+        args = steps.STEPS[spot.name].prepare(db, f"conversation{spot.number:02d}{which:04d}")
+        where = f"{spot.where}, conversation {which}"
+        for _ in range(which, kills, conversations):
+            spot.kill(address, {**args, "step": spot.name})
+            assert steps.observe(db, args["id"]) == spot.course.states[spot.number], where
+        if which < 2:
+            first = (spot.number + which) % 2 == 1
+            settle(db, spot.name, args, spot.course.done, message_first=first, fsck=False, where=where)
+
+
+def _kill_watched(spot: _Spot, path: Path, kills: int) -> int:
     """Another process has the store open all along: one kill after the other, each in a conversation of its own."""
-    path = spot.folder / "watched.db"
     with SessionDB(path) as db:
         for round_ in range(kills):
             args = {**steps.STEPS[spot.name].prepare(db, f"conversation{round_:04d}"), "step": spot.name}
             spot.kill(path, args)
             where = f"{spot.where}, watched, round {round_}"
             spot.check(db, args, message_first=round_ % 2 == 1, fsck=round_ == kills - 1, where=where)
-    remove(path)
     return kills
 
 

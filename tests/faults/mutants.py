@@ -11,7 +11,7 @@ import __future__
 import contextlib
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.store import (
@@ -46,6 +46,7 @@ class Query(NamedTuple):
     name: str
     old: str
     new: str
+    dialect: str = "sqlite"
 
 
 class Mutant(NamedTuple):
@@ -291,7 +292,7 @@ IN_PLACE = """with open(temp, "rb") as draft, open(path, "wb") as file:
     points.reach(operation, "half")
     os.replace(temp, path)"""
 
-READERS = "for reader in _readers(tx, owner, seq):"
+READERS = "for reader in readers:"
 COMMIT = """tx.execute("COMMIT")
     tx.execute("BEGIN IMMEDIATE")
     """
@@ -309,8 +310,14 @@ CARELESS: dict[str, Mutant] = {
 @contextlib.contextmanager
 def applied(name: str) -> Iterator[None]:
     """The store, broken in one place."""
+    with changed((MUTANTS | CARELESS)[name].changes):
+        yield
+
+
+@contextlib.contextmanager
+def changed(changes: Sequence[Edit | Query]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
-        for change in (MUTANTS | CARELESS)[name].changes:
+        for change in changes:
             stack.enter_context(_edited(change) if isinstance(change, Edit) else _requeried(change))
         yield
 
@@ -336,7 +343,7 @@ def _edited(edit: Edit) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _requeried(query: Query) -> Iterator[None]:
-    known = queries.load("sqlite")
+    known = queries.load(query.dialect)
     original = known[query.name]
     assert query.old in original, f"{query.name} does not have {query.old!r}"
     known[query.name] = original.replace(query.old, query.new)

@@ -35,9 +35,10 @@ ACTS = ("memories", "inbox", "processes", "grants", "audit", "pins")
 OF_ACTS = tuple(re.findall(rf"INDEX (\w+) ON (?:{'|'.join(ACTS)}) ", queries.schema("sqlite")))
 
 OLDER: dict[str, Older] = {
-    "no redaction of messages": Older(columns=(("messages", "redacted_at"),)),
+    "no redaction of messages": Older(columns=(("messages", "redacted_at"),), indexes=("messages_redacted",)),
     "no redaction of summaries": Older(columns=(("compactions", "redacted_at"),)),
     "no redo": Older(columns=(("conversations", "redo_epoch"),)),
+    "no mark of activity": Older(columns=(("conversations", "active_slot"),), indexes=("conversations_by_activity",)),
     "no hides": Older(tables=("hides",)),
     "no tombstones": Older(tables=("tombstones",)),
     "no leases": Older(tables=("leases",)),
@@ -51,7 +52,7 @@ OLDER: dict[str, Older] = {
         tables=("hides", "tombstones", "leases", "budgets", *ACTS),
         triggers=ALL_TRIGGERS[::2],
         changed=ALL_TRIGGERS[1::4],
-        indexes=("conversations_by_origin", *OF_ACTS),
+        indexes=("conversations_by_origin", "messages_redacted", *OF_ACTS),
     ),
 }
 
@@ -139,7 +140,7 @@ def _table(sql: str, gone: list[str]) -> str:
 
 NEXT = reconcile.Plan(
     format=2,
-    revision=5,
+    revision=6,
     steps={
         2: [
             "ALTER TABLE routes ADD COLUMN label TEXT",

@@ -1,8 +1,8 @@
 """A process killed anywhere in backup, restore, prune, deletion, scrub, import or salvage leaves the old or the new.
 
-Twenty kills at every named point of backup, restore, prune and scrub, in the act that is about them, five at all
-others (HOLDFAST_KILLS sets another number for all), some before writes to the disk, some at any time. Nothing is
-repaired in between: the next process opens the store and goes on, and doing it again ends in the new state.
+Twenty kills at every named point of a backup, five at all others (HOLDFAST_KILLS sets another number for all), some
+before writes to the disk, some at any time. Nothing is repaired in between: the next process opens the store and goes
+on, and doing it again ends in the new state.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from tests.faults import deaths, keeping, mutants
 from tests.faults import zygote as zygotes
 
 KILLS = int(os.environ.get("HOLDFAST_KILLS") or 0)
-# What is killed most often, and in which act.
-OFTEN = {"backup": "backup", "claim": "backup_if_due", "restore": "restore", "prune": "prune", "scrub": "redact"}
 SEEDS = range(5)
 WRITES = 12
 # Points that are there for a reason: an act that no longer passes them is not tested any more.
@@ -44,12 +42,12 @@ TELLING = (".half", ".synced", ".compaction_redact")
 
 
 def kills_at(act: str, point: str) -> int:
-    return KILLS or (20 if OFTEN.get(point.partition(".")[0]) == act else 5)
+    return KILLS or (20 if (act, point.partition(".")[0]) == ("backup", "backup") else 5)
 
 
 def kills_in(act: str) -> int:
     """At any time of it."""
-    return KILLS or (20 if act in OFTEN.values() else 10)
+    return KILLS or (20 if act == "backup" else 8)
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from typing import IO, Any, Self
 
 import msgspec
 
-from holdfast.store import points, queries, sqlite
+from holdfast.store import catalog, index_tables, points, postgres, queries, sqlite
 from holdfast.store.db import SessionDB
 from tests.faults import checker, copies
 
@@ -188,8 +188,11 @@ def _serve() -> None:
     with folder() as made:
         nursery = _Nursery(made)
         # Read once for all children; and a collection in one would copy every page it shares with the zygote.
-        queries.load("sqlite")
+        for dialect in ("sqlite", postgres.FOLDER, index_tables.FOLDER, catalog.LOOKS):
+            queries.load(dialect)
         sqlite._declared("sqlite")
+        catalog.declared()
+        postgres._psycopg()
         gc.disable()
         try:
             for line in sys.stdin.buffer:

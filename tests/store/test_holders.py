@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import uuid
 
 import msgspec
 import pytest
@@ -56,6 +58,52 @@ def test_process_that_cannot_be_seen_from_here_is_never_called_dead(elsewhere: d
     gone = msgspec.structs.replace(holders.this_process("it"), pid=2**22 + 1, started="1")
     assert gone.is_dead()
     assert not msgspec.structs.replace(gone, **elsewhere).is_dead()
+
+
+SAME = {"hostname": "app", "boot": "b", "machine": "m", "node": 7, "namespace": "pid:[1]"}
+
+
+def on(monkeypatch: pytest.MonkeyPatch, **machine: object) -> holders.Holder:
+    """This process, were it on such a machine."""
+    told = {**SAME, **machine}
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "gethostname", lambda: told["hostname"])
+        patched.setattr(alive, "boot_id", lambda: told["boot"])
+        patched.setattr(alive, "machine_id", lambda: told["machine"])
+        patched.setattr(uuid, "getnode", lambda: told["node"])
+        patched.setattr(holders, "_namespace", lambda: told["namespace"])
+        holders._host.cache_clear()
+        try:
+            return holders.this_process("it")
+        finally:
+            holders._host.cache_clear()
+
+
+def place(holder: holders.Holder) -> tuple[str, str]:
+    return holder.host, holder.namespace
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"boot": "another start of a machine with the same name"},
+        {"boot": "b" * 8 + "x"},  # it begins the same
+        {"machine": "a clone that woke up from the same sleep"},
+        {"namespace": "pid:[2]"},  # another container of the machine
+        {"hostname": "other"},
+    ],
+)
+def test_machines_and_containers_with_the_same_name_and_numbers_are_not_the_same(
+    monkeypatch: pytest.MonkeyPatch, other: dict[str, object]
+) -> None:
+    here = on(monkeypatch, boot="b" * 8) if "boot" in other else on(monkeypatch)
+    assert place(on(monkeypatch, **other)) != place(here)
+    assert place(on(monkeypatch)) == place(on(monkeypatch))
+
+
+def test_without_boot_ids_the_network_card_tells_machines_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, same, other = (on(monkeypatch, boot="", machine="", node=node) for node in (1, 1, 2))
+    assert place(one) == place(same) != place(other)
 
 
 # --- names -----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.store import queries
+from holdfast.store import listening, notifying, queries
 
 STORE = Path(str(resources.files("holdfast.store")))
 DIALECTS = sorted(folder.name for folder in (STORE / "sql").iterdir() if folder.is_dir())
@@ -34,7 +34,7 @@ def asked_for() -> set[str]:
     for node in (node for tree in trees() for node in ast.walk(tree)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
             asked, whom = node.func, node.func.value
-            if asked.attr in ("one", "all", "run") and isinstance(whom, ast.Name) and whom.id == "tx":
+            if asked.attr in ("one", "all", "run", "later") and isinstance(whom, ast.Name) and whom.id == "tx":
                 found |= texts(node.args[0])
     return found
 
@@ -50,11 +50,35 @@ def test_every_query_that_exists_is_asked_for() -> None:
     assert defined() - mentioned == set()
 
 
+# A whole append in one message to the server, attachments in tables, and a scrub that SQLite notes by itself.
+ONLY_POSTGRES = {
+    *("append_plain", "append_several", "append_shared", "flushed", "commit_plain"),
+    *("part_insert", "part_get", "parts_delete", "parts_strays", "scrub_noted"),
+}
+
+
+def test_both_dialects_define_the_same_queries() -> None:
+    assert set(queries.load("postgres")) - set(queries.load("sqlite")) == ONLY_POSTGRES
+    assert set(queries.load("sqlite")) - set(queries.load("postgres")) == set()
+
+
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_every_query_is_one_statement(dialect: str) -> None:
     for name, sql in queries.load(dialect).items():
         assert sql, name
         assert ";" not in sql, name
+
+
+def test_nothing_is_asked_for_that_a_server_may_not_be_allowed_to_compute() -> None:
+    """md5 is switched off where only approved functions may be used."""
+    asked = [notifying.ASK, notifying.SEND, listening.PRESENT, listening.CHANNEL, queries.schema("postgres")]
+    for folder in ("postgres", "postgres_search", "postgres_catalog"):
+        asked += queries.load(folder).values()
+    assert not [sql for sql in asked if "md5(" in sql]
+
+
+def test_both_search_indexes_know_the_same_queries() -> None:
+    assert queries.load("postgres_search").keys() == queries.load("sqlite_search").keys()
 
 
 def test_file_is_read_as_names_and_their_sql() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB, errors
-from holdfast.store import words
+from holdfast.store import indexing, words
 
 SIDE = ("", "-wal", "-shm", ".queue")
 
@@ -168,3 +168,19 @@ def test_facts_tell_how_far_the_index_is_and_what_is_wrong_with_it(path: str, tm
         assert db.search_facts()["complaints"]
     with SessionDB(tmp_path / "fresh.db") as db:
         assert db.search_facts()["exists"] is False
+
+
+def test_a_locked_index_is_told_later_of_what_was_removed(path: str) -> None:
+    command = [sys.executable, "-c", LOCKER, path + ".search"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as locker:
+        assert locker.stdout is not None
+        assert locker.stdout.readline() == "locked\n"
+        with SessionDB(path, write_timeout=0.05) as db:
+            db.redact("c", 1)
+            assert db.search_facts()["exists"]
+        locker.communicate("")
+    with SessionDB(path) as db:
+        db.append_message("c", role="user", content="a second bird")
+        assert [hit.seq for hit in db.search("bird", own=True)] == [2]
+        tagged = db.searcher._opened().read(lambda tx: tx.all("index_redacted", tag=indexing.REDACTED))
+        assert tagged == [(1, 1)]

@@ -1,9 +1,10 @@
 """Agents that were built, by conversation and configuration, so that a turn does not build one.
 
 An agent is good while its conversation stands where the agent's last turn left it; when another process wrote,
-it reads its context again. Which chat key a conversation was reached by does not matter. Where the state cannot
-be read, the agent is used as it is: its turn compares again, under the lease. One that is dropped is left, as
-when a person goes on elsewhere: those who want to hear of the end of a conversation are told.
+it reads its context again. That is compared when it is asked for, and before, when a hint comes. Which chat key a
+conversation was reached by does not matter. Where the state cannot be read, the agent is used as it is: its turn
+compares again, under the lease. One that is dropped is left, as when a person goes on elsewhere: those who want to
+hear of the end of a conversation are told.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from time import monotonic
 
 from holdfast import errors
 from holdfast.agent import agent as agents
+from holdfast.store import hints
 
 SIZE = 128
 IDLE = 3600.0
@@ -33,6 +35,9 @@ class Cache:
         self._built: OrderedDict[Key, tuple[agents.AIAgent, float]] = OrderedDict()
         self._building: dict[Key, asyncio.Task[agents.AIAgent]] = {}
         self._leaving = set[asyncio.Task[None]]()
+        self._hinted: dict[Key, agents.AIAgent] = {}
+        self.comparing: asyncio.Task[None] | None = None
+        """At work while there is a hint to look after."""
         self._dropped: list[agents.AIAgent] = []
         """Those that were forgotten while something of theirs was under way."""
 
@@ -63,8 +68,27 @@ class Cache:
         for key in [key for key in self._built if key[0] == conversation_id]:
             self._drop(key)
 
+    def heard(self, hint: hints.Hint) -> None:
+        """Somebody else may have written: agents that do nothing now are compared with the store at once."""
+        for key, (agent, _) in self._built.items():
+            if hint.is_about(key[0]) or hint.is_about(agent.conversation_id):
+                self._hinted[key] = agent
+        if self._hinted and self.comparing is None:
+            self.comparing = asyncio.create_task(self._compare())
+
+    async def _compare(self) -> None:
+        """One after the other: hints are no reason to keep the store from those who wait for it."""
+        try:
+            while self._hinted:
+                await _settled(self._hinted.popitem()[1])
+        finally:
+            self.comparing = None
+
     async def close(self) -> None:
         """Close all agents, after those that were dropped have said so."""
+        if self.comparing is not None:
+            self.comparing.cancel()
+            await asyncio.wait([self.comparing])
         if self._leaving:
             await asyncio.wait(self._leaving)
         # A turn of one that was dropped is stopped by whoever runs it; nobody else stops what goes on beside turns.

@@ -205,8 +205,9 @@ class Room:
     async def _until_free(self) -> None:
         work = self._work()
         try:
-            while await work.db.get_compression_lock_holder(work.conversation_id) is not None:
-                await asyncio.sleep(POLL)
+            with work.db.hearing.expect(work.conversation_id, "freed") as freed:
+                while await work.db.get_compression_lock_holder(work.conversation_id) is not None:
+                    await freed.wait(POLL)
         except errors.HoldfastError as error:
             work.db.db.say_once(error)
 

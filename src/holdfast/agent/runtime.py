@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from types import TracebackType
 from typing import Self, assert_never
 
@@ -19,7 +19,7 @@ from holdfast import errors, events, types
 from holdfast.agent import agent as agents
 from holdfast.agent import approvals as permissions
 from holdfast.agent import cache, commands, delivery
-from holdfast.store import aio
+from holdfast.store import aio, hints
 
 logger = logging.getLogger("holdfast.agent")
 
@@ -122,9 +122,11 @@ class Runtime:
         self._titles: dict[str, str] = {}
         self._looks = set[asyncio.Task[None]]()
         self._commands = set[asyncio.Task[None]]()
+        self._hearing = ExitStack()
         self._closing = False
 
     async def __aenter__(self) -> Self:
+        self._hearing.enter_context(self.db.hearing.listen(self._heard))
         return self
 
     async def __aexit__(
@@ -135,6 +137,7 @@ class Runtime:
     async def close(self) -> None:
         """Stop what runs, keeping what was said; refuse what waits. What is in the inbox stays there."""
         self._closing = True
+        self._hearing.close()
         for task in (*self._looks, *self._commands):
             task.cancel()
         for lane in list(self._lanes.values()):
@@ -288,6 +291,14 @@ class Runtime:
             look = asyncio.create_task(self._look(lane))
             self._looks.add(look)
             look.add_done_callback(self._looks.discard)
+
+    def _heard(self, hint: hints.Hint) -> None:
+        """Of what another process wrote."""
+        if hint.kind in ("came", "lost"):
+            for conversation_id in [each for each in self._lanes if hint.is_about(each)]:
+                self.poke(conversation_id)
+        if hint.kind in ("moved", "lost"):
+            self.agents.heard(hint)
 
     def want_title(self, conversation_id: str, title: str) -> None:
         """A title for a conversation that begins with its next message."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 
 from holdfast import errors, types
-from holdfast.store import aio
+from holdfast.store import aio, hearing
 
 logger = logging.getLogger("holdfast.agent")
 
@@ -74,18 +74,21 @@ async def _acquire(
     given_up: Callable[[], bool],
 ) -> types.Lease:
     loop = asyncio.get_running_loop()
-    deadline, pause, said = loop.time() + patience, SOON, False
-    while True:
-        try:
-            return await aio.kept(db.acquire_lease(conversation_id, "turn", None, ttl), db.release_lease)
-        except errors.Busy as error:
-            if loop.time() >= deadline or given_up():
-                raise errors.TurnBusy(error.holder, error.expires_in) from None
-            if not said:
-                waiting(error.holder)
-                said = True
-            await asyncio.sleep(min(pause, max(error.expires_in, SOON)))
-            pause = min(pause * 1.5, SELDOM)
+    deadline, pause = loop.time() + patience, SOON
+    freed: hearing.Expected | None = None
+    with ExitStack() as stack:
+        while True:
+            try:
+                return await aio.kept(db.acquire_lease(conversation_id, "turn", None, ttl), db.release_lease)
+            except errors.Busy as error:
+                if loop.time() >= deadline or given_up():
+                    raise errors.TurnBusy(error.holder, error.expires_in) from None
+                if freed is None:
+                    known = (await db.snapshot(conversation_id)).conversation_id
+                    freed = stack.enter_context(db.hearing.expect(known, "freed"))
+                    waiting(error.holder)
+                await freed.wait(min(pause, max(error.expires_in, SOON)))
+                pause = min(pause * 1.5, SELDOM)
 
 
 async def _beat(db: aio.AsyncSessionDB, turn: Turn) -> None:

@@ -5,17 +5,32 @@ from __future__ import annotations
 import os
 
 from holdfast import errors
-from holdfast.store import db
+from holdfast.store import copying, db
 
 
-def open_to_look(target: str) -> db.SessionDB:
-    """A store that must be there already: who only looks never makes one."""
+def open_to_look(target: str, *, whole: bool = True) -> db.SessionDB:
+    """A store that must be there already: who only looks never makes one. `whole` refuses an unfinished copy."""
     if _is_file(target) and _missing(target):
         raise errors.StoreUnusable(
             f"There is no database at {os.path.abspath(target)}. "
             "Name another with --db or HOLDFAST_DB; a new one is made when its first message is stored."
         )
-    return db.SessionDB(target)
+    found = db.SessionDB(target, begin=False)
+    try:
+        if whole:
+            refuse_unfinished(found)
+    except BaseException:
+        found.close()
+        raise
+    return found
+
+
+def refuse_unfinished(store: db.SessionDB) -> None:
+    """What is written into half a copy would be in the way of the other half."""
+    if store.driver.read(copying.unfinished):
+        raise errors.StoreUnusable(
+            f"{store.driver.path} is a copy that was begun and not finished. Run the same `holdfast db copy` again."
+        )
 
 
 def _is_file(target: str) -> bool:

@@ -76,7 +76,7 @@ async def of_others(wanted: config.Plugins, given: Sequence[port.Tool]) -> plugi
 def off_limits(settings: config.Settings, database: str, folder: str) -> list[str]:
     """What the program keeps for itself: tools for files leave it alone, also where it lies in the project."""
     parts = [
-        database,
+        None if "://" in database else database,  # a server is no file
         settings.user_file,
         settings.backup.folder,
         settings.log,

@@ -8,9 +8,10 @@ import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import NamedTuple
 
-from holdfast import config, errors
+from holdfast import app, config, errors
 from holdfast.agent import agent, approvals, loop, runtime
 from holdfast.app import hands, models, watching
 from holdfast.compaction import policy, summary
@@ -58,6 +59,7 @@ async def started(
         summarizer = await _summarizer(stack, settings, chosen)
         database = database or settings.database
         store = await stack.enter_async_context(aio.AsyncSessionDB(db.SessionDB(database)))
+        await store.run(partial(app.refuse_unfinished, store.db))
         late = await _late(store, settings.backup)
         stack.push_async_callback(_stopped, asyncio.create_task(_looking_after(store, settings.backup)))
         here = folder or os.getcwd()
@@ -69,7 +71,7 @@ async def started(
             watching.Book(store, came_in),
             settings.home,
             hands.environment(settings),
-            signature=folders.signature(database),
+            signature=folders.signature(store.db.driver.path),
         )
         law = permits.Law(settings.permissions, os.path.realpath(here), os.path.expanduser("~"))
         permissions = approvals.Approvals(store, law=law, yes=yes)

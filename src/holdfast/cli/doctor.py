@@ -20,7 +20,7 @@ import holdfast
 from holdfast import app, config, errors, types
 from holdfast.cli import console, findings, lazy, mending, mistakes
 from holdfast.store import db as store
-from holdfast.store import erase, reconcile, schedule, visitors
+from holdfast.store import erase, reaching, reconcile, schedule, visitors
 from holdfast.terminal import text
 
 SHOWN = 20
@@ -113,10 +113,11 @@ def _settings(out: console.Console) -> config.Settings:
 def examine(target: str, out: console.Console, kept: config.Backup) -> Examination:
     found: list[findings.Finding] = findings.of_settings(mistakes.everywhere() if out.wrong else [])
     before = findings.modes(target)
-    here = visitors.visitors(target)
+    # Whoever is connected to a server may be anywhere: `holdfast db status` counts them.
+    here = [] if reaching.is_address(target) else visitors.visitors(target)
     look: Look | None = None
     try:
-        with app.open_to_look(target) as db:
+        with app.open_to_look(target, whole=False) as db:
             look = _look(db, found, out)
     except errors.HoldfastError as error:
         found.append(findings.of_error(error, target))
@@ -126,7 +127,7 @@ def examine(target: str, out: console.Console, kept: config.Backup) -> Examinati
     found += _about(look, target, before, kept) if look else []
     found += findings.of_visitors(here)
     versions = _versions(found)
-    facts = look.facts if look else {"path": target}
+    facts = look.facts if look else {"path": reaching.shown(target)}
     return Examination(
         ok=not any(finding.level == "problem" for finding in found),
         findings=found,
@@ -142,7 +143,7 @@ def examine(target: str, out: console.Console, kept: config.Backup) -> Examinati
 
 
 def _look(db: store.SessionDB, found: list[findings.Finding], out: console.Console) -> Look:
-    facts = db.facts()
+    facts = db.driver.standing()
     leases = _leases(db, found)
     faults = db.driver.faults()
     report = db.fsck(lambda done, total: out.progress(f"checking {done:,} of {total:,} messages"))
@@ -180,11 +181,12 @@ def _leases(db: store.SessionDB, found: list[findings.Finding]) -> list[types.Le
 
 def _about(look: Look, target: str, before: dict[str, os.stat_result], kept: config.Backup) -> list[findings.Finding]:
     return [
+        *findings.of_standing(look.facts),
         *findings.of_report(look.report, target),
         *findings.of_schema(look.faults),
         *findings.of_leases(look.leases),
         *findings.of_leftovers(look.leftovers),
-        *findings.of_removals(look.removed_at),
+        *findings.of_removals(look.removed_at, reaching.is_address(target)),
         *findings.of_claim(look.claimed_at),
         *findings.of_schedule(kept, look.done_at, look.failed_at),
         *findings.of_files(target, before),
@@ -283,7 +285,10 @@ def _lines(found: Examination) -> list[tuple[str, str]]:
     lines.append(("database", str(facts["path"])))
     if "engine" in facts:
         place = facts.get("filesystem") or "file system unknown"
-        lines.append(("engine", f"{facts['engine']}, {facts['journal']}, survives {facts['durability']}, {place}"))
+        kept = (
+            f"{facts['journal']}, survives {facts['durability']}, {place}" if "journal" in facts else facts["version"]
+        )
+        lines.append(("engine", f"{facts['engine']}, {kept}"))
     for suffix, entry in (facts.get("files") or {}).items():
         if entry:
             lines.append(("", f"{suffix:<7} {text.size(entry['bytes'])}, mode {entry['mode']}"))

@@ -15,7 +15,7 @@ import msgspec
 from holdfast import app, errors, reports
 from holdfast.cli import console, lazy, sessions
 from holdfast.store import db as store
-from holdfast.store import exports, pages
+from holdfast.store import exports, pages, reaching
 from holdfast.terminal import text
 
 Write = Callable[[str], object]
@@ -157,8 +157,8 @@ def import_(out: console.Console, file: str, path: str | None, as_json: bool, re
     out.progress("")
     if as_json:
         lost = {"blobs": report.blobs, "lost_blobs": list(report.lost_blobs)}
-        told = {"database": target, "messages": report.messages, "ok": report.ok, "outcomes": _shapes(report)}
-        out.json({**told, **lost})
+        told = {"messages": report.messages, "ok": report.ok, "outcomes": _shapes(report)}
+        out.json({"database": reaching.shown(target), **told, **lost})
     else:
         _summary(out, report)
         _missing(out, report.lost_blobs, file)

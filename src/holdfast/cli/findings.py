@@ -7,12 +7,12 @@ import os
 import shlex
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from holdfast import config, errors, types
 from holdfast.cli import mistakes
-from holdfast.store import reconcile, schedule, visitors
+from holdfast.store import promises, reaching, reconcile, schedule, visitors
 from holdfast.terminal import text
 
 LARGE_WAL = 256 * 1024 * 1024
@@ -42,6 +42,7 @@ def of_error(error: errors.HoldfastError, target: str) -> Finding:
     advice: tuple[tuple[type[errors.HoldfastError], str, str], ...] = (
         (errors.StoreCorrupt, "damage", f"If it is the right file: {rescue(target, opens=False)}"),
         (errors.StoreBusy, "busy", "Find the process that holds it (see `used by`), let it finish, and try again."),
+        (errors.StoreUnreachable, "server", "See that the server runs and can be reached, and try again."),
         (errors.StoreFull, "full", "Free some space on that disk, and try again."),
         (errors.SchemaTooNew, "version", "Upgrade Holdfast: pip install --upgrade holdfast"),
         (errors.StoreBroken, "schema", "Stop every process that uses it, then open it with the newest Holdfast."),
@@ -52,7 +53,12 @@ def of_error(error: errors.HoldfastError, target: str) -> Finding:
 
 
 def rescue(target: str, *, opens: bool) -> str:
-    """The way out of a damaged file, to be copied and run."""
+    """The way out of a damaged file, to be copied and run; what is on a server, its keeper brings back."""
+    if reaching.is_address(target):
+        return (
+            "stop every process that uses it, and bring back a backup of the server. With a backup of Holdfast: make "
+            "an empty schema or database, and `holdfast restore BACKUP --db` its address."
+        )
     path = os.path.abspath(target)
     stem, end = os.path.splitext(path)
     again = f"holdfast restore BACKUP --db {shlex.quote(path)}"
@@ -89,7 +95,10 @@ def of_report(report: types.Report, target: str) -> Iterator[Finding]:
 
 
 def attachment(target: str) -> str:
-    """The way to get back a file that lies beside the database, which is sound."""
+    """The way to get back what a message names, where the database itself is sound."""
+    if reaching.is_address(target):
+        again = f"holdfast sessions import EXPORT --db {shlex.quote(reaching.shown(target))}"
+        return f"import an export that has it in its folder: `{again}` brings back what is missing."
     path = os.path.abspath(target)
     return (
         f"copy the file of this name from the folder of a backup (BACKUP.blobs) to the same place in {path}.blobs, or "
@@ -118,6 +127,16 @@ def of_schema(faults: Sequence[reconcile.Fault]) -> Iterator[Finding]:
                 "them all, export every conversation and import it into a new store."
             )
             yield Finding("note", "schema", what, advice)
+
+
+def of_standing(standing: Mapping[str, Any]) -> Iterator[Finding]:
+    """What `holdfast db status` says too: how the database is set up, and which promises that breaks."""
+    for breach in promises.breaches(standing):
+        broken = " and ".join(breach.promises)
+        what = f"{broken} would be broken {breach.when}: {breach.why}."
+        yield Finding("problem", "promise", what, breach.remedy)
+    for note in promises.notes(standing):
+        yield Finding("note", "server", *note)
 
 
 # --- what was left behind ------------------------------------------------------------------------------
@@ -151,10 +170,16 @@ def of_visitors(found: Sequence[visitors.Visitor] | None) -> Iterator[Finding]:
             yield Finding("note", "process", what, "End it and start it again; what it reads is not this store.")
 
 
-def of_removals(removed_at: float | None) -> Iterator[Finding]:
+def of_removals(removed_at: float | None, served: bool) -> Iterator[Finding]:
     if removed_at is not None:
-        what = f"Text was removed {text.when(removed_at)} that may still be found in the files."
-        yield Finding("note", "scrub", what, "Run `holdfast doctor --fix`: it clears the files of what was removed.")
+        whose = "the server's files" if served else "the files"
+        what = f"Text was removed {text.when(removed_at)} that may still be found in {whose}."
+        file = "Run `holdfast doctor --fix`: it clears the files of what was removed."
+        server = (
+            "Vacuum frees its room, and what is written later goes over it. `holdfast db scrub`, as the owner of the "
+            "tables, takes it out now; everybody waits meanwhile."
+        )
+        yield Finding("note", "scrub", what, server if served else file)
 
 
 def of_claim(claimed_at: str | None) -> Iterator[Finding]:

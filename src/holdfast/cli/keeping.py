@@ -1,6 +1,7 @@
 """`holdfast backup`, `restore`, and `holdfast sessions title`, `delete`, `redact`.
 
-What removes something shows it first, and asks. What was removed is scrubbed from the files at once.
+What removes something shows it first, and asks. What was removed is scrubbed from the files at once; those of a
+server are its own to clear, or its owner's.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import glob
 import os
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import click
 import msgspec
@@ -18,10 +20,14 @@ from holdfast import app, errors, parts, reports, types
 from holdfast.cli import consent, console, lazy, sessions
 from holdfast.store import backup as backups
 from holdfast.store import db as store
-from holdfast.store import drafts, erase, port, state
+from holdfast.store import drafts, erase, port, reaching, state
 from holdfast.terminal import text
 
 SHOWN = 60
+ON_A_SERVER = (
+    "Its bytes stay in the files of the server until vacuum has been there and the room is used again. `holdfast db "
+    "scrub`, as the owner of the tables, takes them out now; everybody waits meanwhile."
+)
 
 
 def told(out: console.Console, what: str) -> Callable[[int, int], None]:
@@ -100,7 +106,8 @@ def restore(out: console.Console, source: str, path: str | None, as_json: bool, 
     coming, made, now = _looked(source, target)
     if say := consent.preview(out, as_json, yes):
         come = f"was made {text.when(made)}" if made else f"is no backup but a store, used {_changed(source)},"
-        there = f"{target} has {_amount(now)}, which will be replaced." if now else f"{target} will be made."
+        named = reaching.shown(target)
+        there = f"{named} has {_amount(now)}, which will be replaced." if now else f"{named} will be made."
         for line in (f"{source} {come} and has {_amount(coming)}.", there):
             for piece in text.wrapped(text.safe(line), out.width):
                 say(piece)
@@ -118,9 +125,10 @@ def restore(out: console.Console, source: str, path: str | None, as_json: bool, 
 
 def _looked(source: str, target: str) -> tuple[types.Report, float | None, types.Report | None]:
     """What the backup holds, when it was made, and what the store holds; one that is not there is not made by this."""
-    there = os.path.exists(target)
+    there = reaching.is_address(target) or os.path.exists(target)
     with _opened(target if there else ":memory:") as db:
         made, coming, now = backups.made_at(db.driver, source), db.check_backup(source), db.fsck()
+        backups.refuse_filled(db.driver)
     if not coming.ok:
         raise errors.CopyDamaged(source, [f"{bad.promise} {bad.detail}" for bad in coming.violations])
     return coming, made, now if there else None
@@ -135,8 +143,8 @@ def _opened(target: str) -> store.SessionDB:
         return store.SessionDB(target)
     except errors.StoreCorrupt as error:
         raise errors.StoreCorrupt(
-            f"{target} is too damaged to be replaced in place ({error}). Stop every process that uses it, rename it "
-            "and the files beside it, and restore again."
+            f"{reaching.shown(target)} is too damaged to be replaced in place ({error}). Stop every process that "
+            "uses it, rename it and the files beside it, and restore again."
         ) from error
 
 
@@ -225,17 +233,17 @@ def delete(out: console.Console, which: Sequence[str], path: str | None, as_json
             for head in heads.values():
                 say(out.clipped(_line(head), out.width))
         removed = consent.given(out, yes, f"Delete {text.count(len(heads), 'conversation')} for good?")
-        scrubbed = False
+        scrubbed = NOT_SCRUBBED
         if removed:
             order = _delete(out, db, order)
             scrubbed = scrub(out, db)
         copies = _copies(str(db.facts()["path"])) if removed else []
     names = [name for name in heads if name in order]
     if as_json:
-        out.json({"deleted": removed, "scrubbed": scrubbed, "conversations": names, "copies": copies})
+        out.json({"deleted": removed, "scrubbed": scrubbed.files, "conversations": names, "copies": copies})
     elif removed:
         out.prose(f"Deleted {text.count(len(names), 'conversation')}.{_elsewhere(copies)}")
-    return 0 if scrubbed and len(names) == len(heads) else 1
+    return 0 if scrubbed.enough and len(names) == len(heads) else 1
 
 
 def _line(head: types.Session) -> str:
@@ -277,18 +285,42 @@ def _delete(out: console.Console, db: store.SessionDB, ids: list[str]) -> list[s
     return ids
 
 
-def scrub(out: console.Console, db: store.SessionDB) -> bool:
-    """The files too, and whether that was done: whoever reads for long may be in the way."""
+class Scrubbed(NamedTuple):
+    """Whether what was removed is out of the files, and whether that is all there is to do about it here."""
+
+    files: bool
+    enough: bool
+
+
+NOT_SCRUBBED = Scrubbed(files=False, enough=False)
+
+
+def scrub(out: console.Console, db: store.SessionDB) -> Scrubbed:
+    """The files too, where they are ours: whoever reads for long may be in the way."""
     out.progress("scrubbing the files and the search index")
     _forget_outputs(out, db)
+    if reaching.is_address(db.driver.path):
+        return _scrub_server(out, db)
     try:
         db.scrub()
     except errors.StoreBusy as error:
         out.progress("")
         out.note(f"It is removed, but may still be found in the files: {error} `holdfast doctor --fix` does it then.")
-        return False
+        return NOT_SCRUBBED
     out.progress("")
-    return True
+    return Scrubbed(files=True, enough=True)
+
+
+def _scrub_server(out: console.Console, db: store.SessionDB) -> Scrubbed:
+    """What can be done while others work; to clear its files would make all of them wait."""
+    try:
+        db.scrub(files=False)
+    except errors.StoreError as error:
+        out.progress("")
+        out.note(f"It is removed; attachments of it, and its words in the search index, go later: {error}")
+    out.progress("")
+    out.note(ON_A_SERVER)
+    return Scrubbed(files=False, enough=True)
 
 
 def _forget_outputs(out: console.Console, db: store.SessionDB) -> None:
@@ -330,7 +362,7 @@ def redact(out: console.Console, which: str, seqs: Sequence[int], path: str | No
             for title in dict.fromkeys(title for seq in seqs for title in _titles(db, head, seq)):
                 say(out.clipped(f"The title goes too, since it has words of that: {text.safe(title)}", out.width))
         removed = consent.given(out, yes, f"Remove the text of {text.count(len(set(seqs)), 'message')} for good?")
-        scrubbed = False
+        scrubbed = NOT_SCRUBBED
         if removed:
             for seq in sorted(set(seqs)):
                 db.redact(head.id, seq)
@@ -338,10 +370,10 @@ def redact(out: console.Console, which: str, seqs: Sequence[int], path: str | No
         copies = _copies(str(db.facts()["path"])) if removed else []
     if as_json:
         told = {"conversation": head.conversation_id, "seqs": sorted(set(seqs)), "copies": copies}
-        out.json({"redacted": removed, "scrubbed": scrubbed, **told})
+        out.json({"redacted": removed, "scrubbed": scrubbed.files, **told})
     elif removed:
         out.prose(f"Removed the text of {text.count(len(set(seqs)), 'message')}.{_elsewhere(copies)}")
-    return 0 if scrubbed else 1
+    return 0 if scrubbed.enough else 1
 
 
 def _message(db: store.SessionDB, head: types.Session, seq: int) -> types.Message:

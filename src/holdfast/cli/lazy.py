@@ -88,17 +88,18 @@ def help_when_alone(context: click.Context) -> None:
 
 
 def database(function: F) -> F:
-    """--db PATH, for commands that need a store."""
+    """--db, for commands that need a store: a path, or the address of a server."""
     return click.option(
         "--db",
         "path",
-        metavar="PATH",
-        callback=_named,
-        help="The store to use (default: HOLDFAST_DB, else holdfast.db in the data directory).",
+        metavar="STORE",
+        callback=named,
+        help="The store: a path or postgresql://... (default: HOLDFAST_DB, else holdfast.db in the data directory).",
     )(function)
 
 
-def _named(_context: click.Context, _option: click.Parameter, path: str | None) -> str | None:
+def named(_context: click.Context, _option: click.Parameter, path: str | None) -> str | None:
+    """A store that is named by its path or its address."""
     # An empty variable in a script must not lead to another store than the one that was meant.
     if path == "":
         raise click.BadParameter("the path is empty.")

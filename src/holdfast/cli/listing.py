@@ -11,7 +11,7 @@ import click
 from holdfast import app, errors, types
 from holdfast.cli import console, lazy, shapes
 from holdfast.store import db as store
-from holdfast.store import words
+from holdfast.store import reaching, words
 from holdfast.terminal import text
 
 WORDS = 60
@@ -33,11 +33,11 @@ def command(out: console.Console, path: str | None, as_json: bool, every: bool, 
         begun = {} if every else {head.id: first_words(db, head) for head in shown if as_json or not head.title}
     if as_json:
         listed = [shapes.session(one) if every else {**conversation(one), "begins": begun[one.id]} for one in shown]
-        out.json({"database": target, "sessions" if every else "conversations": listed, "more": more})
+        out.json({"database": reaching.shown(target), "sessions" if every else "conversations": listed, "more": more})
         return
     _table(out, shown, every, begun)
     if not shown:
-        out.note(f"No conversations in {target} yet.")
+        out.note(f"No conversations in {reaching.shown(target)} yet.")
     if more:
         out.note(f"These are the {limit} most recent; see more with --limit.")
 

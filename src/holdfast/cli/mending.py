@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.store import db as store
-from holdfast.store import drafts, reconcile
+from holdfast.store import drafts, reaching, reconcile
 from holdfast.terminal import text
 
 Progress = Callable[[int, int], None]
@@ -58,7 +58,8 @@ def _useful(sick: Sick) -> Iterator[Repair]:
     if sick.leftovers:
         would = f"remove {text.count(len(sick.leftovers), 'file')} that dead processes left half written"
         yield Repair("leftovers", would, _sweep)
-    if sick.unscrubbed:
+    # Of a server this makes everybody wait: `holdfast db scrub` is for whoever means that.
+    if sick.unscrubbed and not reaching.is_address(str(sick.facts["path"])):
         yield Repair("scrub", "clear the files of what was deleted and redacted", _scrub)
     if sick.search["complaints"]:
         yield Repair("search", "throw the damaged search index away and make it again", _rebuild)
@@ -75,7 +76,7 @@ def _useful(sick: Sick) -> Iterator[Repair]:
 
 def room(facts: dict[str, Any]) -> int:
     """Bytes of the database that hold nothing."""
-    return int(facts["free_pages"] * facts["page_size"])
+    return int(facts.get("free_pages", 0) * facts.get("page_size", 0))
 
 
 def leftovers(path: str) -> list[str]:

@@ -29,6 +29,7 @@ COMMANDS = {
     "restore": ("holdfast.cli.keeping:restore", "Put a backup in the place of what the store holds."),
     "salvage": ("holdfast.cli.salvaging", "Read what can be read of a damaged store into a new one."),
     "doctor": ("holdfast.cli.doctor", "Check the store and its surroundings; say what to do."),
+    "db": ("holdfast.cli.databases", "Make, move and look at the database under the store."),
     "config": ("holdfast.cli.configuring", "Look at settings, find mistakes in them, change them."),
     "completion": ("holdfast.cli.completing", "Print the script that completes commands in your shell."),
     "tour": ("holdfast.cli.touring", "Watch a short conversation with the offline model, in a place of its own."),

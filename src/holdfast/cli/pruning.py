@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast import app, config, errors, reports
 from holdfast.cli import consent, console, keeping, lazy
+from holdfast.store import reaching
 from holdfast.terminal import text
 
 
@@ -55,12 +56,12 @@ def command(
         raise click.UsageError("say what may go: --older-than DAYS, --max-size SIZE, or [retention] in the settings.")
     with app.open_to_look(path or out.settings.database) as db:
         plan = db.plan_prune(older_than_days=days, max_bytes=size, owner=owner, source=source)
-        target = archive or _beside(str(db.facts()["path"]), kept.archive)
+        target = archive or _beside(str(db.facts()["path"]), kept.archive, out.settings.home)
         if say := consent.preview(out, as_json, yes):
             _show(out, plan, target, say)
         done = bool(plan.going) and consent.given(out, yes, "Archive and remove them?")
         report = reports.PruneReport(None, (), (), 0)
-        scrubbed = False
+        scrubbed = keeping.NOT_SCRUBBED
         if done:
             report = db.prune(plan, target, progress=keeping.told(out, "archiving"))
             scrubbed = keeping.scrub(out, db)
@@ -69,14 +70,14 @@ def command(
         out.json(
             {
                 "pruned": done,
-                "scrubbed": scrubbed,
+                "scrubbed": scrubbed.files,
                 "plan": msgspec.to_builtins(plan),
                 "report": msgspec.to_builtins(report),
             }
         )
     elif done:
         _say(out, report)
-    return 0 if scrubbed or not plan.going else 1
+    return 0 if scrubbed.enough or not plan.going else 1
 
 
 def _say(out: console.Console, report: reports.PruneReport) -> None:
@@ -87,10 +88,12 @@ def _say(out: console.Console, report: reports.PruneReport) -> None:
         out.note(f"Attachment {digest} is missing here, or damaged, and is not in the archive.")
 
 
-def _beside(database: str, folder: str | None) -> str:
-    stem = os.path.splitext(os.path.basename(database))[0]
+def _beside(database: str, folder: str | None, home: str) -> str:
+    """Beside a file; what is on a server has its archives at home."""
+    served = reaching.is_address(database)
+    stem = "store" if served else os.path.splitext(os.path.basename(database))[0]
     name = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
-    return os.path.join(folder or os.path.join(os.path.dirname(database), "archive"), name)
+    return os.path.join(folder or os.path.join(home if served else os.path.dirname(database), "archive"), name)
 
 
 def _show(out: console.Console, plan: reports.PrunePlan, target: str, say: Callable[[str], None]) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast import app, errors, types
 from holdfast.cli import console, lazy, sessions, shapes
-from holdfast.store import words
+from holdfast.store import reaching, words
 from holdfast.terminal import text
 
 _TIMES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
@@ -63,7 +63,7 @@ def command(
         hits = db.search(asked, session_id=session_id, **options)
         titles = {name: db.conversation(name).title for name in {hit.conversation_id for hit in hits}}
     if as_json:
-        out.json({"database": target, "question": asked, "hits": [_shape(hit, titles) for hit in hits]})
+        out.json({"database": reaching.shown(target), "question": asked, "hits": [_shape(hit, titles) for hit in hits]})
     else:
         for number, hit in enumerate(hits):
             _print(out, hit, titles[hit.conversation_id], asked, first=number == 0)

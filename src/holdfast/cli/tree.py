@@ -10,6 +10,7 @@ import click
 from holdfast import app, errors, types
 from holdfast.cli import console, drawing, lazy, sessions, shapes
 from holdfast.store import db as store
+from holdfast.store import reaching
 from holdfast.terminal import text
 
 
@@ -37,7 +38,8 @@ def command(out: console.Console, conversation: str | None, path: str | None, as
         roots, more = ([root(db, sessions.find(db, conversation).id)], False) if conversation else _roots(db, limit)
         found = gather(db, roots)
     if as_json:
-        out.json({"database": target, "roots": roots, "conversations": [_shape(line) for line in found.values()]})
+        shapes = [_shape(line) for line in found.values()]
+        out.json({"database": reaching.shown(target), "roots": roots, "conversations": shapes})
         return
     for number, key in enumerate(roots):
         if number:
@@ -45,7 +47,7 @@ def command(out: console.Console, conversation: str | None, path: str | None, as
         for line in drawing.tree(_conversation(out, found, key), out.glyphs):
             out.print(drawing.drawn(out, line, out.width))
     if not roots:
-        out.note(f"No conversations in {target} yet.")
+        out.note(f"No conversations in {reaching.shown(target)} yet.")
     if more:
         out.note(f"These are the {limit} most recent; see more with --limit.")
 

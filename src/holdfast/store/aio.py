@@ -2,6 +2,7 @@
 
 Every call runs on a thread of a small pool. Appends wait for each other a moment: those that arrive
 while a commit is on its way to the disk share the next one. Each is acknowledged only after its commit.
+Where a conversation is in somebody else's hands, its appends wait beside the others, in their order.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar
 
 from holdfast import errors, types
-from holdfast.store import port
+from holdfast.store import hearing, log, together
 from holdfast.store.db import SessionDB
 
 P = ParamSpec("P")
@@ -23,9 +24,19 @@ T = TypeVar("T")
 
 GROUP = 256
 THREADS = 4
+# Conversations that are waited for at once.
+BESIDE = 8
 
-Step = Callable[[port.Tx], list[types.Receipt]]
-Outcome = list[types.Receipt] | BaseException
+Step = log.Append
+Outcome = together.Outcome
+Commit = Callable[[list[Step]], list[Outcome]]
+
+
+class Waiting(NamedTuple):
+    """An append, and who waits for its receipts."""
+
+    step: Step
+    acknowledged: asyncio.Future[list[types.Receipt]]
 
 
 class Awaited(Generic[P, T]):
@@ -47,10 +58,15 @@ class AsyncSessionDB:
 
     def __init__(self, db: SessionDB, *, threads: int = THREADS) -> None:
         self.db = db
+        self.hearing = hearing.Hearing(db.driver)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-store")
         # Appends have a thread of their own: no long call keeps them waiting.
         self._appender = ThreadPoolExecutor(1, thread_name_prefix="holdfast-append")
-        self._waiting: list[tuple[Step, asyncio.Future[list[types.Receipt]]]] = []
+        self._beside = ThreadPoolExecutor(BESIDE, thread_name_prefix="holdfast-beside")
+        self._waiting: list[Waiting] = []
+        # By the id they were given: what waits for a conversation that others have, or write to.
+        self._lanes: dict[str, list[Waiting]] = {}
+        self._lane_tasks: set[asyncio.Task[None]] = set()
         self._flusher: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -63,12 +79,14 @@ class AsyncSessionDB:
     async def close(self) -> None:
         """What was given to append is written first; whoever comes later gets StoreClosed."""
         self._closed = True
+        # Not awaited themselves: cancelling the close must not cancel what others wait for.
         if self._flusher is not None:
-            # Not awaited itself: cancelling the close must not cancel what others wait for.
             await asyncio.wait([self._flusher])
+        if self._lane_tasks:
+            await asyncio.wait(self._lane_tasks)
         await asyncio.to_thread(self.db.close)
-        self._pool.shutdown(wait=False)
-        self._appender.shutdown(wait=False)
+        for threads in (self._pool, self._appender, self._beside):
+            threads.shutdown(wait=False)
 
     async def run(self, call: Callable[[], T]) -> T:
         """Any short call on the store, on one of its threads."""
@@ -121,7 +139,7 @@ class AsyncSessionDB:
         step = self.db.append_step(session_id, messages, expect_head=expect_head, create=create, lease=lease)
         loop = asyncio.get_running_loop()
         acknowledged: asyncio.Future[list[types.Receipt]] = loop.create_future()
-        self._waiting.append((step, acknowledged))
+        self._waiting.append(Waiting(step, acknowledged))
         if self._flusher is None or self._flusher.done():
             self._flusher = loop.create_task(self._flush())
         return await acknowledged
@@ -129,31 +147,64 @@ class AsyncSessionDB:
     async def _flush(self) -> None:
         while self._waiting:
             group, self._waiting = self._waiting[:GROUP], self._waiting[GROUP:]
-            commit = partial(self._commit, [step for step, _ in group])
-            try:
-                outcomes = await asyncio.get_running_loop().run_in_executor(self._appender, commit)
-            except BaseException as error:  # noqa: BLE001 -- it is theirs who wait, and nobody may wait for ever
-                outcomes = [error] * len(group)
-            for (_, acknowledged), outcome in zip(group, outcomes, strict=True):
-                _settle(acknowledged, outcome)
+            group = [each for each in group if not self._goes_beside(each)]
+            outcomes = await self._committed(self._appender, group, self._commit) if group else []
+            for each, outcome in zip(group, outcomes, strict=True):
+                if isinstance(outcome, together.Held):
+                    self._put_beside(each)
+                else:
+                    _settle(each.acknowledged, outcome)
 
-    def _commit(self, steps: Sequence[Step]) -> list[Outcome]:
-        """One transaction for all of them; what one caller did wrong fails that caller only."""
-        if len(steps) == 1:
-            return [self._commit_alone(steps[0])]
+    def _goes_beside(self, each: Waiting) -> bool:
+        """Behind those of its conversation that wait already; or where others write, who may be waited for."""
+        beside = each.step.session_id in self._lanes or each.step.shares()
+        if beside:
+            self._put_beside(each)
+        return beside
+
+    def _put_beside(self, each: Waiting) -> None:
+        name = each.step.session_id
+        if name not in self._lanes:
+            self._lanes[name] = []
+            task = asyncio.get_running_loop().create_task(self._wait_beside(name))
+            self._lane_tasks.add(task)
+            task.add_done_callback(self._lane_tasks.discard)
+        self._lanes[name].append(each)
+
+    async def _wait_beside(self, name: str) -> None:
+        lane = self._lanes[name]
+        while lane:
+            group = lane[:GROUP]
+            del lane[:GROUP]
+            outcomes = await self._committed(self._beside, group, self._commit_patiently)
+            for each, outcome in zip(group, outcomes, strict=True):
+                _settle(each.acknowledged, outcome)
+        del self._lanes[name]
+
+    async def _committed(self, threads: ThreadPoolExecutor, group: list[Waiting], commit: Commit) -> list[Outcome]:
+        steps = [each.step for each in group]
         try:
-            return self.db.driver.write("append", partial(_each, steps))
-        except (errors.StoreRefused, errors.LeasesUnavailable):
-            # The database refused the group as a whole: find the one it meant.
-            return [self._commit_alone(step) for step in steps]
+            return await asyncio.get_running_loop().run_in_executor(threads, commit, steps)
+        except BaseException as error:  # noqa: BLE001 -- it is theirs who wait, and nobody may wait for ever
+            return [error] * len(group)
+
+    def _commit(self, steps: list[Step]) -> list[Outcome]:
+        """One transaction for all that wait for nobody; what one caller did wrong fails that caller only."""
+        outcomes = self._tried(together.Passing(steps), steps, self._commit)
+        unclear = any(isinstance(outcome, together.Held) and not outcome.certain for outcome in outcomes)
+        return _one_by_one(steps, self._commit) if unclear else outcomes
+
+    def _commit_patiently(self, steps: list[Step]) -> list[Outcome]:
+        return self._tried(together.Together(steps), steps, self._commit_patiently)
+
+    def _tried(self, group: together.Together, steps: list[Step], commit: Commit) -> list[Outcome]:
+        try:
+            return self.db.driver.write("append", group)
         except errors.HoldfastError as error:
+            if len(steps) > 1 and isinstance(error, errors.StoreRefused | errors.LeasesUnavailable):
+                # The database refused the group as a whole: find the one it meant.
+                return _one_by_one(steps, commit)
             return [error] * len(steps)
-
-    def _commit_alone(self, step: Step) -> Outcome:
-        try:
-            return self.db.driver.write("append", step)
-        except errors.HoldfastError as error:
-            return error
 
     # --- the rest ------------------------------------------------------------------------------------
 
@@ -266,16 +317,15 @@ async def kept(taking: Coroutine[Any, Any, T], give_back: Callable[[T], Coroutin
         raise
 
 
-def _each(steps: Sequence[Step], tx: port.Tx) -> list[Outcome]:
+def _one_by_one(steps: list[Step], commit: Commit) -> list[Outcome]:
+    """Behind one that could not be written, none of its conversation is."""
     outcomes: list[Outcome] = []
+    held: set[str] = set()
     for step in steps:
-        try:
-            with tx.savepoint():
-                outcomes.append(step(tx))
-        except errors.StoreError:
-            raise
-        except errors.HoldfastError as error:
-            outcomes.append(error)
+        (outcome,) = [together.Held(True)] if step.session_id in held else commit([step])
+        if isinstance(outcome, together.Held):
+            held.add(step.session_id)
+        outcomes.append(outcome)
     return outcomes
 
 
@@ -286,5 +336,5 @@ def _settle(acknowledged: asyncio.Future[list[types.Receipt]], outcome: Outcome)
         acknowledged.cancel()
     elif isinstance(outcome, BaseException):
         acknowledged.set_exception(outcome)
-    else:
+    elif isinstance(outcome, list):
         acknowledged.set_result(outcome)

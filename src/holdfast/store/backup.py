@@ -9,22 +9,34 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
 
 from holdfast import errors, reports, types
-from holdfast.store import blobs, drafts, fsck, place, port, schedule, search, shelf
+from holdfast.store import (
+    blobs,
+    copying,
+    drafts,
+    fsck,
+    generation,
+    indexing,
+    notes,
+    place,
+    port,
+    schedule,
+    search,
+    shelf,
+)
 
-MARK = "backup_at"
-# What the store itself notes of its backups.
-META = (MARK, *schedule.META)
+MARK = notes.BACKUP
+# The database whose stores are files.
+FILE = "sqlite"
 
 
 class Backups(blobs.Blobs):
-    """The part of SessionDB that makes copies and goes back to them."""
+    """The part of SessionDB that makes copies and goes back to them. A copy is a SQLite file, of any database."""
 
     searcher: search.Searcher
 
@@ -37,7 +49,8 @@ class Backups(blobs.Blobs):
         anything else raises NotABackup, unless `overwrite` is set.
         """
         target = _target(self.driver, path, overwrite)
-        return _backup(self.driver, self._shelf, target, self._clock(), progress)
+        with _in_file(self.driver, target, progress) as driver:
+            return _backup(driver, self._shelf, target, self._clock(), progress)
 
     def check_backup(self, path: str | os.PathLike[str]) -> types.Report:
         """What a backup holds, and every promise broken in it: what `restore` would look at first."""
@@ -51,9 +64,12 @@ class Backups(blobs.Blobs):
         """Put a backup in the place of everything the store holds, after it passed every check of fsck.
 
         Other processes go on in the same files. Whatever they began before gets LeaseLost or Superseded.
+        A server takes a backup into an empty store only: CopyRefused when it holds something.
         """
         source = _source(self.driver, path)
         began = time.monotonic()
+        if self.driver.name != FILE:
+            return _taken_in(self, source, progress)
         with _scratch(self.driver) as temp:
             _copied(self.driver, source, temp)
             report, wanted = _examined(self.driver, temp, source)
@@ -85,7 +101,8 @@ class Backups(blobs.Blobs):
                 drafts.sweep(home)  # their names bear a time, so nobody else would
             near = shelf.Shelf(f"{earlier[-1]}.blobs") if earlier else None
             target = _target(self.driver, schedule.free(home, store, now), False)
-            report = _backup(self.driver, self._shelf, target, now, None, near)
+            with _in_file(self.driver, target) as driver:
+                report = _backup(driver, self._shelf, target, now, None, near)
         except BaseException as error:
             # What hinders this note hindered the backup: that is what the caller should hear of.
             with contextlib.suppress(errors.StoreError):
@@ -101,7 +118,7 @@ class Backups(blobs.Blobs):
 def forget_index(driver: port.Driver, searcher: search.Searcher) -> None:
     """The search index may hold words of what is not there any more; the next search makes it anew."""
     searcher.close()
-    driver.discard_side(search.NAME)
+    driver.discard_side(indexing.NAME)
 
 
 # --- making one ----------------------------------------------------------------------------------------
@@ -128,6 +145,19 @@ def _backup(
     beside.keep_only(wanted)
     counts = (report.conversations, report.sessions, report.messages)
     return reports.BackupReport(target, *counts, size, len(wanted) - len(lost), lost, time.monotonic() - began)
+
+
+@contextlib.contextmanager
+def _in_file(driver: port.Driver, target: str, progress: port.Progress | None = None) -> Iterator[port.Driver]:
+    """The store, if it is a file; of one on a server, a snapshot in a file that is gone when the block ends."""
+    if driver.name == FILE:
+        yield driver
+        return
+    with drafts.saying(target):
+        drafts.prepare(os.path.dirname(target))
+    with drafts.scratch(target) as temp, contextlib.closing(driver.adopt(temp)) as poured:
+        copying.pour(driver, poured, progress)
+        yield poured
 
 
 def _mark(tx: port.Tx, now: float) -> None:
@@ -233,6 +263,26 @@ def _examined(driver: port.Driver, temp: str, source: str) -> tuple[types.Report
         return report, [row[0] for row in copy.read(lambda tx: tx.all("blobs_all"))]
 
 
+def refuse_filled(driver: port.Driver) -> None:
+    """What a server holds is never replaced as a whole: others write to it, from wherever they are."""
+    if driver.name != FILE and not driver.read(copying.may_begin):
+        raise errors.CopyRefused(
+            f"{driver.path} holds something already, and a server takes a backup into an empty store only. "
+            "Name another schema or database, restore there, and use that from then on."
+        )
+
+
+def _taken_in(house: Backups, source: str, progress: port.Progress | None) -> reports.RestoreReport:
+    refuse_filled(house.driver)
+    with _scratch(house.driver) as temp:
+        _copied(house.driver, source, temp)
+        _examined(house.driver, temp, source)
+        with _adopted(house.driver, temp, source) as copy:
+            done = copying.take(copy, blobs.beside(source), house, progress)
+    counts = (done.conversations, done.sessions, done.messages)
+    return reports.RestoreReport(source, done.generation, *counts, done.lost_blobs, (), done.seconds)
+
+
 class _Change:
     """What makes the content of a backup the next state of this store rather than an old one."""
 
@@ -243,40 +293,19 @@ class _Change:
     def __call__(self, old: port.Tx, new: port.Tx) -> None:
         deleted: list[port.Row] = []
         identity: port.Row | None = None
-        self.generation = _generation(new) + 1
+        self.generation = generation.current(new) + 1
         # What is to be replaced may be damaged: that is no reason to refuse.
         with contextlib.suppress(errors.StoreCorrupt, errors.StoreBroken):
-            self.generation = max(self.generation, _generation(old) + 1)
+            self.generation = max(self.generation, generation.current(old) + 1)
             identity = old.one("meta_get", key=schedule.IDENTITY)
             deleted = old.all("tombstones_all")
-        leap(new, self.generation)
+        generation.leap(new, self.generation)
         new.run("meta_delete", key=MARK)
         schedule.forget_attempts(new)
         schedule.keep_identity(new, identity)
         for id_, at in deleted:
             if not new.run("tombstone_keep", id=id_, at=at) and new.one("conversation_key", id=id_):
                 self.brought_back.append(id_)
-
-
-def leap(tx: port.Tx, generation: int) -> None:
-    """Void all leases, and raise every counter that work in flight is compared by past all values used before.
-
-    The generation counts restores. Counters of generation n begin at n * 2^32 and grow by one at a time, so
-    none of an earlier generation reaches there, whichever backup is restored after which, and even for
-    conversations that were deleted or absent in between. The random part keeps two stores apart that were
-    restored from one backup, as when the first was lost.
-    """
-    counter = (generation << 32) + random.SystemRandom().getrandbits(31)
-    tx.run("restore_leases")
-    tx.run("restore_counters", counter=counter)
-    tx.run("restore_routes", counter=counter)
-    tx.run("restore_budgets", counter=counter)
-    tx.run("meta_set", key="generation", value=str(generation))
-
-
-def _generation(tx: port.Tx) -> int:
-    row = tx.one("meta_get", key="generation")
-    return int(row[0]) if row and str(row[0]).isdigit() else 0
 
 
 def _discard(path: str) -> None:

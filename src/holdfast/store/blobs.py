@@ -1,8 +1,8 @@
-"""Attachments: content kept by its digest in a folder beside the database, and named by messages.
+"""Attachments: content kept by its digest beside the database, or in it, and named by messages.
 
 A message part names a blob: `{"type": "image", "blob": "<digest>"}`. An append does not look at it. Who
 names what is found by reading the log when blobs are collected. Putting a blob in its place and removing
-one both happen under the database's write lock, so neither can take the other's file away.
+one both happen under a lock of the database, so neither can take the other's content away.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import BinaryIO
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store import drafts, points, port, shelf
+from holdfast.store import drafts, points, port, shelf, table_shelf
 
 MAX_SEQ = 2**32 - 1
 _KEY = '"blob":"'
@@ -39,7 +39,8 @@ class Blobs:
     @property
     def _shelf(self) -> shelf.Shelf:
         if self._own_shelf is None:
-            self._own_shelf = shelf.Shelf(self._blob_folder())
+            in_tables = self.driver.keeps_blobs
+            self._own_shelf = table_shelf.TableShelf(self.driver) if in_tables else shelf.Shelf(self._blob_folder())
         return self._own_shelf
 
     def _blob_folder(self) -> str:
@@ -57,7 +58,9 @@ class Blobs:
         One that no message names is removed by `collect_blobs` a day later.
         """
         checked_media_type(media_type)
-        self.driver.facts()  # a store that is closed or was opened before a fork says so before anything is written
+        self.driver.read(
+            lambda _: None
+        )  # a store that is closed or was opened before a fork says so before anything is written
         now = self._clock()
         with _opened(content) as source, drafts.saying(self._shelf.folder):
             draft = self._shelf.draft(source)
@@ -113,11 +116,12 @@ def _keep(
     def step(tx: port.Tx) -> types.Blob:
         if incoming is not None:
             incoming(tx)
-        with drafts.saying(kept.folder):
-            kept.put(draft)
         known = None if incoming is None else look(tx, draft.digest)
         blob = types.Blob(draft.digest, draft.size, known.media_type if known else media_type, now)
+        # First, as it waits for a collection that is under way: what that takes is put after it.
         tx.run("blob_put", **msgspec.structs.asdict(blob))
+        with drafts.saying(kept.folder):
+            kept.put(draft, tx)
         return blob
 
     try:
@@ -210,7 +214,8 @@ class Incoming:
 
     def _renewed(self, tx: port.Tx, blob: types.Blob) -> bool:
         """One that nobody named until now is young again, so that no collection takes it before it is named."""
-        if not os.path.exists(self._kept.path(blob.digest)):
+        tx.one("lock_blobs")
+        if not self._kept.has(blob.digest, tx):
             return False
         self._note(tx, blob)
         tx.run("blob_known", **msgspec.structs.asdict(blob))
@@ -254,7 +259,7 @@ def drop(tx: port.Tx, conversation: int, after: int, upto: int, now: float) -> N
 def collect(driver: port.Driver, kept: shelf.Shelf, before: float, strays_before: float) -> types.Collected:
     """The log is read without a lock first; under it only what came since is read."""
     kept.sweep()
-    strays = {digest for digest, found in kept.files() if found.st_mtime < strays_before}
+    strays = kept.strays(strays_before)
     if not strays and driver.read(lambda tx: not tx.all("blobs_all")):
         return types.Collected(0, 0)
     named, marks = driver.read(_named)
@@ -263,7 +268,7 @@ def collect(driver: port.Driver, kept: shelf.Shelf, before: float, strays_before
     done = not _unwanted(rows, named, before) and not any(dropped_at for _, _, _, dropped_at in rows)
     if done and not _unknown(strays, rows, named):
         return types.Collected(0, 0)  # without the lock: whoever looks after a store asks often
-    return driver.write("collect", lambda tx: _collect(tx, kept, named | _named_since(tx, marks), before, strays))
+    return driver.write("collect", lambda tx: _collect(tx, kept, named, marks, before, strays))
 
 
 def _named(tx: port.Tx) -> tuple[set[str], Marks]:
@@ -293,7 +298,11 @@ def _unknown(strays: set[str], rows: Sequence[port.Row], named: set[str]) -> set
     return strays - {row[0] for row in rows} - named
 
 
-def _collect(tx: port.Tx, kept: shelf.Shelf, named: set[str], before: float, strays: set[str]) -> types.Collected:
+def _collect(
+    tx: port.Tx, kept: shelf.Shelf, named: set[str], marks: Marks, before: float, strays: set[str]
+) -> types.Collected:
+    tx.one("lock_blobs")
+    named = named | _named_since(tx, marks)
     rows = tx.all("blobs_all")
     gone = _unwanted(rows, named, before)
     for digest, _, _, dropped_at in rows:
@@ -303,7 +312,7 @@ def _collect(tx: port.Tx, kept: shelf.Shelf, named: set[str], before: float, str
             tx.run("blob_kept", digest=digest)
     # Files go before the commit: after it, one put anew meanwhile could be taken away.
     for digest in [*gone, *_unknown(strays, rows, named)]:
-        kept.remove(digest)
+        kept.remove(digest, tx)
     return types.Collected(len(gone), sum(gone.values()))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store import bodies, leases, port, sessions, state
+from holdfast.store import bodies, hints, leases, port, sessions, state
 
 
 class Body(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -77,6 +77,51 @@ def commit(tx: port.Tx, work: types.Lease | types.Snapshot, child_id: str, draft
     rotate(tx, here, child_id, draft, lease.token if lease else None, now)
     if lease is not None:
         leases.free(tx, here, lease.purpose, lease.token)
+
+
+class Commit:
+    """A commit as a step of its own, which gives the new head; it may run again."""
+
+    def __init__(self, work: types.Lease | types.Snapshot, child: state.NewId, made: Draft, now: float) -> None:
+        self._work, self._child, self._draft, self._now = work, child, made, now
+        self._lease = work if isinstance(work, types.Lease) else None
+        self._seen = work.snapshot if isinstance(work, types.Lease) else work
+        self._tried = False
+
+    def __call__(self, tx: port.Tx) -> types.Session:
+        if self._tried and tx.one("session_place", id=self._child.id):
+            # Ours, if the attempt nobody heard the end of was done; or an id that somebody else has.
+            self._child.keep(tx, self._seen.conversation_id)
+        commit(tx, self._work, self._child.settle(tx), self._draft, self._now)
+        found = sessions.get(tx, self._child.id)
+        assert found is not None  # it was just made
+        return found
+
+    def plain(self) -> port.Asked | None:
+        made, seen, lease = self._draft, self._seen, self._lease
+        if made.seen_seq > seen.last_seq:
+            return None
+        self._tried = True
+        values = {
+            "conversation": seen.conversation_id,
+            "head": seen.head_id,
+            "epoch": seen.epoch,
+            "child": self._child.id,
+            "token": lease.token if lease else None,
+            "holder": lease.holder if lease else None,
+            "now": None,
+            "at": self._now,
+            "cut_seq": made.cut_seq,
+            "seen_seq": made.seen_seq,
+            "body": made.text,
+            "digest": bodies.summary_digest(seen.conversation_id, seen.epoch + 1, made.text),
+            "model": made.model,
+        }
+        told = [hints.Hint("moved", seen.conversation_id)]
+        return port.Asked("commit_plain", values, [*told, hints.Hint("freed", seen.conversation_id)] if lease else told)
+
+    def answered(self, row: port.Row) -> types.Session:
+        return types.Session(*row)
 
 
 def rotate(
@@ -195,6 +240,9 @@ def from_row(row: port.Row) -> types.Compaction:
 def undo(tx: port.Tx, session_id: str) -> types.Compaction:
     """The context stands on what the current compaction stood on; every message is still there."""
     here = state.lock(tx, session_id)
+    meant = tx.meant.setdefault("undo", here.compaction_epoch)
+    if meant is not None and not _in_force(tx, here, meant):
+        return at(tx, here.key, meant)
     if here.compaction_epoch is None:
         raise errors.NothingToUndo("This conversation stands on no compaction of its own.")
     undone = at(tx, here.key, here.compaction_epoch)
@@ -204,7 +252,18 @@ def undo(tx: port.Tx, session_id: str) -> types.Compaction:
 
 def redo(tx: port.Tx, session_id: str) -> types.Compaction:
     here = state.lock(tx, session_id)
+    meant = tx.meant.setdefault("redo", here.redo_epoch)
+    if meant is not None and _in_force(tx, here, meant):
+        return at(tx, here.key, meant)
     if here.redo_epoch is None:
         raise errors.NothingToRedo()
     state.moved(tx, here, compaction_epoch=here.redo_epoch, redo_epoch=None)
     return at(tx, here.key, here.redo_epoch)
+
+
+def _in_force(tx: port.Tx, here: state.State, epoch: int) -> bool:
+    """Whether the context stands on this compaction, itself or beneath those made since."""
+    stands = here.compaction_epoch
+    while stands is not None and stands > epoch:
+        stands = at(tx, here.key, stands).base_epoch
+    return stands == epoch

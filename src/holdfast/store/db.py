@@ -34,6 +34,8 @@ from holdfast.store import (
     locks,
     log,
     memories,
+    notes,
+    opening,
     permits,
     pins,
     port,
@@ -42,19 +44,12 @@ from holdfast.store import (
     routes,
     search,
     sessions,
-    sqlite,
     state,
+    tips,
     titles,
     upkeep,
     usage,
 )
-
-RESERVED_META = {
-    *("schema_revision", "schema_cookie", "generation", "created_at", "upkeep_done_at"),
-    *erase.META,
-    memories.FORGOTTEN,
-    *backup.META,
-}
 
 
 class SessionDB(
@@ -72,11 +67,12 @@ class SessionDB(
     exports.Exports,
     imports.Imports,
 ):
-    """Conversations that cannot fork, in a SQLite file (or `:memory:`).
+    """Conversations that cannot fork, in a SQLite file (or `:memory:`), or in PostgreSQL (`postgresql://…`).
 
     `clock` gives Unix seconds, for people and leases alike; without it leases run on the machine's own
     clock. `durability` is "power-loss" (every acknowledged message survives one) or "process-crash".
-    `write_timeout` bounds how long a write stands in line before it raises StoreBusy.
+    `write_timeout` bounds how long a write stands in line before it raises StoreBusy, and how long a server that
+    does not answer is tried before StoreUnreachable. Without `begin` no store is made on a server that has none.
     """
 
     def __init__(
@@ -86,11 +82,13 @@ class SessionDB(
         clock: Callable[[], float] | None = None,
         durability: str = "power-loss",
         write_timeout: float = 10.0,
+        begin: bool = True,
     ) -> None:
         self._clock = clock or time.time
         super().__init__()
-        self.driver: port.Driver = _driver(target, clock, durability, write_timeout)
+        self.driver: port.Driver = opening.driver(target, clock, durability, write_timeout, begin)
         self.searcher = search.Searcher(self.driver)
+        self._tips = tips.Tips() if self.driver.asks_plainly else None
 
     def __enter__(self) -> Self:
         return self
@@ -286,7 +284,7 @@ class SessionDB(
         request = self._request(create) if create is not None else None
         target = state.NewId(session_id, now) if request else bodies.checked_id(session_id)
         prepared = [bodies.prepare(bodies.given(message), now) for message in messages]
-        return log.Append(target, prepared, expect_head, request, lease, now)
+        return log.Append(target, prepared, expect_head, request, lease, now, self._tips)
 
     def begin_conversation(
         self, session_id: str, message: types.NewMessage, create: types.NewConversation, ttl: float = locks.LEASE_TTL
@@ -366,8 +364,10 @@ class SessionDB(
         seen = snapshot.last_seq if seen_seq is None else seen_seq
         named = bodies.checked_id(model, "model") if model is not None else None
         draft = compactions.draft(cut_seq, seen, summary, pinned, ledger, named)
-        self.driver.write("commit", lambda tx: compactions.commit(tx, work, child.settle(tx), draft, now))
-        return self._session(child.id)
+        made = self.driver.write("commit", compactions.Commit(work, child, draft, now))
+        if self._tips is not None:
+            self._tips.follow((snapshot.conversation_id, snapshot.head_id), made.ordinal, made.id)
+        return made
 
     def undo_compaction(self, session_id: str) -> types.Compaction:
         """Stand on what the newest compaction stood on; the messages it represented are back."""
@@ -452,7 +452,7 @@ class SessionDB(
 
     def set_meta(self, key: str, value: str) -> None:
         bodies.checked_id(key, "meta key")
-        if key in RESERVED_META:
+        if key in notes.RESERVED:
             raise errors.OutOfRange(f"The store itself keeps {key}.")
         if not isinstance(value, str) or not value.isascii():
             raise errors.OutOfRange("A meta value is ASCII text.")
@@ -480,17 +480,3 @@ class SessionDB(
             "title": titles.clean(title) if title is not None else None,
             "owner": bodies.checked_id(owner, "owner") if owner != "" else "",
         }
-
-
-def _driver(
-    target: str | os.PathLike[str], clock: Callable[[], float] | None, durability: str, write_timeout: float
-) -> port.Driver:
-    given.text_or_none(durability)
-    if isinstance(write_timeout, bool) or not isinstance(write_timeout, int | float) or not 0 <= write_timeout < 1e6:
-        raise errors.OutOfRange("write_timeout is a number of seconds.")
-    path = os.fspath(target) if isinstance(target, str | os.PathLike) else None
-    if not isinstance(path, str):
-        raise errors.StoreUnusable("The store needs the path of a file, as text.")
-    if path.startswith(("postgresql://", "postgres://")):
-        raise errors.StoreUnusable("This version of Holdfast has no PostgreSQL driver yet; give a path.")
-    return sqlite.SqliteDriver(path, durability=durability, clock=clock, write_timeout=write_timeout)

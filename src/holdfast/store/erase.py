@@ -22,8 +22,11 @@ def redact(tx: port.Tx, session_id: str, seq: int, now: float) -> int:
     The epoch rises wherever something went, so a compaction in flight cannot bring the text back. Returns
     the key of the conversation in whose log the message stands.
     """
-    owner = _owner_of(tx, state.lock(tx, session_id), seq)
+    owner, readers = _locked(tx, session_id, seq)
     uid, role, redacted = tx.one("message_identity", conversation=owner.key, seq=seq) or ("", "", True)
+    meant = tx.meant.setdefault("redact", owner.epoch)
+    if redacted and owner.epoch > meant:
+        return owner.key
     if not redacted:
         digest = bodies.digest(owner.id, seq, uid, role, "")
         blobs.drop(tx, owner.key, seq - 1, seq, now)
@@ -31,7 +34,7 @@ def redact(tx: port.Tx, session_id: str, seq: int, now: float) -> int:
             tx.run("title_set", key=key, title=None)
         _redact_acts(tx, owner.key, seq, now)
         tx.run("message_redact", conversation=owner.key, seq=seq, digest=digest, at=now)
-    for reader in _readers(tx, owner, seq):
+    for reader in readers:
         _blank_summaries(tx, reader, seq, now)
         state.moved(tx, reader, redo_epoch=None)
     return owner.key
@@ -42,8 +45,23 @@ def _owner_of(tx: port.Tx, here: state.State, seq: int) -> state.State:
     if not isinstance(seq, int) or isinstance(seq, bool) or not 1 <= seq <= here.last_seq:
         raise errors.OutOfRange(f"There is no message {errors.shown(str(seq))}: the last is {here.last_seq}.")
     while seq <= here.forked_at and here.origin is not None:
-        here = _by_key(tx, here.origin)
+        origin = _by_key(tx, here.origin)
+        if origin is None:
+            raise errors.NoSuchSession(here.id)  # deleted with its origin, just now
+        here = origin
     return here
+
+
+def _locked(tx: port.Tx, session_id: str, seq: int) -> tuple[state.State, list[state.State]]:
+    """The owner of the message and all who read it, itself among them; the owner first, as origins come before
+    branches. Looked for again until no branch was made in between."""
+    owner = _owner_of(tx, state.look(tx, session_id), seq)
+    known: list[state.State] = []
+    while len(found := _readers(tx, owner, seq)) > len(known):
+        known = found
+        state.lock_all(tx, (reader.id for reader in known))
+    locked = [state.lock(tx, reader.id) for reader in found]
+    return locked[0], locked
 
 
 def titles_going(tx: port.Tx, session_id: str, seq: int) -> list[str]:
@@ -98,15 +116,17 @@ def _readers(tx: port.Tx, here: state.State, seq: int) -> list[state.State]:
     """This conversation and every branch, at any depth, that reads this message."""
     found = [here]
     for key, _, forked_at in tx.all("branches_reading", conversation=here.key):
-        if forked_at >= seq:
-            found += _readers(tx, _by_key(tx, key), seq)
+        branch = _by_key(tx, key) if forked_at >= seq else None
+        if branch is not None:
+            found += _readers(tx, branch, seq)
     return found
 
 
-def _by_key(tx: port.Tx, key: int) -> state.State:
-    row = tx.one("session_id_at", conversation=key, ordinal=1)
-    assert row is not None  # every conversation has a first session
-    return state.lock(tx, row[0])
+def _by_key(tx: port.Tx, key: int) -> state.State | None:
+    """None when it was deleted since its key was read: nothing is locked yet."""
+    id_ = tx.one("session_id_at", conversation=key, ordinal=1)
+    row = tx.one("look_conversation", id=id_[0]) if id_ else None
+    return state.State(*row) if row else None
 
 
 def _blank_summaries(tx: port.Tx, here: state.State, seq: int, now: float) -> None:
@@ -122,7 +142,13 @@ def delete(tx: port.Tx, session_id: str, now: float) -> int:
 
     Returns its key.
     """
-    here = state.lock(tx, session_id)
+    try:
+        here = state.lock(tx, session_id)
+    except errors.ConversationDeleted:
+        if session_id not in tx.meant:
+            raise
+        return int(tx.meant[session_id])
+    tx.meant[session_id] = here.key
     branches = [row[1] for row in tx.all("branches_reading", conversation=here.key)]
     if branches:
         raise errors.HasBranches(branches, here.id)

@@ -30,6 +30,8 @@ CHECKS = {
     "fsck_routes": "routes",
     "fsck_tombstones": "deletion",
     "fsck_titles": "titles",
+    "fsck_message_values": "messages",
+    "fsck_conversation_values": "conversations",
     "fsck_leases": "leases",
     "fsck_budgets": "budgets",
     "fsck_memories": "memories",
@@ -87,7 +89,8 @@ def _everything(tx: port.Tx, progress: Progress | None) -> tuple[tuple[int, int,
 
 def _broken(tx: port.Tx, query: str, promise: str) -> list[types.Violation]:
     try:
-        return [types.Violation(promise, str(where), detail) for where, detail in tx.all(query)]
+        with tx.savepoint():
+            return [types.Violation(promise, str(where), detail) for where, detail in tx.all(query)]
     except errors.StoreBroken as error:
         return [types.Violation("database", "", str(error))]
 

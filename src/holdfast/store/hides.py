@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from holdfast import errors, types
 from holdfast.store import compactions, port, state
@@ -12,18 +13,24 @@ Range = tuple[int, int]
 
 def hide(tx: port.Tx, session_id: str, from_seq: int, to_seq: int | None) -> types.Hide:
     here = state.lock(tx, session_id)
+    if "hide" in tx.meant and tx.meant["hide"] in every(tx, here.key):
+        return cast("types.Hide", tx.meant["hide"])
     last = here.last_seq if to_seq is None else to_seq
     if not 1 <= from_seq <= last <= here.last_seq:
         raise errors.OutOfRange(f"Messages {from_seq} to {last} are not all within 1 to {here.last_seq}.")
     after = state.moved(tx, here, redo_epoch=None)
     tx.run("hide_insert", conversation=here.key, epoch=after.epoch, from_seq=from_seq, to_seq=last)
-    return types.Hide(after.epoch, from_seq, last, None)
+    hidden = tx.meant["hide"] = types.Hide(after.epoch, from_seq, last, None)
+    return hidden
 
 
 def show(tx: port.Tx, session_id: str, epoch: int | None) -> types.Hide:
     """Bring back one hide (by the epoch that made it), or the newest in force."""
     here = state.lock(tx, session_id)
-    found = [hide for hide in every(tx, here.key) if hide.shown_epoch is None and epoch in (None, hide.epoch)]
+    known = every(tx, here.key)
+    if tx.meant.get("show") in known:
+        return cast("types.Hide", tx.meant["show"])
+    found = [hide for hide in known if hide.shown_epoch is None and epoch in (None, hide.epoch)]
     if not found:
         raise errors.NothingToRedo("No hidden turn is waiting to be shown again.")
     hidden = found[-1]
@@ -38,7 +45,8 @@ def show(tx: port.Tx, session_id: str, epoch: int | None) -> types.Hide:
     # A compaction undone meanwhile was made without them too, so it cannot be redone any more.
     after = state.moved(tx, here, redo_epoch=None)
     tx.run("hide_shown", conversation=here.key, epoch=hidden.epoch, from_seq=hidden.from_seq, shown_epoch=after.epoch)
-    return types.Hide(hidden.epoch, hidden.from_seq, hidden.to_seq, after.epoch)
+    shown = tx.meant["show"] = types.Hide(hidden.epoch, hidden.from_seq, hidden.to_seq, after.epoch)
+    return shown
 
 
 def every(tx: port.Tx, key: int) -> list[types.Hide]:

@@ -12,7 +12,9 @@ import functools
 import os
 import socket
 import time
+import uuid
 from collections.abc import Callable
+from hashlib import blake2b
 
 import msgspec
 
@@ -86,7 +88,13 @@ def decode(text: str) -> Holder:
 
 @functools.cache
 def _host() -> str:
-    return f"{socket.gethostname()}/{alive.boot_id()[:8]}"
+    """A name for this start of this machine that no other has, though many are called the same.
+
+    A boot id is made of chance at every start. Where there is none, the address of the network card stands for the
+    machine (or chance, if that has none: then nothing is ever known of another process).
+    """
+    told = (alive.boot_id() or f"{uuid.getnode():x}", alive.machine_id())
+    return f"{socket.gethostname()}/{blake2b(' '.join(told).encode(), digest_size=8).hexdigest()}"
 
 
 def _namespace() -> str:

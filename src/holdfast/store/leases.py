@@ -149,6 +149,8 @@ def every(tx: port.Tx) -> list[types.LeaseHeld]:
 
 def free_stale(tx: port.Tx) -> int:
     """Free every lease that ran out or whose holder died; how many. Nobody's work is touched by it."""
+    state.lock_all(tx, (lease.conversation_id for lease in every(tx) if lease.state != "held"))
+    # Looked at again: one may have been taken anew, or gone with its conversation, before it was locked.
     stale = [lease for lease in every(tx) if lease.state != "held"]
     return sum(free(tx, state.lock(tx, lease.conversation_id), lease.purpose, lease.token) for lease in stale)
 

@@ -111,8 +111,7 @@ def _session_at(tx: port.Tx, here: state.State, at_seq: int | None) -> str:
 
 def begin(tx: port.Tx, step: log.Append, who: holders.Holder, ttl: float) -> tuple[types.Receipt, types.Lease]:
     """A conversation, its first message and the lease of its first turn; harmless to repeat by the same holder."""
-    known = tx.one("session_place", id=step.session_id) is not None
     receipt = step(tx)[0]
-    if known and not receipt.duplicate:
+    if not step.born and not receipt.duplicate:
         raise errors.IdTaken(step.session_id)  # Rolls the message back, too.
     return receipt, leases.acquire(tx, step.session_id, "turn", who, ttl)

@@ -7,15 +7,21 @@ finds the head: the id it was given may be any session of the conversation, howe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from holdfast import errors, types
-from holdfast.store import bodies, compactions, hides, leases, port, routes, sessions, state, titles, view
+from holdfast.store import bodies, compactions, hides, hints, leases, port, routes, sessions, state, tips, titles, view
+
+# Characters that one statement may bring.
+AT_ONCE = 16 * 1024 * 1024
 
 
 class Append:
     """An append checked and encoded, to be run in a transaction, alone or with others; it may run again."""
 
-    __slots__ = ("create", "expect_head", "fresh", "lease", "messages", "new_id", "now", "session_id")
+    __slots__ = (
+        *("born", "create", "expect_head", "fresh", "lease", "messages", "new_id", "now", "session_id", "tip", "tips"),
+    )
 
     def __init__(
         self,
@@ -25,6 +31,7 @@ class Append:
         create: types.NewConversation | None,
         lease: types.Lease | None,
         now: float,
+        seen: tips.Tips | None = None,
     ) -> None:
         self.session_id = session_id if isinstance(session_id, str) else session_id.id
         self.new_id = None if isinstance(session_id, str) else session_id
@@ -33,6 +40,9 @@ class Append:
         self.create = create
         self.lease = lease
         self.now = now
+        self.tips = seen
+        self.tip: tips.Tip | None = None
+        self.born = False
         # Uids minted just now cannot be known yet, so the first attempt need not look for them.
         self.fresh = messages[0].minted and (len(messages) == 1 or all(message.minted for message in messages))
 
@@ -41,7 +51,8 @@ class Append:
         fresh, self.fresh = self.fresh, False
         if self.new_id is not None:
             self.session_id = self.new_id.settle(tx)
-        messages, row = self.messages, tx.one("lock_conversation", id=self.session_id)
+        messages, row = self.messages, self._locked(tx)
+        self.born = row is None
         here = state.State(*row) if row is not None else self._born(tx)
         if self.create is not None and self.create.owner != here.owner:
             raise errors.IdTaken(self.session_id)
@@ -54,10 +65,73 @@ class Append:
         if resumed:
             here = sessions.continue_(tx, here, self.now)
         stored = _write(tx, here, messages, known)
+        if self.tips is not None:
+            new = sum(not duplicate for _, _, duplicate in stored)
+            place = tips.Place(here.key, here.head, here.id, here.head_id)
+            self.tips.note(self.session_id, place, here.last_seq + new, new)
         return [
             types.Receipt(seq, message.uid, session, here.id, here.epoch, self._moved(session), duplicate, resumed)
             for message, (seq, session, duplicate) in zip(messages, stored, strict=True)
         ]
+
+    def plain(self) -> port.Asked | None:
+        """In one statement, where nothing is special about it and the end of the log can be guessed; once."""
+        if len(self.messages) > 1:
+            return several([self])
+        tip = self.tip = self.guess()
+        if tip is None:
+            return None
+        (message,), (fresh, self.fresh), place, seen = self.messages, (self.fresh, False), tip.place, tip.last_seq
+        said = {"uid": message.uid, "role": message.role, "at": message.at, "body": message.body, "seen": seen}
+        digests = [_digest(place, seq, message) for seq in range(seen + 1, seen + 1 + tip.digests(message.body))]
+        told = (hints.Hint("moved", place.conversation_id),)
+        if len(digests) == 1:
+            where = {"key": place.key, "head": place.head, "digest": digests[0]}
+            return port.Asked("append_plain", said | where, told)
+        # Where others write too, none of them is to wait for the disk.
+        how = {"id": self.session_id, "strict": self.expect_head, "fresh": fresh, "digests": b"".join(digests)}
+        return port.Asked("append_shared", said | how, told, shared=True)
+
+    def guess(self) -> tips.Tip | None:
+        """Where the log seems to end, if that is all there is to know for this append."""
+        if self.tips is None or self.create is not None or self.lease is not None:
+            return None
+        tip = self.tips.get(self.session_id)
+        return None if tip and self.expect_head and tip.place.head_id != self.session_id else tip
+
+    def shares(self) -> bool:
+        """Whether others seem to write there, too."""
+        tip = self.guess()
+        return tip is not None and tip.spread > 1
+
+    def answered(self, row: port.Row) -> list[types.Receipt]:
+        assert self.tip is not None  # there was something to ask
+        place, seq = self.tip.place, self.tip.last_seq + len(self.messages)
+        if len(self.messages) > 1:
+            ((epoch,),) = row[1:]
+        elif len(row) == 1:
+            (epoch,) = row
+        else:
+            seq, session, epoch, key, head = row
+            place = tips.Place(key, head, place.conversation_id, session)
+        return self.written(place, seq, epoch)
+
+    def written(self, place: tips.Place, last: int, epoch: int) -> list[types.Receipt]:
+        """What is to be told of messages that were new, the last of which got this number."""
+        if self.tips is not None:
+            self.tips.note(self.session_id, place, last, len(self.messages))
+        moved = self._moved(place.head_id)
+        return [
+            types.Receipt(seq, message.uid, place.head_id, place.conversation_id, epoch, moved, False, False)
+            for seq, message in enumerate(self.messages, last - len(self.messages) + 1)
+        ]
+
+    def _locked(self, tx: port.Tx) -> port.Row | None:
+        """None when it is not there, which is looked at last: another may have begun it since the first look."""
+        row = tx.one("lock_conversation", id=self.session_id)
+        while row is None and self.create is not None and tx.one("session_place", id=self.session_id):
+            row = tx.one("lock_conversation", id=self.session_id)
+        return row
 
     def _moved(self, session: str) -> str | None:
         return self.session_id if session != self.session_id else None
@@ -74,8 +148,38 @@ class Append:
         return _born(tx, self.session_id, self.create, self.now)
 
 
+def several(steps: Sequence[Append]) -> port.Asked | None:
+    """Appends that share a commit, in one statement: all of them or, where one of them is special, none."""
+    ends: dict[int, int] = {}
+    firsts: dict[int, tips.Tip] = {}
+    rows: list[tuple[Any, ...]] = []
+    for step in steps:
+        tip = step.guess()
+        if tip is None or tip.spread > 1:
+            return None
+        place, last = tip.place, ends.get(tip.place.key, tip.last_seq)
+        step.tip, step.fresh = tip._replace(last_seq=last), False
+        firsts.setdefault(place.key, step.tip)
+        for seq, message in enumerate(step.messages, last + 1):
+            said = (message.uid, message.role, message.at, message.body, _digest(place, seq, message))
+            rows.append((place.key, seq, place.head, *said))
+        ends[place.key] = last + len(step.messages)
+    if sum(len(row[6]) for row in rows) > AT_ONCE:
+        return None
+    columns = ("conversations", "seqs", "sessions", "uids", "roles", "ats", "bodies", "digests")
+    seen = {"seen": [tip.last_seq for tip in firsts.values()], "heads": [tip.place.head for tip in firsts.values()]}
+    values = {"keys": list(firsts), **seen, **dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True))}
+    told = [hints.Hint("moved", tip.place.conversation_id) for tip in firsts.values()]
+    return port.Asked("append_several", values, told)
+
+
+def _digest(place: tips.Place, seq: int, message: bodies.Prepared) -> bytes:
+    return bodies.digest(place.conversation_id, seq, message.uid, message.role, message.body)
+
+
 def _born(tx: port.Tx, session_id: str, create: types.NewConversation, now: float) -> state.State:
-    sessions.refuse_taken(tx, session_id)
+    if tx.one("tombstone", id=session_id):
+        raise errors.ConversationDeleted(session_id)
     if create.title is not None:
         titles.refuse_taken(tx, create.owner, create.title)
     here = sessions.born(
@@ -117,7 +221,7 @@ def _write(
             results.append(known[message.uid])
             continue
         seq += 1
-        tx.run(
+        tx.later(
             "message_insert",
             conversation=here.key,
             seq=seq,

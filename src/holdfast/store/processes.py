@@ -103,6 +103,10 @@ def ended(
 
     Who wrote the notice may have read the command, and the output, before it was redacted: then it is not kept.
     """
+    place = tx.one("process_get", id=process_id)
+    if place is not None:
+        state.lock_all(tx, [place[1]])
+    # Looked at again: before it was locked, somebody may have told of it, redacted its command or deleted it all.
     row = tx.one("process_get", id=process_id)
     if row is None or row[6] != "running":
         return row is not None and row[9] == uid

@@ -28,8 +28,8 @@ def load(dialect: str) -> dict[str, str]:
     return found
 
 
-def schema(dialect: str) -> str:
-    return (resources.files("holdfast.store") / "sql" / dialect / "schema.sql").read_text("utf-8")
+def schema(dialect: str, file: str = "schema.sql") -> str:
+    return (resources.files("holdfast.store") / "sql" / dialect / file).read_text("utf-8")
 
 
 def parse(text: str) -> list[tuple[list[str], str]]:

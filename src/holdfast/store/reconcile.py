@@ -29,8 +29,9 @@ class Plan(NamedTuple):
     """Which format and revision this version writes, and how data of an older format is changed."""
 
     format: int = 1
-    revision: int = 4
+    revision: int = 5
     steps: Mapping[int, Sequence[str]] = {}
+    begin: bool = True  # whether a store may be made where there is none
 
 
 PLAN = Plan()

@@ -47,6 +47,7 @@ class Replay:
         self._told = names.renamed(told)
         self._names = names
         self.number = 0
+        self._begun = self._again = False
         self.title: str | None = None
         self.routes: list[str] = []
 
@@ -59,7 +60,8 @@ class Replay:
             self._origin(tx, self._told)
 
     def run(self, tx: port.Tx, told: Iterable[tuple[int, lines.Any]], sealed_at: int) -> None:
-        """It may run again, from the beginning."""
+        """It may run again, from the beginning; and does when it is refused, which is then told of the right line."""
+        self._again, self._begun = self._begun, True
         self.title, self.routes = None, []
         self._epoch = self._head = 1
         self._stands: int | None = None
@@ -201,7 +203,9 @@ class Replay:
     def _message(self, tx: port.Tx, line: lines.Message) -> None:
         values = _columns(line)
         digest = bodies.digest(self._told.id, line.seq, line.uid, line.role, values["body"])
-        tx.run("import_message", conversation=self._key, digest=digest, **values)
+        # Gathered, a message is refused after its line was left behind; then each goes by itself.
+        write = tx.run if self._again else tx.later
+        write("import_message", conversation=self._key, digest=digest, **values)
 
     def _compaction(self, tx: port.Tx, line: lines.Compaction) -> None:
         self._stands = line.base_epoch

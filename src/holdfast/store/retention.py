@@ -19,6 +19,7 @@ from holdfast.store import (
     drafts,
     erase,
     exports,
+    given,
     imports,
     lines,
     place,
@@ -81,20 +82,22 @@ class Retention(blobs.Blobs):
             path, tuple(removed), kept, sum(sizes[name] for name in removed), archived.lost_blobs
         )
 
-    def scrub(self) -> types.Collected:
+    def scrub(self, *, files: bool = True) -> types.Collected:
         """Nothing of what was deleted or redacted before this call is in any file of the store after it.
 
-        Others go on reading, and wait to write while the database is read once. StoreBusy when a process that
-        reads was in the way: call it again. Copies made earlier (backups, archives, exports) are not the
-        store's, and are left alone.
+        A file: others go on reading, and wait to write while the database is read once. A server: its tables are
+        written anew, one after the other; all others wait for each, and only the role that made them may do that.
+        StoreBusy when a process that reads was in the way: call it again. Without `files`, only attachments and the
+        words in the search index go that nothing in the tables needs any more, which hinders nobody. Copies made
+        earlier (backups, archives, exports) are not the store's, and are left alone.
         """
+        given.flags(files)
         with drafts.saying(self._shelf.folder):
             collected = blobs.collect(self.driver, self._shelf, float("-inf"), float("-inf"))
         self._sweep()
-        try:
+        self.searcher.purge(files)
+        if files:
             self.driver.scrub()
-        finally:
-            self.searcher.purge()
         return collected
 
     def _sweep(self) -> None:
@@ -157,6 +160,7 @@ def _reason(tx: port.Tx, conversation_id: str, routed: int, read: int) -> str | 
 def _remove(tx: port.Tx, going: Sequence[reports.Prunable], archived: _Archived, now: float) -> dict[str, int]:
     """The keys of those that went: still what the archive has, and still not needed."""
     removed: dict[str, int] = {}
+    state.lock_all(tx, (each.conversation_id for each in going))
     for name in (each.conversation_id for each in going):
         try:
             here = state.lock(tx, name)

@@ -27,15 +27,19 @@ def every(tx: port.Tx, conversation: int | None = None) -> list[types.Route]:
 def bind(tx: port.Tx, key: str, session_id: str | None, version: int, now: float) -> types.Route:
     """Compare-and-swap: the route must still have the version the caller saw, else RouteMoved."""
     here = state.lock(tx, session_id) if session_id is not None else None
-    found = get(tx, key)
+    found, bound = get(tx, key), types.Route(key, here.id if here else None, version + 1)
+    if found == bound and tx.meant.get("route") == bound:
+        return bound
+    tx.meant["route"] = bound
     if found.version != version:
         raise errors.RouteMoved(key, found.conversation_id, found.version)
     target = here.key if here else None
     if found.version == 0:
         tx.run("route_insert", key=key, conversation=target, at=now)
     elif tx.run("route_swap", key=key, conversation=target, version=version, at=now) != 1:
+        found = get(tx, key)
         raise errors.RouteMoved(key, found.conversation_id, found.version)
-    return types.Route(key, here.id if here else None, version + 1)
+    return bound
 
 
 def bind_unbound(tx: port.Tx, key: str, here: state.State, now: float) -> None:

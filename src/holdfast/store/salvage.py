@@ -19,11 +19,11 @@ import msgspec
 
 from holdfast import errors, reports
 from holdfast.store import (
-    backup,
     blobs,
     carve,
     drafts,
     fsck,
+    generation,
     lines,
     memories,
     port,
@@ -238,7 +238,7 @@ def _settle(tx: port.Tx, found: remains.Remains, sizes: dict[str, int]) -> None:
         tx.run("blob_put", digest=digest, size=size, media_type=media_type, at=time.time())
     for memory in found.memories():
         memories.keep(tx, memory)
-    backup.leap(tx, found.generation + 1)
+    generation.leap(tx, found.generation + 1)
 
 
 def _finish(temp: str, new: str) -> tuple[int, int, int]:

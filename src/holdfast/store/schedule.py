@@ -52,6 +52,7 @@ def known(driver: port.Driver) -> tuple[Known, float]:
 
 
 def _named(tx: port.Tx, fresh: str) -> str:
+    tx.one("lock_meta")
     row = tx.one("meta_get", key=IDENTITY)
     if row is not None and _ID.fullmatch(str(row[0])):
         return str(row[0])
@@ -71,6 +72,7 @@ class Claim(NamedTuple):
 
     def take(self, tx: port.Tx) -> bool:
         """Whether it is due and nobody is at it; a claim whose process died holds for an hour."""
+        tx.one("lock_meta")
         done = noted(tx, DONE)
         recent = 0 <= self.now - done < self.every and done != self.bare
         taken = self.every > 0 and 0 <= self.now - noted(tx, CLAIMED) < CLAIM_LASTS

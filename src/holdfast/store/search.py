@@ -1,4 +1,4 @@
-"""Full-text search, in an index file of its own.
+"""Full-text search, in an index beside the log: a file of its own, or tables of its own.
 
 The index catches up with the log when somebody searches, so an append pays nothing for it. Nothing in it
 is precious: damaged, missing or belonging to another store, it is thrown away and made again.
@@ -8,49 +8,39 @@ from __future__ import annotations
 
 import itertools
 import logging
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store import log, port, state, words
+from holdfast.store import indexing, log, port, state, words
 
 logger = logging.getLogger("holdfast.store")
 
-NAME = "search"
-CHUNK = 1_000
 CANDIDATES = 60
 MAX_QUERY = 10_000
 MAX_HITS = 1_000
 MAX_NEIGHBOURS = 20
-# How many turns on each side lend a message their words, and how much those weigh against its own.
-NEAR = 2
+# How much the words that neighbours lend a message weigh against its own.
 AROUND = 0.35
 # How much it counts that the same conversation has other candidates.
 TALK = 0.2
 # Who says it: people state facts, assistants repeat them, tools print a lot.
 WEIGHTS = {"user": 1.15, "assistant": 1.0, "tool": 0.7, "system": 0.5}
 
-# Marks a message that is indexed without its text.
-REDACTED = words.tag("x", "redacted")
-
-# What a healthy index never raises; what it may raise besides (busy, full) is no reason to remake it.
-DAMAGE = (
-    errors.StoreCorrupt,
-    errors.StoreBroken,
-    errors.StoreRefused,
-    errors.StoreUnusable,
-    errors.StoreMoved,
-    errors.SchemaTooNew,
-)
-
-T = TypeVar("T")
 _decode = msgspec.json.Decoder(types.Body).decode
-Progress = Callable[[int, int], None]
+
+# From which id in the log to which, both included.
+Stretch = tuple[int, int]
+# What the index is asked: by messages' own words, and with their neighbours'.
+Asks = tuple[dict[str, Any], dict[str, Any]]
+# How well its words fit, how much its conversation has to say, and its id in the log.
+Candidate = tuple[float, float, int]
+Ranked = tuple[float, int]
+EVERYTHING = [(0, 2**63 - 1)]
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,11 +87,11 @@ class Finding:
             return hits
         return self.driver.read(lambda tx: [_with_neighbours(tx, hit, neighbours) for hit in hits])
 
-    def index_search(self, progress: Progress | None = None) -> int:
+    def index_search(self, progress: indexing.Progress | None = None) -> int:
         """Let the search index catch up with the log now rather than at the next search; by how many."""
         return self.searcher.catch_up(progress)
 
-    def rebuild_search(self, progress: Progress | None = None) -> int:
+    def rebuild_search(self, progress: indexing.Progress | None = None) -> int:
         """Throw the search index away and make it again; how many messages it has."""
         return self.searcher.rebuild(progress)
 
@@ -110,198 +100,50 @@ class Finding:
         return self.searcher.facts()
 
 
-class Searcher:
-    """The index of one store, in a file beside it."""
-
-    def __init__(self, store: port.Driver) -> None:
-        self._log = store
-        self._guard = threading.Lock()
-        self._index: port.Driver | None = None
-
-    def close(self) -> None:
-        with self._guard:
-            if self._index is not None:
-                self._index.close()
-                self._index = None
+class Searcher(indexing.Indexer):
+    """The index of one store, to be asked."""
 
     def find(self, text: str, limit: int, wanted: Filter) -> list[types.Hit]:
-        question = words.question(text, *_tags(wanted), alone=wanted.own)
+        question = words.question(text, *_tags(wanted))
         if question is None:
             return []
         with _readable():
             return self._healing(lambda index: self._find(index, question, limit, wanted))
 
-    def catch_up(self, progress: Progress | None = None) -> int:
+    def catch_up(self, progress: indexing.Progress | None = None) -> int:
         with _readable():
             return self._healing(lambda index: self._catch_up(index, progress))
 
-    def rebuild(self, progress: Progress | None = None) -> int:
+    def rebuild(self, progress: indexing.Progress | None = None) -> int:
         self._throw_away()
         return self.catch_up(progress)
 
-    def forget(self, conversation: int, seq: int | None = None) -> None:
-        """A message, or a whole conversation, is not found by its words any more; `purge` takes their bytes too."""
-        if self._index is None and not self._log.has_side(NAME):
-            return
-        step = partial(_forget, key=conversation) if seq is None else partial(self._forget_one, conversation, seq)
-        try:
-            self._opened().write("forget", step)
-        except errors.StoreError as error:
-            logger.warning("The search index is thrown away: %s", error)
-            self._throw_away()
-
-    def purge(self) -> None:
-        """No byte of what was deleted or redacted is in the files of the index when this returns."""
-        if self._index is None and not self._log.has_side(NAME):
-            return
-        try:
-            index = self._opened()
-            if not self._forget_owed(index):
-                self._throw_away()
-                return
-            index.write("forget", lambda tx: tx.run("index_merge"))
-            index.scrub()
-        except errors.StoreError as error:
-            logger.warning("The search index is thrown away: %s", error)
-            self._throw_away()
-
-    def _forget_owed(self, index: port.Driver) -> bool:
-        """Forget what nobody told the index of, as when a process died; False if it is of another store."""
-        known = index.read(lambda tx: tx.one("index_meta", key="generation"))
-        if known != (_state(self._log).partition(" ")[0],):
-            return False
-        upto: dict[int, int] = dict(index.read(lambda tx: tx.all("index_progress")))
-        there = {row[0] for row in self._log.read(lambda tx: tx.all("search_conversations"))}
-        for gone in upto.keys() - there:
-            index.write("forget", partial(_forget, key=gone))
-        told = set(index.read(lambda tx: tx.all("index_redacted", match=f"tags : {REDACTED}")))
-        redacted = self._log.read(lambda tx: tx.all("search_redacted"))
-        for key, seq in redacted:
-            if seq <= upto.get(key, 0) and (key, seq) not in told:
-                index.write("forget", partial(self._forget_one, key, seq))
-        return True
-
-    def facts(self) -> dict[str, Any]:
-        if self._index is None and not self._log.has_side(NAME):
-            return {"exists": False, "behind": None, "complaints": []}
-        try:
-            index = self._opened()
-            upto: dict[int, int] = dict(index.read(lambda tx: tx.all("index_progress")))
-            there = self._log.read(lambda tx: tx.all("search_conversations"))
-            behind = sum(max(0, row[1] - upto.get(row[0], row[2])) for row in there)
-            return {"exists": True, "behind": behind, "complaints": index.complaints()}
-        except errors.StoreError as error:
-            return {"exists": True, "behind": None, "complaints": [str(error)]}
-
-    # --- the index file ------------------------------------------------------------------------------
-
-    def _healing(self, work: Callable[[port.Driver], T]) -> T:
-        """Work on the index; one that is damaged is thrown away and made again, once."""
-        try:
-            return work(self._opened())
-        except DAMAGE as error:
-            logger.warning("The search index is made again: %s", error)
-            self._throw_away()
-            return work(self._opened())
-
-    def _opened(self) -> port.Driver:
-        with self._guard:
-            if self._index is None:
-                self._index = self._log.side(NAME)
-            return self._index
-
-    def _throw_away(self) -> None:
-        self.close()
-        self._log.discard_side(NAME)
-
-    # --- catching up ---------------------------------------------------------------------------------
-
-    def _catch_up(self, index: port.Driver, progress: Progress | None) -> int:
-        now = _state(self._log)
-        if index.read(lambda tx: tx.one("index_meta", key="state")) == (now,):
-            return 0
-        generation = now.partition(" ")[0]
-        known = index.read(lambda tx: tx.one("index_meta", key="generation"))
-        if known not in (None, (generation,)):
-            # Another store was restored here: keys may name other conversations now.
-            self._throw_away()
-            index = self._opened()
-        done = self._index_all(index, progress)
-        index.write("state", lambda tx: _note(tx, generation, now))
-        return done
-
-    def _index_all(self, index: port.Driver, progress: Progress | None) -> int:
-        there = {row[0]: row[1:] for row in self._log.read(lambda tx: tx.all("search_conversations"))}
-        upto: dict[int, int] = dict(index.read(lambda tx: tx.all("index_progress")))
-        for gone in upto.keys() - there.keys():
-            index.write("forget", partial(_forget, key=gone))
-        behind = {key: row for key, row in there.items() if row[0] > upto.get(key, row[1])}
-        total = sum(row[0] - upto.get(key, row[1]) for key, row in behind.items())
-        done = 0
-        for key, (last_seq, forked_at, owner) in behind.items():
-            for count in self._index_one(index, key, last_seq, forked_at, words.tag("o", owner)):
-                done += count
-                if progress:
-                    progress(done, total)
-        return done
-
-    def _index_one(self, index: port.Driver, key: int, last_seq: int, forked_at: int, owner: str) -> Iterator[int]:
-        while True:
-            added = index.write("index", lambda tx: self._index_chunk(tx, key, last_seq, forked_at, owner))
-            if not added:
-                return
-            yield added
-
-    def _index_chunk(self, tx: port.Tx, key: int, last_seq: int, forked_at: int, owner: str) -> int:
-        """From the last ones indexed on: those again, since their next neighbours are known only now."""
-        row = tx.one("index_progress_of", conversation=key)
-        begun = max(row[0] if row else forked_at, forked_at)
-        if begun >= last_seq:
-            return 0
-        after = max(forked_at, begun - 2 * NEAR)
-        stretch = self._log.read(
-            lambda store: store.all("messages_between", conversation=key, after=after, upto=begun + CHUNK)
-        )
-        for document in _documents(stretch, owner):
-            if document["seq"] > begun - NEAR:
-                tx.run("index_put", conversation=key, **document)
-        upto = stretch[-1][0] if stretch else last_seq
-        tx.run("index_progress_set", conversation=key, upto=upto)
-        return max(upto - begun, 1)
-
-    def _forget_one(self, key: int, seq: int, tx: port.Tx) -> None:
-        """Its neighbours are indexed with its words: they are indexed anew from what the log has now."""
-        row = tx.one("index_progress_of", conversation=key)
-        owners = {each[0]: each[3] for each in self._log.read(lambda store: store.all("search_conversations"))}
-        if row is None or key not in owners:
-            return
-        stretch = self._log.read(
-            lambda store: store.all(
-                "messages_between", conversation=key, after=max(0, seq - 2 * NEAR - 1), upto=seq + 2 * NEAR
-            )
-        )
-        for document in _documents(stretch, words.tag("o", owners[key])):
-            if abs(document["seq"] - seq) <= NEAR and document["seq"] <= row[0]:
-                tx.run("index_put", conversation=key, **document)
-
-    # --- finding -------------------------------------------------------------------------------------
-
-    def _find(self, index: port.Driver, question: words.Question, limit: int, wanted: Filter) -> list[types.Hit]:
-        try:
-            self._catch_up(index, None)
-            index = self._opened()
-        except (errors.StoreBusy, errors.StoreFull) as error:
-            # What is indexed can be found; the newest messages will be, when there is room or time again.
-            logger.warning("The search index could not catch up: %s", error)
+    def _find(self, index: port.Side, question: words.Question, limit: int, wanted: Filter) -> list[types.Hit]:
         stretches = self._log.read(partial(_stretches, session_id=wanted.session_id))
-        most, look = max(CANDIDATES, 4 * limit), _near
+        index = self._brought_on(index, stretches)
+        asks: Asks = self._speech.asks(question)
+        most, look, near = max(CANDIDATES, 4 * limit), _near, 0 if wanted.own else indexing.NEAR
         while True:
-            found, more = index.read(partial(look, question=question, stretches=stretches, most=most))
+            found, more = index.read(partial(look, asks=asks, stretches=stretches, most=most, near=near))
             hits = self._log.read(partial(_best, found=found, limit=limit, question=question, wanted=wanted))
             # Filters that the index does not know may leave too few: look everywhere, further and further down.
             if len(hits) >= limit or not more:
                 return hits
             most, look = most * 8, _anywhere
+
+    def _brought_on(self, index: port.Side, stretches: list[Stretch]) -> port.Side:
+        """The index, as far as it could be brought on: all of it, or what is to be searched."""
+        try:
+            if stretches is EVERYTHING:
+                self._catch_up(index, None)
+            else:
+                self._catch_up_some(index, [first >> 32 for first, _ in stretches])
+        except self._hindrance as error:
+            # What is indexed can be found; the newest messages will be, when there is room or time again.
+            if not self._is_ours(index):
+                raise
+            logger.warning("The search index could not catch up: %s", error)
+        return self._opened()
 
 
 @contextmanager
@@ -314,23 +156,9 @@ def _readable() -> Iterator[None]:
 
 
 def _best(tx: port.Tx, found: list[Candidate], limit: int, question: words.Question, wanted: Filter) -> list[types.Hit]:
-    return [_hit(tx, each, question) for each in _ranked(tx, found, limit, wanted)[:limit]]
-
-
-def _state(store: port.Driver) -> str:
-    """Changes whenever the index has something to do; its first word, when all of it has to be made again."""
-    row = store.read(lambda tx: tx.one("search_state"))
-    return f"{words.CUT}." + " ".join(map(str, row or ()))
-
-
-def _note(tx: port.Tx, generation: str, now: str) -> None:
-    tx.run("index_meta_set", key="generation", value=generation)
-    tx.run("index_meta_set", key="state", value=now)
-
-
-def _forget(tx: port.Tx, *, key: int) -> None:
-    tx.run("index_forget_between", conversation=key, after=0, upto=2**32 - 1)
-    tx.run("index_forget_progress", conversation=key)
+    best = _ranked(tx, found, limit, wanted)[:limit]
+    rows = {row[0]: row[1:] for row in tx.all("search_messages", places=str([place for _, place in best]))}
+    return [_hit(score, place, rows[place], question) for score, place in best]
 
 
 def _tags(wanted: Filter) -> tuple[list[str], list[str]]:
@@ -338,27 +166,6 @@ def _tags(wanted: Filter) -> tuple[list[str], list[str]]:
     own, shared = (("r", wanted.role), ("t", wanted.tool)), (("o", wanted.owner),)
     tagged = [[words.tag(kind, value) for kind, value in named if value is not None] for named in (own, shared)]
     return tagged[0], tagged[1]
-
-
-def _documents(rows: list[port.Row], owner: str) -> Iterator[dict[str, Any]]:
-    """What the index is told of each message: its words, its neighbours' words, and its tags."""
-    decoded = [_decode(row[5]) if row[5] else types.Body() for row in rows]
-    texts = [words.indexed(words.text_of(body)) for body in decoded]
-    called: dict[str, str] = {}
-    for at, (row, body) in enumerate(zip(rows, decoded, strict=True)):
-        called.update({call.id: call.name for call in body.tool_calls})
-        tools = {call.name for call in body.tool_calls} | {called.get(body.tool_call_id or "", "")} - {""}
-        tags = [words.tag("r", row[3]), owner, *(words.tag("t", tool) for tool in sorted(tools))]
-        tags += [] if row[5] else [REDACTED]
-        around = " ".join(texts[max(0, at - NEAR) : at] + texts[at + 1 : at + 1 + NEAR])
-        yield {"seq": row[0], "text": texts[at], "around": around, "tags": " ".join(tags)}
-
-
-# From which id in the log to which, both included.
-Stretch = tuple[int, int]
-Candidate = tuple[float, float, int, int]
-Ranked = tuple[float, int, int]
-EVERYTHING = [(0, 2**63 - 1)]
 
 
 def _stretches(tx: port.Tx, session_id: str | None) -> list[Stretch]:
@@ -379,43 +186,44 @@ def _stretch(key: int, after: int, upto: int) -> Stretch:
     return (key << 32) + after + 1, (key << 32) + upto
 
 
-def _near(tx: port.Tx, question: words.Question, stretches: list[Stretch], most: int) -> tuple[list[Candidate], bool]:
+def _near(tx: port.Tx, asks: Asks, stretches: list[Stretch], most: int, near: int) -> tuple[list[Candidate], bool]:
     """Candidates from where messages' own words fit best, and whether there may be others.
 
     To score every message with its neighbours would cost five times what its own words cost; so its own
     words say first where it is worth it.
     """
-    own = [_rows(tx, question.own, 0.0, stretch, most) for stretch in stretches]
+    own = [_rows(tx, "index_find", asks[0], stretch, most) for stretch in stretches]
     places = {
         place
         for (first, last), rows in zip(stretches, own, strict=True)
         for found, _ in rows
-        for place in range(max(first, found - NEAR), min(last, found + NEAR) + 1)
+        for place in range(max(first, found - near), min(last, found + near) + 1)
     }
     if not places:
         return [], False
-    closer = {"first": min(places), "last": max(places), "places": str(sorted(places))}
-    rows = tx.all("index_find_at", match=question.match, around=AROUND, **closer)
-    return _candidates(rows, own, stretches), any(len(each) >= most for each in own)
+    closer = _rows(tx, "index_find_at", asks[1], (min(places), max(places)), None, str(sorted(places)))
+    return _candidates(closer, own, stretches), any(len(each) >= most for each in own)
 
 
-def _anywhere(
-    tx: port.Tx, question: words.Question, stretches: list[Stretch], most: int
-) -> tuple[list[Candidate], bool]:
+def _anywhere(tx: port.Tx, asks: Asks, stretches: list[Stretch], most: int, near: int) -> tuple[list[Candidate], bool]:
     """The best candidates of all, and whether there may be others."""
-    own = [_rows(tx, question.own, 0.0, stretch, most) for stretch in stretches]
-    rows = [_rows(tx, question.match, AROUND, stretch, most) for stretch in stretches]
-    found = list(itertools.chain.from_iterable(rows))
+    own = [_rows(tx, "index_find", asks[0], stretch, most) for stretch in stretches]
+    rows = [_rows(tx, "index_find_around", asks[1], stretch, most) for stretch in stretches]
+    places = {place for each in own for place, _ in each}
+    found = [row for row in itertools.chain.from_iterable(rows) if near or row[0] in places]
     return _candidates(found, own, stretches), any(len(each) >= most for each in rows)
 
 
-def _rows(tx: port.Tx, match: str, around: float, stretch: Stretch, most: int) -> list[port.Row]:
-    return tx.all("index_find", match=match, around=around, first=stretch[0], last=stretch[1], limit=most)
+def _rows(
+    tx: port.Tx, query: str, ask: dict[str, Any], stretch: Stretch, most: int | None, places: str | None = None
+) -> list[port.Row]:
+    weights = {"around": AROUND if query != "index_find" else 0.0, "near": indexing.NEAR}
+    return tx.all(query, first=stretch[0], last=stretch[1], limit=most, places=places, **weights, **ask)
 
 
 def _candidates(rows: list[port.Row], own: list[list[port.Row]], stretches: list[Stretch]) -> list[Candidate]:
     talks = _talks(own[0]) if stretches is EVERYTHING else {}
-    return [(score, talks.get(place >> 32, 0.0), place >> 32, place & 0xFFFFFFFF) for place, score in rows]
+    return [(score, talks.get(place >> 32, 0.0), place) for place, score in rows]
 
 
 def _talks(rows: list[port.Row]) -> dict[int, float]:
@@ -429,15 +237,18 @@ def _talks(rows: list[port.Row]) -> dict[int, float]:
 def _ranked(tx: port.Tx, found: list[Candidate], limit: int, wanted: Filter) -> list[Ranked]:
     """Candidates that fit, best first: by their words, by what else was said there, and by who said it."""
     ranked: list[Ranked] = []
+    # Weights reorder neighbours only: far enough down nobody overtakes the first ones any more.
+    enough = 4 * limit + 20
     promising = sorted(found, key=lambda each: -each[0] - TALK * each[1])
-    for score, talk, key, seq in promising:
-        row = tx.one("search_candidate", conversation=key, seq=seq)
-        if row is not None and _fits(row[1], row[2], wanted):
-            ranked.append(((score + TALK * talk) * WEIGHTS[row[0]], key, seq))
-        # Weights reorder neighbours only: far enough down nobody overtakes the first ones any more.
-        if len(ranked) >= 4 * limit + 20:
+    for begun in range(0, len(promising), enough):
+        some = promising[begun : begun + enough]
+        rows = {row[0]: row[1:] for row in tx.all("search_candidates", places=str([each[2] for each in some]))}
+        for score, talk, place in some:
+            if place in rows and _fits(rows[place][1], rows[place][2], wanted):
+                ranked.append(((score + TALK * talk) * WEIGHTS[rows[place][0]], place))
+        if len(ranked) >= enough:
             break
-    return sorted(ranked, key=lambda each: (-each[0], each[1], each[2]))
+    return sorted(ranked[:enough], key=lambda each: (-each[0], each[1]))
 
 
 def _fits(at: float, owner: str, wanted: Filter) -> bool:
@@ -448,12 +259,11 @@ def _fits(at: float, owner: str, wanted: Filter) -> bool:
     )
 
 
-def _hit(tx: port.Tx, ranked: Ranked, question: words.Question) -> types.Hit:
-    score, conversation, seq = ranked
-    session_id, role, at, body, conversation_id = tx.one("search_message", conversation=conversation, seq=seq) or ()
+def _hit(score: float, place: int, row: port.Row, question: words.Question) -> types.Hit:
+    session_id, role, at, body, conversation_id = row
     text = words.text_of(_decode(body)) if body else ""
     snippet = words.snippet(text, question.terms)
-    return types.Hit(session_id, seq, role, text, snippet, score, conversation_id, at)
+    return types.Hit(session_id, place & 0xFFFFFFFF, role, text, snippet, score, conversation_id, at)
 
 
 def _with_neighbours(tx: port.Tx, hit: types.Hit, count: int) -> types.Hit:

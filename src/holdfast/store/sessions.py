@@ -157,7 +157,8 @@ def continuations(tx: port.Tx, session_id: str) -> list[types.Session]:
 def listed(
     tx: port.Tx, *, owner: str | None, source: str | None, live: bool | None, every: bool, limit: int, skip: int
 ) -> list[types.Session]:
-    rows = tx.all("sessions_list", owner=owner, source=source, live=live, every=every, limit=limit, skip=skip)
+    wanted = {"owner": owner, "source": source, "live": live, "every": every}
+    rows = tx.all("sessions_list", **wanted, limit=limit, skip=skip, most=min(limit + skip, 2**63 - 1))
     return [types.Session(*row) for row in rows]
 
 

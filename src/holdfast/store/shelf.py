@@ -17,7 +17,7 @@ from hashlib import blake2b
 from typing import BinaryIO, Literal, NamedTuple
 
 from holdfast import errors
-from holdfast.store import drafts, place, points
+from holdfast.store import drafts, place, points, port
 
 CHUNK = 1024 * 1024
 NAME = "blob"
@@ -60,8 +60,11 @@ class Shelf:
             raise
         return Draft(temp, digest.hexdigest(), size)
 
-    def put(self, draft: Draft) -> None:
-        """Onto the shelf, in the place of what may be there: the name says it is the same, or it is damaged."""
+    def put(self, draft: Draft, tx: port.Tx | None = None) -> None:  # noqa: ARG002
+        """Onto the shelf, in the place of what may be there: the name says it is the same, or it is damaged.
+
+        A shelf in the database does it in that transaction; files know none.
+        """
         path = self.path(draft.digest)
         place.make(os.path.dirname(path))
         try:
@@ -73,6 +76,10 @@ class Shelf:
         drafts.sync(os.path.dirname(path))
         drafts.sync(self.folder)
         points.reach("blob", "kept")
+
+    def has(self, digest: str, tx: port.Tx | None = None) -> bool:  # noqa: ARG002
+        """Whether something is kept under this name, sound or not."""
+        return os.path.exists(self.path(digest))
 
     def open(self, digest: str) -> BinaryIO:
         """The content, known to be what the name says."""
@@ -116,16 +123,19 @@ class Shelf:
 
     def copy_from(self, other: Shelf, digest: str, near: Shelf | None = None) -> bool:
         """The same file here, synced; from a neighbour by a second name if that has it. Whether it could be had."""
-        path = self.path(digest)
-        if os.path.exists(path) and self.state(digest) == "sound":
+        if self.has(digest) and self.state(digest) == "sound":
             return True
         if near is not None and self._linked(near, digest):
             return True
         try:
             with other.raw(digest) as source:
-                self.put(self.draft_of(source, digest))
+                draft = self.draft_of(source, digest)
         except (errors.NoSuchBlob, errors.BlobDamaged):
             return False
+        try:
+            self.put(draft)
+        finally:
+            drafts.discard(draft.temp)  # where it was not moved, it was copied
         return True
 
     def draft_of(self, source: BinaryIO, digest: str) -> Draft:
@@ -144,7 +154,7 @@ class Shelf:
             os.link(near.path(digest), self.path(digest))
         return os.path.exists(self.path(digest))
 
-    def remove(self, digest: str) -> None:
+    def remove(self, digest: str, tx: port.Tx | None = None) -> None:  # noqa: ARG002
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path(digest))
         with contextlib.suppress(OSError):  # others may be in the folder still
@@ -163,6 +173,10 @@ class Shelf:
     def sweep(self) -> int:
         """Remove drafts of dead processes; how many."""
         return drafts.sweep(self.folder, NAME) if os.path.isdir(self.folder) else 0
+
+    def strays(self, before: float) -> set[str]:
+        """Digests that files have which nobody touched since then."""
+        return {digest for digest, found in self.files() if found.st_mtime < before}
 
     def files(self) -> Iterator[tuple[str, os.stat_result]]:
         """Every digest there is a file for."""

@@ -47,7 +47,6 @@ _TYPED: tuple[tuple[type[apsw.Error], type[errors.StoreError]], ...] = (
     (apsw.SchemaChangeError, errors.StoreBroken),
 )
 
-
 # Here SQLite does not tell a full disk from a broken one, and nowhere a quota.
 _WRITING = {apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_TRUNCATE, apsw.SQLITE_IOERR_SHMSIZE}
 
@@ -72,6 +71,7 @@ class Transaction:
 
     def __init__(self, connection: apsw.Connection, sql: dict[str, str], clock: Callable[[], float] | None) -> None:
         self.operation = "read"
+        self.meant: dict[Any, Any] = {}
         # One cursor for all: a new one for every statement costs more than the statement.
         self.execute = connection.cursor().execute
         self.connection = connection
@@ -99,6 +99,8 @@ class Transaction:
             points.reach(self.operation, query)
         return self.connection.changes()
 
+    later = run  # a statement more costs nothing here
+
     @contextlib.contextmanager
     def savepoint(self) -> Iterator[None]:
         self.execute("SAVEPOINT step")
@@ -121,6 +123,7 @@ class SqliteDriver(whole.Whole):
     """A database file, or `:memory:`, which lives as long as the driver."""
 
     name = "sqlite"
+    asks_plainly, keeps_blobs, stems = False, False, True  # a statement more costs nothing here
 
     def __init__(
         self,
@@ -144,10 +147,9 @@ class SqliteDriver(whole.Whole):
         self._sql = queries.load(sql)
         self._plan = plan
         self._pid = os.getpid()
-        self._closed = False
         self._writing = threading.RLock()
         self._idle: list[tuple[int, Transaction]] = []
-        self._generation = 0
+        self._closed, self._generation = False, 0
         self._log_path = self.path + "-wal"
         self._files: tuple[int, ...] = ()
         self._opened: tuple[int, ...] = ()
@@ -307,6 +309,7 @@ class SqliteDriver(whole.Whole):
         try:
             self._check_open()
             self._mend_log()
+            self._meant: dict[Any, Any] = {}
             for _ in range(ATTEMPTS):
                 result = self._attempt(operation, step)
                 if self.memory or self._files_now() == self._files:
@@ -324,7 +327,7 @@ class SqliteDriver(whole.Whole):
 
     def _transact(self, operation: str, step: Callable[[port.Tx], T]) -> T:
         tx = self._tx
-        tx.operation = operation
+        tx.operation, tx.meant = operation, self._meant
         if points.hook is not None:
             points.reach(operation, "queued")
         self._begin()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from holdfast import errors
@@ -34,6 +35,16 @@ class State(NamedTuple):
 def lock(tx: port.Tx, session_id: str) -> State:
     """The conversation of any of its session ids, locked until the transaction ends."""
     return _found(tx, session_id, tx.one("lock_conversation", id=bodies.checked_id(session_id)))
+
+
+def lock_all(tx: port.Tx, session_ids: Iterable[str]) -> None:
+    """The conversations of several, before any of them is locked by itself: everybody takes them in one order."""
+    tx.all("lock_conversations", ids=sorted(set(session_ids)))
+
+
+def lock_unheld(tx: port.Tx, session_ids: Iterable[str]) -> set[str]:
+    """Those that nobody else has locked, without waiting; which of the ids name others."""
+    return {row[0] for row in tx.all("lock_unheld", ids=sorted(set(session_ids)))}
 
 
 def look(tx: port.Tx, session_id: str) -> State:
@@ -96,6 +107,11 @@ class NewId:
         self.id = mint_session_id(now) if given is None else bodies.checked_id(given)
         self._sure = given is not None
         self._now = now
+
+    def keep(self, tx: port.Tx, conversation_id: str) -> None:
+        """It is known, and sure if it is that of a session of this conversation."""
+        place, here = tx.one("session_place", id=self.id), tx.one("conversation_key", id=conversation_id)
+        self._sure = self._sure or (place is not None and here is not None and place[0] == here[0])
 
     def settle(self, tx: port.Tx) -> str:
         while not self._sure and (tx.one("session_place", id=self.id) or tx.one("tombstone", id=self.id)):

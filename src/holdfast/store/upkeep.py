@@ -10,8 +10,11 @@ GHOST_AGE = 24 * 3600.0
 
 def finalize_orphans(tx: port.Tx, older_than_days: float, now: float) -> int:
     """End live continuations nothing stands behind; a later message resumes them all the same."""
-    ended = 0
-    for (session_id,) in tx.all("orphan_candidates", before=now - older_than_days * 86_400):
+    ended, before = 0, now - older_than_days * 86_400
+    found = tx.all("orphan_candidates", before=before)
+    state.lock_all(tx, (row[0] for row in found))
+    # Looked for again: somebody may have written to one before it was locked.
+    for (session_id,) in sorted({*found} & {*tx.all("orphan_candidates", before=before)}, key=found.index):
         here = state.lock(tx, session_id)
         base = compactions.current(tx, here)
         if (base is None or not base.summary) and not leased(tx, session_id):
@@ -21,8 +24,10 @@ def finalize_orphans(tx: port.Tx, older_than_days: float, now: float) -> int:
 
 def prune_ghosts(tx: port.Tx, now: float) -> int:
     """Remove conversations that never had a message. No tombstone: nobody ever wrote to them."""
-    removed = 0
-    for key, conversation_id in tx.all("ghosts", before=now - GHOST_AGE):
+    removed, before = 0, now - GHOST_AGE
+    found = tx.all("ghosts", before=before)
+    state.lock_all(tx, (row[1] for row in found))
+    for key, conversation_id in sorted({*found} & {*tx.all("ghosts", before=before)}, key=found.index):
         state.lock(tx, conversation_id)
         if not (
             tx.all("branches_reading", conversation=key) or leased(tx, conversation_id) or awaited(tx, conversation_id)
@@ -35,7 +40,8 @@ def prune_ghosts(tx: port.Tx, now: float) -> int:
 def leased(tx: port.Tx, session_id: str) -> bool:
     """Whether somebody works on it just now."""
     try:
-        return any(leases.holder_name(tx, session_id, purpose) for purpose in leases.PURPOSES)
+        with tx.savepoint():
+            return any(leases.holder_name(tx, session_id, purpose) for purpose in leases.PURPOSES)
     except errors.LeasesUnavailable:
         return False
 

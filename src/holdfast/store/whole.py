@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from holdfast import errors
-from holdfast.store import durable, points, port, reconcile, slack
+from holdfast.store import durable, hints, points, port, reconcile, slack
 
 T = TypeVar("T")
 
@@ -45,6 +45,7 @@ class Whole:
     _writing: threading.RLock
     _write_timeout: float
     _clock: Callable[[], float] | None
+    facts: Callable[[], dict[str, Any]]
     _check_usable: Callable[[], None]
     _in_line: Callable[[Callable[[], Any]], Any]
     _plan: reconcile.Plan
@@ -56,6 +57,16 @@ class Whole:
     _transaction: Callable[[Any], Any]
     _translating: Callable[[], contextlib.AbstractContextManager[None]]
     _declared_here: Callable[[], reconcile.Entries]
+
+    def listen(self, heard: Callable[[hints.Hint], None]) -> bool:  # noqa: ARG002
+        """A file tells nobody that it was written to."""
+        return False
+
+    def standing(self) -> dict[str, Any]:
+        return self.facts()
+
+    def allow(self, role: str) -> list[str]:
+        raise errors.StoreUnusable(f"SQLite has no roles such as {errors.shown(role)}; the mode of the file decides.")
 
     def copy_to(self, path: str, finish: Callable[[port.Tx], object], progress: port.Progress | None = None) -> None:
         self._check_usable()

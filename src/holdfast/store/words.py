@@ -2,32 +2,34 @@
 
 Scripts written without spaces are cut into overlapping pairs of characters, so that any two characters
 that stand together can be found; one character is found as the beginning of a pair. Everything else is
-words, stemmed by the index. Common words of a question are dropped unless it has no others.
+words, stemmed by the index (one that does not is served by postings.py). Common words of a question are
+dropped unless it has no others.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from holdfast import types
 
 # Han, Kana, Hangul, Thai, Lao, Khmer, Burmese: scripts without spaces, or whose spaces part no words.
-_UNSPACED = (
+UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff"
     "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
 )
-_UNSPACED_RUN = re.compile(f"[{_UNSPACED}]+")
-_PIECE = re.compile(rf'"([^"]*)"|([{_UNSPACED}]+)|([^\W_{_UNSPACED}]+)')
-_PART = re.compile(rf"[{_UNSPACED}]+|[^\W{_UNSPACED}]+")
+_UNSPACED_RUN = re.compile(f"[{UNSPACED}]+")
+_PIECE = re.compile(rf'"([^"]*)"|([{UNSPACED}]+)|([^\W_{UNSPACED}]+)')
+_PART = re.compile(rf"[{UNSPACED}]+|[^\W{UNSPACED}]+")
 # Raised when texts are cut otherwise than before: an index of the old way is made again.
 CUT = 3
-_NEAR = 8
+# How many words may stand between two that stand together.
+NEAR = 8
 MAX_TERMS = 64
 SNIPPET = 160
 
@@ -41,16 +43,33 @@ COMMON = frozenset(
 )
 
 
+T = TypeVar("T")
+
+
+class Document(msgspec.Struct, Generic[T], frozen=True):
+    """A message as it is indexed: its text and its neighbours', as the index is given them, and its tags."""
+
+    seq: int
+    text: T
+    around: list[T]
+    tags: list[str]
+    owner: str
+
+
 class Question(msgspec.Struct, frozen=True):
-    """What is asked, as the index understands it, and the plain words for showing where.
+    """What is asked, as SQLite understands it, and the plain words for showing where.
 
     `own` asks for a message's own words only, which is quick; `match` minds its neighbours as well. Whatever
-    `match` finds, `own` finds it too or one of its neighbours.
+    `match` finds, `own` finds it too or one of its neighbours. The rest is the same in parts.
     """
 
     own: str
     match: str
     terms: tuple[str, ...]
+    phrases: tuple[str, ...]
+    loose: tuple[str, ...]
+    tags: tuple[str, ...]
+    shared: tuple[str, ...]
 
 
 def text_of(body: types.Body) -> str:
@@ -87,21 +106,31 @@ def tag(kind: str, value: str) -> str:
     return kind + blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def question(
-    text: str, tags: Sequence[str] = (), shared: Sequence[str] = (), *, alone: bool = False
-) -> Question | None:
+def rows(key: int, documents: Sequence[Document[str]], _known: int) -> Iterator[dict[str, Any]]:
+    """What the index is told of messages: all of them, also those that it has already."""
+    for each in documents:
+        tags = " ".join([*each.tags, each.owner])
+        yield {"conversation": key, "seq": each.seq, "text": each.text, "around": " ".join(each.around), "tags": tags}
+
+
+def asks(question: Question) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the index is asked: by messages' own words, and with those of their neighbours."""
+    return {"match": question.own}, {"match": question.match}
+
+
+def question(text: str, tags: Sequence[str] = (), shared: Sequence[str] = ()) -> Question | None:
     """What to ask the index; None when there is nothing to look for.
 
-    A message must have the tags and the shared ones, which its neighbours have as well. `alone`: it is found by its
-    own words only.
+    A message must have the tags and the shared ones, which its neighbours have as well.
     """
     phrases, words = _pieces("".join(character if character.isprintable() else " " for character in text))
     kept = ([word for word in words if word.lower() not in COMMON] or words)[:MAX_TERMS]
-    wanted = [_quoted(phrase) for phrase in phrases[:MAX_TERMS] if re.search(r"\w", phrase)]
-    loose = [_term(word) for word in dict.fromkeys(kept)]
+    spoken = tuple(phrase for phrase in phrases[:MAX_TERMS] if re.search(r"\w", phrase))
+    plain = tuple(dict.fromkeys(kept))
+    wanted, loose = [_quoted(phrase) for phrase in spoken], [_term(word) for word in plain]
     if not wanted and not loose:
         return None
-    near = [f"NEAR({a} {b}, {_NEAR})" for a, b in itertools.pairwise(loose) if "*" not in a + b]
+    near = [f"NEAR({a} {b}, {NEAR})" for a, b in itertools.pairwise(loose) if "*" not in a + b]
     filters, common = ("".join(f' AND tags : "{each}"' for each in some) for some in ([*tags, *shared], shared))
     if wanted:
         # A phrase in quotes must be there; words only make it likelier.
@@ -109,9 +138,9 @@ def question(
         own = match = f"{{text}} : (({must}) AND ({may})){filters}"
     else:
         own = f"{{text}} : ({' OR '.join(loose)}){common}"
-        match = f"{{{'text' if alone else 'text around'}}} : ({' OR '.join(loose + near)}){filters}"
+        match = f"{{text around}} : ({' OR '.join(loose + near)}){filters}"
     terms = tuple(dict.fromkeys(word.lower() for word in [*phrases, *kept]))
-    return Question(own, match, terms)
+    return Question(own, match, terms, spoken, plain, tuple(tags), tuple(shared))
 
 
 def _pieces(text: str) -> tuple[list[str], list[str]]:
@@ -135,12 +164,25 @@ def _quoted(phrase: str) -> str:
     A run at the end may go on in the text: its last character is not asked for alone, and one that has no
     other is the beginning of a pair.
     """
-    *_, end = _PART.finditer(phrase)
-    head, last = phrase[: end.start()], end[0]
-    open_ended = _UNSPACED_RUN.fullmatch(last) is not None
-    tail = pairs(last)[: max(1, len(last) - 1)] if open_ended else [last]
+    head, last = parted(phrase)
+    tail = begun(last) if is_unspaced(last) else [last]
     quoted = " ".join([*indexed(head).split(), *tail])
-    return f'"{quoted}" *' if open_ended and len(last) == 1 else f'"{quoted}"'
+    return f'"{quoted}" *' if is_unspaced(last) and len(last) == 1 else f'"{quoted}"'
+
+
+def parted(phrase: str) -> tuple[str, str]:
+    """What stands before its last run or word, and that."""
+    *_, end = _PART.finditer(phrase)
+    return phrase[: end.start()], end[0]
+
+
+def is_unspaced(run: str) -> bool:
+    return _UNSPACED_RUN.fullmatch(run) is not None
+
+
+def begun(run: str) -> list[str]:
+    """The pairs of a run that may go on; one that has no other character is the beginning of a pair."""
+    return pairs(run)[: max(1, len(run) - 1)]
 
 
 def snippet(text: str, terms: Sequence[str], width: int = SNIPPET) -> str:

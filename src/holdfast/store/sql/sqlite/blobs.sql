@@ -48,3 +48,7 @@ UPDATE blobs SET dropped_at = NULL WHERE digest = :digest;
 
 -- name: blob_delete
 DELETE FROM blobs WHERE digest = :digest;
+
+-- name: lock_blobs
+-- From here on nobody else puts, names or collects blobs. (BEGIN IMMEDIATE has locked the whole file already.)
+SELECT 1;

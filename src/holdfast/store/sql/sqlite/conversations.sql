@@ -7,6 +7,14 @@ SELECT c.key, c.id, c.owner, c.source, c.title, c.head, h.id, c.live, c.epoch, c
   JOIN sessions h ON h.conversation = c.key AND h.ordinal = c.head
  WHERE s.id = :id;
 
+-- name: lock_conversations
+-- Several at once. (BEGIN IMMEDIATE has locked the whole file already.)
+SELECT 1;
+
+-- name: lock_unheld
+-- The same; nobody else holds any.
+SELECT NULL WHERE false;
+
 -- name: tombstone
 -- Whether an id belonged to a conversation that was deleted.
 SELECT 1 FROM tombstones WHERE id = :id;
@@ -99,11 +107,20 @@ SELECT s.id, c.id, s.ordinal, coalesce(p.id, c.forked_from), c.owner, s.source, 
  ORDER BY s.ordinal;
 
 -- name: sessions_list
--- Heads (or, when asked, every session), the most recently active conversation first.
+-- Heads (or, when asked, every session), the most recently active conversation first: of those whose last message came
+-- no earlier than that of as many as are wanted, and of those that have none (or none since they had such a mark).
+WITH since AS (
+  SELECT min(active_slot) AS slot
+    FROM (SELECT c.active_slot FROM conversations c
+         WHERE c.active_slot IS NOT NULL AND (:owner IS NULL OR c.owner = :owner) AND (:source IS NULL OR c.source = :source)
+           AND (:live IS NULL OR (c.live IS NOT NULL) = :live)
+         ORDER BY c.active_slot DESC LIMIT :most) latest
+)
 SELECT s.id, c.id, s.ordinal, coalesce(p.id, c.forked_from), c.owner, s.source, s.model, c.title, s.started_at,
        s.ended_at, s.end_reason, s.first_seq, coalesce(s.last_seq, c.last_seq),
        coalesce((SELECT at FROM messages WHERE id = (c.key << 32) + c.last_seq), s.started_at) AS active_at
-  FROM conversations c
+  FROM (SELECT * FROM conversations WHERE active_slot >= (SELECT slot FROM since)
+        UNION ALL SELECT * FROM conversations WHERE active_slot IS NULL) c
   JOIN sessions s ON s.conversation = c.key AND (:every OR s.ordinal = c.head)
   LEFT JOIN sessions p ON p.conversation = s.conversation AND p.ordinal = s.parent
  WHERE (:owner IS NULL OR c.owner = :owner) AND (:source IS NULL OR c.source = :source)

@@ -195,3 +195,17 @@ SELECT coalesce(c.id, p.conversation), 'message ' || p.seq || ' is pinned and no
   FROM pins p LEFT JOIN conversations c ON c.key = p.conversation
  WHERE c.key IS NULL OR p.seq NOT BETWEEN 1 AND c.last_seq
     OR (SELECT count(*) FROM pins WHERE conversation = p.conversation) > 100;
+
+-- name: fsck_message_values
+SELECT coalesce(c.id, m.conversation), 'message ' || m.seq || ' has no uid, role, digest or text, or one it cannot have'
+  FROM messages m LEFT JOIN conversations c ON c.key = m.conversation
+ WHERE m.uid = '' OR m.role NOT IN ('system', 'user', 'assistant', 'tool') OR length(m.digest) <> 16
+    OR (m.redacted_at IS NULL) <> (m.body <> '');
+
+-- name: fsck_conversation_values
+-- What a row says by itself.
+SELECT id, 'it has a value that no conversation has' FROM conversations
+ WHERE NOT (key BETWEEN 1 AND 2147483647 AND length(title) BETWEEN 1 AND 100 AND live = 1 AND epoch >= 1 AND fence >= 0
+   AND forked_at >= 0 AND (forked_from IS NULL) = (forked_at IS NULL)
+   AND (origin IS NOT NULL) = (coalesce(forked_at, 0) > 0) AND (forked_epoch IS NULL OR origin IS NOT NULL)
+   AND origin <> key AND compaction_epoch <= epoch AND redo_epoch <= epoch);

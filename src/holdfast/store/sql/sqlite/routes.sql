@@ -21,3 +21,7 @@ SELECT value FROM meta WHERE key = :key;
 
 -- name: meta_set
 INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
+
+-- name: lock_meta
+-- From here on nobody else notes anything about the store. (BEGIN IMMEDIATE has locked the whole file already.)
+SELECT 1;

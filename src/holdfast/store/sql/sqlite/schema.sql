@@ -43,6 +43,8 @@ CREATE TABLE conversations (
   forked_at        INTEGER CHECK (forked_at >= 0),
   forked_epoch     INTEGER,
   origin           INTEGER REFERENCES conversations (key) DEFERRABLE INITIALLY DEFERRED,
+  -- In which ten minutes the last message came: a list of the latest stops early, and an append seldom changes it.
+  active_slot      INTEGER,
   UNIQUE (owner, title),
   UNIQUE (key, live),
   FOREIGN KEY (key, head) REFERENCES sessions (conversation, ordinal) DEFERRABLE INITIALLY DEFERRED,
@@ -57,6 +59,8 @@ CREATE TABLE conversations (
   CHECK (origin <> key),
   CHECK (compaction_epoch <= epoch AND redo_epoch <= epoch)
 ) STRICT;
+
+CREATE INDEX conversations_by_activity ON conversations (active_slot);
 
 CREATE INDEX conversations_by_origin ON conversations (origin) WHERE origin IS NOT NULL;
 
@@ -101,6 +105,8 @@ CREATE TABLE messages (
   FOREIGN KEY (conversation, session) REFERENCES sessions (conversation, ordinal),
   CHECK ((redacted_at IS NULL) = (body <> ''))
 ) STRICT;
+
+CREATE INDEX messages_redacted ON messages (redacted_at) WHERE redacted_at IS NOT NULL;
 
 CREATE TABLE compactions (
   conversation INTEGER NOT NULL REFERENCES conversations (key) DEFERRABLE INITIALLY DEFERRED,
@@ -395,7 +401,11 @@ BEGIN SELECT raise(ABORT, 'messages are numbered without a gap'); END;
 
 CREATE TRIGGER message_is_counted
 AFTER INSERT ON messages
-BEGIN UPDATE conversations SET last_seq = last_seq + 1 WHERE key = NEW.id >> 32; END;
+BEGIN
+  UPDATE conversations SET last_seq = last_seq + 1 WHERE key = NEW.id >> 32;
+  UPDATE conversations SET active_slot = CAST(NEW.at / 600 AS INTEGER)
+   WHERE key = NEW.id >> 32 AND active_slot IS NOT CAST(NEW.at / 600 AS INTEGER);
+END;
 
 CREATE TRIGGER message_is_only_redacted
 BEFORE UPDATE ON messages

@@ -1,26 +1,42 @@
 -- name: search_state
 -- Changes whenever anything the search index depends on does.
-SELECT (SELECT value FROM meta WHERE key = 'generation'), count(*), coalesce(max(key), 0), coalesce(sum(last_seq), 0),
-       coalesce(sum(epoch), 0)
-  FROM conversations;
+SELECT count(*), coalesce(sum(key), 0), coalesce(sum(last_seq), 0), coalesce(sum(epoch), 0) FROM conversations;
+
+-- name: search_thousands
+-- Conversations with messages of their own, summed up by as many as the shift says.
+SELECT key >> :shift, count(*), sum(key), sum(last_seq)
+  FROM conversations WHERE last_seq > coalesce(forked_at, 0) GROUP BY 1;
 
 -- name: search_conversations
--- What there is to index.
-SELECT key, last_seq, coalesce(forked_at, 0), owner FROM conversations;
+-- What there is to index of some conversations.
+SELECT key, last_seq, coalesce(forked_at, 0), owner FROM conversations WHERE key BETWEEN :first AND :last;
+
+-- name: search_stretch
+-- How many messages a stretch of a log has, and how many of them are redacted.
+SELECT count(*), count(redacted_at) FROM messages
+ WHERE id > (:conversation << 32) + :after AND id <= (:conversation << 32) + :upto;
+
+-- name: search_redactions
+-- All that was redacted, summed up.
+SELECT count(*), coalesce(sum(id >> 32), 0), coalesce(sum(id & 4294967295), 0), coalesce(max(redacted_at), 0)
+  FROM messages WHERE redacted_at IS NOT NULL;
 
 -- name: search_redacted
 -- Messages whose words must be in no index.
 SELECT conversation, seq FROM messages WHERE redacted_at IS NOT NULL;
 
--- name: search_candidate
--- What a candidate is ranked and filtered by; nothing of a message whose text is gone.
-SELECT m.role, m.at, c.owner FROM messages m JOIN conversations c ON c.key = :conversation
- WHERE m.id = (:conversation << 32) + :seq AND m.redacted_at IS NULL;
-
--- name: search_message
--- A message that was found, with what people may know of it.
-SELECT s.id, m.role, m.at, m.body, c.id
-  FROM messages m
+-- name: search_candidates
+-- What candidates are ranked and filtered by; nothing of a message whose text is gone.
+SELECT m.id, m.role, m.at, c.owner
+  FROM json_each(:places) p
+ CROSS JOIN messages m ON m.id = p.value
   JOIN conversations c ON c.key = m.conversation
-  JOIN sessions s ON s.conversation = m.conversation AND s.ordinal = m.session
- WHERE m.id = (:conversation << 32) + :seq;
+ WHERE m.redacted_at IS NULL;
+
+-- name: search_messages
+-- Messages that were found, with what people may know of them.
+SELECT m.id, s.id, m.role, m.at, m.body, c.id
+  FROM json_each(:places) p
+ CROSS JOIN messages m ON m.id = p.value
+  JOIN conversations c ON c.key = m.conversation
+  JOIN sessions s ON s.conversation = m.conversation AND s.ordinal = m.session;

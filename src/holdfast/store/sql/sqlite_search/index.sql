@@ -5,9 +5,22 @@ SELECT value FROM meta WHERE key = :key;
 -- name: index_meta_set
 INSERT INTO meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
 
+-- name: index_writable
+-- Whether the index can be brought on here.
+SELECT true;
+
+-- name: index_begun
+-- Whether there is anything in it.
+SELECT 1 FROM progress LIMIT 1;
+
+-- name: index_thousands
+-- How far conversations are indexed, summed up as `search_thousands` does it with the log.
+SELECT conversation >> :shift, count(*), sum(conversation), sum(upto)
+  FROM progress GROUP BY 1;
+
 -- name: index_progress
--- How far each conversation is indexed.
-SELECT conversation, upto FROM progress;
+-- How far some conversations are indexed.
+SELECT conversation, upto FROM progress WHERE conversation BETWEEN :first AND :last;
 
 -- name: index_progress_of
 SELECT upto FROM progress WHERE conversation = :conversation;
@@ -34,9 +47,9 @@ INSERT INTO words (words) VALUES ('optimize');
 
 -- name: index_redacted
 -- The messages that are known to be redacted.
-SELECT rowid >> 32, rowid & 4294967295 FROM words WHERE words MATCH :match;
+SELECT rowid >> 32, rowid & 4294967295 FROM words WHERE words MATCH 'tags : ' || :tag;
 
--- name: index_find
+-- name: index_find, index_find_around
 -- The best matches of a stretch of the log, best first.
 SELECT rowid, -bm25(words, 1.0, :around, 0.0) AS score FROM words
  WHERE words MATCH :match AND rowid >= :first AND rowid <= :last

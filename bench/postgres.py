@@ -1,0 +1,247 @@
+"""The store on PostgreSQL, beside bare INSERTs into the same server in the same run.
+
+The server is one of our own, with everything on that keeps what was acknowledged (fsync, synchronous_commit); it and
+all that write to it share the processors of one machine. The floor is one table with no index but its key, and one
+prepared INSERT a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from tests import postgres
+
+import holdfast
+from bench import group, history, search, systems, timing
+from bench.crew import Crew
+from bench.figures import Figure, at_least, at_most, compared
+from bench.scale import Scale
+from holdfast.store import copying
+
+MICROSECONDS, MILLISECONDS = 1e6, 1e3
+BATCH = 1_000
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS bare "
+    "(id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, session text, role text, content text)"
+)
+_INSERT = "INSERT INTO bare (session, role, content) VALUES (%s, %s, %s)"
+Waits = list[float]
+
+
+def figures(scale: Scale, folder: Path) -> Iterator[Figure]:
+    with postgres.Server(fsync=True) as server:
+        address = _made(server, "main", "one", "shared", *(f"process-{index}" for index in range(scale.pg_processes)))
+        yield from _one_writer(scale, address)
+        with Crew(scale.pg_processes) as crew:
+            yield from _own_conversations(scale, address, crew)
+            yield from _one_conversation(scale, address, crew)
+        yield _group(scale, address)
+        yield from _commits(scale, server, address)
+        yield from _search(scale, server)
+        yield from _copies(scale, server, folder)
+
+
+class Floor:
+    """What a program pays that only wants its text in the database."""
+
+    def __init__(self, address: str) -> None:
+        self._connection = psycopg.connect(address, autocommit=True)
+        self._connection.execute(_TABLE)
+        self._cursor = self._connection.cursor(binary=True)
+
+    def append(self, conversation: str, number: int) -> object:
+        values = (conversation, systems.ROLES[number & 1], systems.text(number))
+        return self._cursor.execute(_INSERT, values, prepare=True)
+
+    def load(self) -> int:
+        return len(self._cursor.execute("SELECT role, content FROM bare ORDER BY id").fetchall())
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class Ours:
+    def __init__(self, address: str) -> None:
+        self.db = holdfast.SessionDB(address, write_timeout=60)
+
+    def append(self, conversation: str, number: int) -> object:
+        return self.db.append_message(conversation, role=systems.ROLES[number & 1], content=systems.text(number))
+
+    def load(self) -> int:
+        return len(self.db.transcript("one"))
+
+    def close(self) -> None:
+        self.db.close()
+
+
+SYSTEMS: dict[str, type[Ours] | type[Floor]] = {"holdfast": Ours, "floor": Floor}
+
+
+def _made(server: postgres.Server, label: str, *sessions: str) -> str:
+    """The address of a new store with these conversations in it, and of a bare table beside it."""
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {label}")
+    address = server.dsn(label)
+    with holdfast.SessionDB(address) as db, closing(Floor(address)):
+        for session in sessions:
+            db.create_session(session, source="bench")
+    return address
+
+
+# --- one writer --------------------------------------------------------------------------------------
+
+
+def _one_writer(scale: Scale, address: str) -> Iterator[Figure]:
+    with ExitStack() as stack:
+        both = {name: stack.enter_context(closing(system(address))) for name, system in SYSTEMS.items()}
+        operations: dict[str, timing.Operation] = {n: partial(system.append, "one") for n, system in both.items()}
+        timing.interleaved(operations, scale.load - scale.pg_appends)
+        taken = timing.interleaved(operations, scale.pg_appends)
+        yield compared("pg.append.p50", "append p50", "µs", timing.medians(taken), None, MICROSECONDS)
+        p99 = {name: timing.percentile(values, 0.99) for name, values in taken.items()}
+        yield compared("pg.append.p99", "append p99", "µs", p99, None, MICROSECONDS)
+        ours = both["holdfast"]
+        assert isinstance(ours, Ours)
+        readers: dict[str, timing.Operation] = {name: _reader(system) for name, system in both.items()}
+        readers["context"] = lambda _: ours.db.context("one")
+        loads = timing.medians(timing.interleaved(readers, scale.load_rounds))
+    context = loads.pop("context")
+    for what, values in (("transcript", loads), ("context", {**loads, "holdfast": context})):
+        yield compared(f"pg.load.{what}", f"load {scale.load:,} messages, {what}", "ms", values, None, MILLISECONDS)
+
+
+def _reader(system: Ours | Floor) -> timing.Operation:
+    return lambda _: system.load()
+
+
+# --- several processes -------------------------------------------------------------------------------
+
+
+def closed_loop(
+    index: int, system: str, address: str, conversation: str, warm_up: int, seconds: float
+) -> Generator[None, None, Waits]:
+    """One append after the other, on the conversation of that name or, without one, of its own."""
+    with closing(SYSTEMS[system](address)) as store:
+        where = conversation or f"process-{index}"
+        for number in range(warm_up):
+            store.append(where, number)
+        yield
+        waits: Waits = []
+        end = time.perf_counter() + seconds
+        while (began := time.perf_counter()) < end:
+            store.append(where, len(waits))
+            waits.append(time.perf_counter() - began)
+        return waits
+
+
+def _own_conversations(scale: Scale, address: str, crew: Crew) -> Iterator[Figure]:
+    alone: list[float] = []
+    every: dict[str, list[list[Waits]]] = {name: [] for name in SYSTEMS}
+    for _ in range(scale.writer_rounds):
+        (single,) = crew.run(closed_loop, 1, "holdfast", address, "", scale.pg_warm_up, scale.seconds)
+        alone.append(len(single) / scale.seconds)
+        for name, rounds in every.items():
+            rounds.append(crew.run(closed_loop, scale.pg_processes, name, address, "", scale.pg_warm_up, scale.seconds))
+    who = f"{scale.pg_processes} processes, own conversations"
+    yield from _rates(scale, "pg.own", who, every, 5_000)
+    name = f"{who}: appends per second, of one process's"
+    beside = ("one process", timing.median(alone))
+    yield Figure("pg.own.gain", name, "/s", _rate(scale, every["holdfast"]), beside)
+
+
+def _one_conversation(scale: Scale, address: str, crew: Crew) -> Iterator[Figure]:
+    rounds = [
+        crew.run(closed_loop, scale.pg_processes, "holdfast", address, "shared", scale.pg_warm_up, scale.seconds)
+        for _ in range(scale.writer_rounds)
+    ]
+    yield from _rates(scale, "pg.one", f"{scale.pg_processes} processes, one conversation", {"holdfast": rounds}, 2_000)
+    acknowledged = sum(len(waits) for round_ in rounds for waits in round_)
+    acknowledged += scale.writer_rounds * scale.pg_processes * scale.pg_warm_up
+    with holdfast.SessionDB(address) as db:
+        lost = acknowledged - db.conversation("shared").last_seq
+    yield Figure("pg.one.lost", "acknowledged, and not in the log", "", lost, None, at_most(0, "value"))
+
+
+def _rate(scale: Scale, rounds: list[list[Waits]]) -> float:
+    return timing.median([sum(map(len, waits)) for waits in rounds]) / scale.seconds
+
+
+def _rates(scale: Scale, key: str, who: str, every: Mapping[str, list[list[Waits]]], bound: float) -> Iterator[Figure]:
+    rates = {name: _rate(scale, rounds) for name, rounds in every.items()}
+    beside = ("floor", rates["floor"]) if "floor" in rates else None
+    yield Figure(f"{key}.rate", f"{who}: appends per second", "/s", rates["holdfast"], beside, at_least(bound, "value"))
+    flat = {name: [wait * MILLISECONDS for r in rounds for w in r for wait in w] for name, rounds in every.items()}
+    p99 = {name: timing.percentile(waits, 0.99) for name, waits in flat.items()}
+    beside = ("floor", p99["floor"]) if "floor" in p99 else None
+    target = at_most(5, "value") if beside else None
+    yield Figure(f"{key}.p99", f"{who}: p99", "ms", p99["holdfast"], beside, target)
+    fairness = [(min(map(len, waits)), max(map(len, waits))) for waits in every["holdfast"]]
+    fewest, most = sorted(fairness, key=lambda round_: round_[0] / round_[1])[len(fairness) // 2]
+    yield Figure(f"{key}.fair", f"{who}: fewest of a process", "", fewest, ("most", most), at_least(0.8))
+    yield Figure(f"{key}.worst", f"{who}: worst wait", "ms", max(flat["holdfast"]), None, at_most(250, "value"))
+
+
+def _group(scale: Scale, address: str) -> Figure:
+    alone, together = asyncio.run(group.rounds(scale, address, scale.pg_warm_up))
+    name = f"group commit, {scale.tasks} tasks: appends per second"
+    return Figure("pg.group", name, "/s", timing.median(together), ("one writer", timing.median(alone)), at_least(2.5))
+
+
+# --- what must not grow ------------------------------------------------------------------------------
+
+
+def _commits(scale: Scale, server: postgres.Server, address: str) -> Iterator[Figure]:
+    with ExitStack() as stack:
+        dbs = {}
+        for size in scale.pg_sizes:
+            dbs[size] = stack.enter_context(holdfast.SessionDB(_made(server, f"size{size}", "one")))
+            _grow(dbs[size], size)
+        floor = stack.enter_context(closing(Floor(address)))
+        history.rounds(dbs, floor, scale.history_rounds // 5)
+        by_size = {
+            size: {step: timing.median([r[step] for r in rounds]) for step in history.STEPS}
+            for size, rounds in history.rounds(dbs, floor, scale.history_rounds).items()
+        }
+    yield from history.commit_figures(by_size, "pg.")
+
+
+def _grow(db: holdfast.SessionDB, size: int) -> None:
+    for start in range(0, size, BATCH):
+        numbers = range(start, min(start + BATCH, size))
+        db.append_messages("one", [{"role": systems.ROLES[n & 1], "content": systems.text(n)} for n in numbers])
+
+
+# --- search, and moving house ------------------------------------------------------------------------
+
+
+def _search(scale: Scale, server: postgres.Server) -> Iterator[Figure]:
+    chats = search.read_chats()
+    asked = [each["q"] for chat in chats for each in chat["questions"]][: scale.search_questions]
+    with holdfast.SessionDB(_made(server, "searched")) as db:
+        for messages, bound in zip(scale.pg_search, (3, 20), strict=True):
+            search.fill(db, chats, messages)
+            yield search.waiting(f"pg.search.{bound}", f"search: p50 at {messages:,} messages", bound, db, asked)
+
+
+def _copies(scale: Scale, server: postgres.Server, folder: Path) -> Iterator[Figure]:
+    def copied(source: holdfast.SessionDB, into: Any) -> float:
+        with holdfast.SessionDB(into) as target:
+            return scale.pg_copied / timing.timed(lambda: copying.copy(source, target))
+
+    with holdfast.SessionDB(folder / "source.db", durability="process-crash") as source:
+        source.create_session("one", source="bench")
+        _grow(source, scale.pg_copied)
+        address = _made(server, "moved")
+        files = copied(source, folder / "file.db")
+        there = copied(source, address)
+    with holdfast.SessionDB(address) as moved:
+        back = copied(moved, folder / "back.db")
+    for key, name, rate in (("in", "a file into PostgreSQL", there), ("out", "PostgreSQL into a file", back)):
+        yield Figure(f"pg.copy.{key}", f"db copy, {name}: messages per second", "/s", rate, ("file to file", files))

@@ -1,0 +1,23 @@
+"""What a store notes about itself, in `meta`. Nobody else may write these, and most are not true of a copy."""
+
+from __future__ import annotations
+
+from holdfast.store import erase, generation, memories, schedule
+
+# When the store was made.
+MADE = "created_at"
+# When a backup was made, in the backup.
+BACKUP = "backup_at"
+# Of which store, and which generation of it, this one is a copy; and when that was finished.
+COPY_OF, COPIED_AT = "copy_of", "copied_at"
+# What was declared when its tables were made begins like this.
+SCHEMA = "schema_"
+
+OWN = {MADE, generation.KEY, BACKUP, COPY_OF, COPIED_AT, *schedule.META, *erase.META}
+LASTING = {"upkeep_done_at", memories.FORGOTTEN}
+RESERVED = OWN | LASTING | {SCHEMA + name for name in ("format", "revision", "server", "shape", "cookie")}
+
+
+def goes_over(key: str) -> bool:
+    """Whether a note is as true of a copy."""
+    return key not in OWN and not key.startswith(SCHEMA)

@@ -1,0 +1,407 @@
+"""The PostgreSQL driver, on psycopg. No other file knows either.
+
+Any number of threads, processes and hosts write at once; each step locks the conversations it is about, and
+whatever it looked at beside them may have changed when it is done. The database refuses what must not be, and
+then the step runs again and finds what there is now. It also runs again when the connection was lost while it
+ran: what it minted tells it whether it was done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, TypeVar, cast
+
+from holdfast import errors
+from holdfast.store import (
+    connections,
+    exchange,
+    founding,
+    hints,
+    index_tables,
+    points,
+    port,
+    queries,
+    reaching,
+    reconcile,
+    refusals,
+    rewriting,
+    sqlite,
+    standing,
+    transactions,
+)
+
+T = TypeVar("T")
+
+DURABILITY = ("power-loss", "process-crash")
+FOLDER = "postgres"
+# Connections that wait for the next call; as many as ask at once may be open.
+IDLE = 8
+# How often a step is run that the database refuses because of what another one did meanwhile.
+ATTEMPTS = 10
+
+_BEGIN_PASSING = "BEGIN; SET LOCAL lock_timeout = '20ms'"
+_BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL idle_in_transaction_session_timeout = '1h'"
+
+
+@functools.cache
+def _psycopg() -> ModuleType:
+    """Loaded when the first PostgreSQL store is opened, and by nobody else."""
+    try:
+        import psycopg  # noqa: PLC0415 -- an optional part
+    except ImportError as error:
+        raise errors.PartMissing(
+            "A store in PostgreSQL needs a part that is not installed: pip install 'holdfast[pg]'"
+        ) from error
+    return psycopg
+
+
+def _surroundings() -> dict[str, str]:
+    """What libpq takes from the environment where an address does not say."""
+    found = _psycopg().pq.Conninfo.get_defaults()
+    return {option.keyword.decode(): option.val.decode() for option in found if option.val}
+
+
+def translated(error: Exception, where: str) -> errors.StoreError:
+    """The one place where PostgreSQL's errors become ours. Their texts name tables, never what is in them."""
+    state = getattr(error, "sqlstate", None)
+    said = getattr(getattr(error, "diag", None), "message_primary", None)
+    if state is None and isinstance(error, _psycopg().OperationalError):
+        return refusals.unreached(where, str(error))
+    return refusals.typed(state or "", said or type(error).__name__, where)
+
+
+class PostgresDriver:
+    """The tables of one schema of one database: the first on the search_path of the connection."""
+
+    name = "postgres"
+    memory = True
+    asks_plainly = True
+    keeps_blobs = True
+    stems = False
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        durability: str = "power-loss",
+        clock: Callable[[], float] | None = None,
+        write_timeout: float = 10.0,
+        plan: reconcile.Plan = reconcile.PLAN,
+    ) -> None:
+        if durability not in DURABILITY:
+            raise errors.OutOfRange(f"durability is one of {', '.join(DURABILITY)}.")
+        self.target = target
+        self.clock = clock
+        self.durability = durability
+        self._plan = plan
+        self._write_timeout = write_timeout
+        self._sql = {**queries.load(FOLDER), **queries.load(index_tables.FOLDER)}
+        self._pid = os.getpid()
+        self._closed = False
+        self._guard = threading.Lock()
+        self._idle: list[transactions.Transaction] = []
+        self._hints = exchange.Exchange(
+            self._executing, self._asking, lambda: self._connect().connection, self._translating
+        )
+        settings = self._reach()
+        self.path, self.where = reaching.shown(target), reaching.place({**_surroundings(), **settings})
+        durable = durability == "power-loss"
+        self._connections = connections.Connections(_psycopg(), settings, write_timeout, durable=durable)
+        try:
+            # A server that is not there is not waited for; who is overtaken by another that opens it begins again.
+            self._again(self._prepare_schema, patience=0.0)
+        except BaseException:
+            self._drop_idle()
+            raise
+
+    # --- connections ---------------------------------------------------------------------------------
+
+    def _reach(self) -> dict[str, Any]:
+        try:
+            given = _psycopg().conninfo.conninfo_to_dict(self.target)
+        except _psycopg().ProgrammingError:
+            # What libpq says of it quotes it, with the password.
+            raise errors.StoreUnusable(reaching.MALFORMED) from None
+        return reaching.settings(given, self._write_timeout, _surroundings())
+
+    def _connect(self) -> transactions.Transaction:
+        connection = self._connections.open()
+        tx = transactions.Transaction(_psycopg(), connection, self._sql, self._failed, self.clock)
+        try:
+            self._connections.settle(tx.execute)
+        except BaseException:
+            connection.close()
+            raise
+        return tx
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[transactions.Transaction]:
+        """A connection for one transaction. One that is not fit for another is closed, and the others looked at."""
+        tx = self._taken()
+        try:
+            yield tx
+        finally:
+            self._give_back(tx)
+
+    def _taken(self) -> transactions.Transaction:
+        self._check_usable()
+        with self._guard:
+            tx = self._idle.pop() if self._idle else None
+        if tx is not None:
+            return tx
+        with self._translating():
+            return self._connect()
+
+    def _give_back(self, tx: transactions.Transaction) -> None:
+        fit = tx.end()
+        if tx.connection.closed:
+            self._drop_idle()  # most likely they are lost too
+        with self._guard:
+            keep = fit and len(self._idle) < IDLE and not self._closed
+            if keep:
+                self._idle.append(tx)
+        if not keep:
+            tx.connection.close()
+
+    def _drop_idle(self) -> None:
+        with self._guard:
+            idle, self._idle = self._idle, []
+        for tx in idle:
+            tx.connection.close()
+
+    def close(self) -> None:
+        if self._closed or self._pid != os.getpid():
+            return
+        self._hints.close()
+        self._closed = True
+        self._drop_idle()
+
+    def _check_usable(self) -> None:
+        if self._pid != os.getpid():
+            raise errors.StoreForked()
+        if self._closed:
+            raise errors.StoreClosed()
+
+    @contextlib.contextmanager
+    def _translating(self) -> Iterator[None]:
+        failure: errors.StoreError | None = None
+        try:
+            yield
+        except _psycopg().Error as error:
+            failure = translated(error, self.where)
+        if failure is not None:
+            raise failure
+
+    def _failed(self, error: Exception) -> errors.StoreError:
+        return translated(error, self.where)
+
+    def _patience(self, seconds: float | None = None) -> refusals.Patience:
+        seconds = self._write_timeout if seconds is None else seconds
+        return refusals.Patience(seconds, ATTEMPTS, writable=self._connections.writable)
+
+    def _again(self, work: Callable[[transactions.Transaction], T], patience: float | None = None) -> T:
+        """What may be done twice, on another connection where the first was lost, for so many seconds."""
+        spent = self._patience(patience)
+        while True:
+            try:
+                with self._translating(), self._transaction() as tx:
+                    return work(tx)
+            except errors.StoreError as error:
+                spent.spend(error)
+
+    # --- writing -------------------------------------------------------------------------------------
+
+    def write(self, operation: str, step: Callable[[port.Tx], T], begin: str = "BEGIN") -> T:
+        if points.hook is None and hasattr(step, "plain"):
+            done = self._write_plainly(cast("port.Plain[T]", step))
+            if done is not None:
+                return done
+        held: Callable[[], T] | None = getattr(step, "held", None)
+        patience, meant = self._patience(), dict[Any, Any]()
+        while True:
+            try:
+                return self._transact(operation, step, begin if held is None else _BEGIN_PASSING, meant)
+            except errors.StoreError as error:
+                if held is not None and refusals.waited(error):
+                    return held()
+                patience.spend(error)
+
+    def _write_plainly(self, step: port.Plain[T]) -> T | None:
+        """One statement, where that is all of the step; whatever hinders it is for the whole step to meet."""
+        asked = step.plain()
+        if asked is None:
+            return None
+        if "now" in asked.values:
+            asked.values["now"] = self.clock() if self.clock else None
+        try:
+            row = self._asked(asked)
+        except errors.StoreError as error:
+            if not refusals.another_way(error):
+                raise
+            row = None
+        if row is None:
+            return None
+        self._hints.tell(asked.told)
+        return step.answered(row)
+
+    def _asked(self, asked: port.Asked) -> port.Row | None:
+        tx = self._taken()
+        try:
+            row = tx.one(asked.query, **asked.values)
+            if row is not None and asked.shared:
+                tx.one("flushed")
+        finally:
+            self._give_back(tx)
+        return row
+
+    def _transact(self, operation: str, step: Callable[[port.Tx], T], begin: str, meant: dict[Any, Any]) -> T:
+        if points.hook is not None:
+            points.reach(operation, "queued")
+        with self._translating(), self._transaction() as tx:
+            tx.begin(operation, begin)
+            tx.meant = meant
+            if points.hook is not None:
+                points.reach(operation, "begun")
+            result = step(tx)
+            if points.hook is not None:
+                points.reach(operation, "committing")
+            tx.command("COMMIT")
+            noted = tx.noted
+        if points.hook is not None:
+            points.reach(operation, "committed")
+        self._hints.tell(noted.hints)
+        return result
+
+    # --- hints ---------------------------------------------------------------------------------------
+
+    def listen(self, heard: Callable[[hints.Hint], None]) -> bool:
+        self._check_usable()
+        self._hints.listen(heard)
+        return True
+
+    @contextlib.contextmanager
+    def _executing(self) -> Iterator[Callable[..., Any]]:
+        with self._translating(), self._transaction() as tx:
+            yield tx.execute
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[Callable[..., Any] | None]:
+        """For a short question, if a connection has nothing to do; none is made for it, nor waited for for long."""
+        if not self._idle:
+            yield None
+            return
+        with self._translating(), self._transaction() as tx, self._connections.hurried(tx.connection):
+            yield tx.execute
+
+    # --- reading -------------------------------------------------------------------------------------
+
+    def read(self, step: Callable[[port.Tx], T], begin: str = _BEGIN_READING) -> T:
+        """Another connection is tried while none can be had; but the step runs once, for it may tell what it reads."""
+        patience, begun = self._patience(), False
+        while True:
+            try:
+                with self._translating(), self._transaction() as tx:
+                    tx.begin("read", begin)
+                    begun = True
+                    return step(tx)
+            except errors.StoreError as error:
+                if begun:
+                    raise
+                patience.spend(error)
+
+    # --- the schema ----------------------------------------------------------------------------------
+
+    def _prepare_schema(self, tx: transactions.Transaction) -> None:
+        founding.prepare(tx.execute, self.clock() if self.clock else time.time(), self._plan)
+
+    def complaints(self) -> list[str]:
+        """Rows that break constraints. Damaged pages are PostgreSQL's to find: it says so when it reads one."""
+        return self._again(lambda tx: founding.complaints(tx.execute))
+
+    def faults(self) -> list[reconcile.Fault]:
+        return self._again(lambda tx: founding.faults(tx.execute, self._plan))
+
+    def mend_schema(self) -> None:
+        now = self.clock() if self.clock else time.time()
+        self._again(lambda tx: founding.mend(tx.execute, now, self._plan))
+
+    # --- facts ---------------------------------------------------------------------------------------
+
+    def facts(self) -> dict[str, Any]:
+        found = self._again(lambda tx: reaching.facts(tx.execute))
+        return {"path": self.path, "durability": self.durability, **found}
+
+    def standing(self) -> dict[str, Any]:
+        return {**self.facts(), **self._again(self._told)}
+
+    def _told(self, tx: transactions.Transaction) -> dict[str, Any]:
+        server = tx.connection.pgconn
+        link = standing.Link(server.backend_pid, server.ssl_in_use, (server.hostaddr or server.host).decode())
+        with self._transaction() as beside:
+            return standing.told(tx.execute, link, beside.execute)
+
+    def allow(self, role: str) -> list[str]:
+        return self._again(lambda tx: standing.allow(tx.execute, role))
+
+    # --- what is done to files -----------------------------------------------------------------------
+
+    def copy_to(self, *_: object) -> None:
+        raise errors.StoreUnusable(_NO_COPY)
+
+    def replace_with(self, *_: object) -> None:
+        raise errors.StoreUnusable(_NO_RESTORE)
+
+    def look_at(self, path: str) -> port.Copy:
+        """Copies are SQLite files, whatever they are copies of."""
+        self._check_usable()
+        with contextlib.closing(sqlite.SqliteDriver(":memory:", clock=self.clock)) as scratch:
+            return scratch.look_at(path)
+
+    def adopt(self, path: str) -> port.Driver:
+        self._check_usable()
+        return sqlite.SqliteDriver(path, durability="process-crash", clock=self.clock)
+
+    def scrub(self) -> None:
+        """Tables that hold text are written anew; what the server keeps of its log is its keeper's to clear."""
+        self.rewrite("scrub")
+        now = repr(self.clock() if self.clock else time.time())
+        self.write("scrub", lambda tx: tx.run("scrub_noted", at=now))
+
+    def shrink(self) -> None:
+        self.rewrite("shrink")
+
+    def rewrite(self, operation: str, tables: tuple[str, ...] = rewriting.TEXTS) -> None:
+        def work(tx: transactions.Transaction) -> None:
+            try:
+                rewriting.rewrite(tx.execute, tables, self._write_timeout)
+            finally:
+                if not tx.connection.closed:
+                    self._connections.settle(tx.execute)
+
+        points.reach(operation, "begun")
+        self._again(work)
+        points.reach(operation, "rewritten")
+
+    # --- a store beside it ---------------------------------------------------------------------------
+
+    def side(self, name: str) -> port.Side:  # noqa: ARG002 -- there is one kind
+        return index_tables.IndexTables(self)
+
+    def has_side(self, name: str) -> bool:  # noqa: ARG002
+        return index_tables.IndexTables(self).begun()
+
+    def discard_side(self, name: str) -> None:  # noqa: ARG002
+        index_tables.IndexTables(self).clear()
+
+
+_NO_COPY = (
+    "A PostgreSQL store is copied with `holdfast db copy`, into a file or another server; "
+    "pg_dump and its relatives make backups of the whole database."
+)
+_NO_RESTORE = "A backup goes into a new and empty PostgreSQL store, with `holdfast db copy`, and not over one in use."

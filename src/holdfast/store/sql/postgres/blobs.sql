@@ -1,0 +1,67 @@
+-- name: blob_put
+-- What is known of a blob; putting it again makes it young again.
+INSERT INTO blobs (digest, size, media_type, at) VALUES (%(digest)s, %(size)s, %(media_type)s, %(at)s)
+ON CONFLICT (digest) DO UPDATE
+   SET size = excluded.size, media_type = excluded.media_type, at = excluded.at, dropped_at = NULL;
+
+-- name: blob_known
+-- One that messages are about to name, whether its content is here or not; what is known of it stays.
+INSERT INTO blobs (digest, size, media_type, at) VALUES (%(digest)s, %(size)s, %(media_type)s, %(at)s)
+ON CONFLICT (digest) DO UPDATE SET at = excluded.at, dropped_at = NULL;
+
+-- name: blob_get
+SELECT digest, size, media_type, at FROM blobs WHERE digest = %(digest)s;
+
+-- name: blob_wanted
+-- Whether one is known and nobody let go of it.
+SELECT 1 FROM blobs WHERE digest = %(digest)s AND dropped_at IS NULL;
+
+-- name: blob_given_back
+-- One that an import took in and then had no use for; unless somebody put it or is about to name it since.
+UPDATE blobs SET dropped_at = %(at)s WHERE digest = %(digest)s AND at = %(at)s;
+
+-- name: blobs_all
+-- Every blob there is, for whoever collects or copies them.
+SELECT digest, size, at, dropped_at FROM blobs ORDER BY digest;
+
+-- name: blob_mentions
+-- Messages that name a blob; which one is read from the body.
+SELECT c.id, m.seq, m.body FROM messages m JOIN conversations c ON c.key = m.conversation
+ WHERE strpos(m.body, '"blob":"') > 0 ORDER BY m.conversation, m.seq;
+
+-- name: blob_mentions_between
+-- The same of one stretch of one log.
+SELECT body FROM messages
+ WHERE conversation = %(conversation)s AND seq > %(after)s AND seq <= %(upto)s AND strpos(body, '"blob":"') > 0;
+
+-- name: blob_marks
+-- How far each log reaches.
+SELECT key, last_seq FROM conversations;
+
+-- name: blob_dropped
+-- A message that named it went for good: nobody waits for it to age.
+UPDATE blobs SET dropped_at = %(at)s WHERE digest = %(digest)s;
+
+-- name: blob_kept
+-- Others name it still.
+UPDATE blobs SET dropped_at = NULL WHERE digest = %(digest)s;
+
+-- name: blob_delete
+DELETE FROM blobs WHERE digest = %(digest)s;
+
+-- name: lock_blobs
+-- From here on nobody else puts, names or collects blobs until the transaction ends.
+LOCK TABLE blobs IN SHARE ROW EXCLUSIVE MODE;
+
+-- name: part_insert
+INSERT INTO blob_parts (digest, part, content) VALUES (%(digest)s, %(part)s, %(content)s);
+
+-- name: part_get
+SELECT content FROM blob_parts WHERE digest = %(digest)s AND part = %(part)s;
+
+-- name: parts_delete
+DELETE FROM blob_parts WHERE digest = %(digest)s;
+
+-- name: parts_strays
+-- Content that nothing is known of.
+SELECT DISTINCT p.digest FROM blob_parts p WHERE NOT EXISTS (SELECT 1 FROM blobs b WHERE b.digest = p.digest);

@@ -1,0 +1,40 @@
+-- name: inbound_insert
+INSERT INTO inbox (conversation, key, kind, text, at) VALUES (%(conversation)s, %(key)s, %(kind)s, %(text)s, %(at)s);
+
+-- name: inbound_by_key
+-- What came in under a key, and whether its text was taken out since.
+SELECT i.id, i.key, c.id, i.text, i.kind, i.at, i.outcome, i.seq, i.redacted_at IS NOT NULL
+  FROM inbox i JOIN conversations c ON c.key = i.conversation WHERE i.key = %(key)s;
+
+-- name: inbound_waiting
+-- What waits in one conversation, oldest first.
+SELECT i.id, i.key, c.id, i.text, i.kind, i.at, i.outcome, i.seq
+  FROM inbox i JOIN conversations c ON c.key = i.conversation
+ WHERE i.conversation = %(conversation)s AND i.outcome IS NULL ORDER BY i.id LIMIT %(limit)s;
+
+-- name: inbound_waiting_anywhere
+SELECT i.id, i.key, c.id, i.text, i.kind, i.at, i.outcome, i.seq
+  FROM inbox i JOIN conversations c ON c.key = i.conversation
+ WHERE i.outcome IS NULL ORDER BY i.id LIMIT %(limit)s;
+
+-- name: inbound_settle
+-- What became of it, said by the first who knows.
+UPDATE inbox SET outcome = %(outcome)s, seq = %(seq)s, settled_at = %(at)s, settled_by = %(uid)s WHERE id = %(id)s AND outcome IS NULL;
+
+-- name: inbound_settled_by
+SELECT settled_by FROM inbox WHERE id = %(id)s;
+
+-- name: inbound_redact_message
+-- The text of what became a message goes with that message.
+UPDATE inbox SET text = '', redacted_at = %(at)s WHERE conversation = %(conversation)s AND seq = %(seq)s AND redacted_at IS NULL;
+
+-- name: inbound_redact_key
+-- The text goes; what waited is settled by that, for there is nothing left to answer.
+UPDATE inbox SET text = '', redacted_at = %(at)s, outcome = coalesce(outcome, 'redacted'),
+       settled_at = coalesce(settled_at, %(at)s), settled_by = coalesce(settled_by, 'redaction')
+ WHERE key = %(key)s AND redacted_at IS NULL;
+
+-- name: conversation_awaited
+-- Whether something waits to be answered in a conversation, or a process of it runs.
+SELECT EXISTS (SELECT 1 FROM inbox WHERE conversation = %(conversation)s AND outcome IS NULL)
+    OR EXISTS (SELECT 1 FROM processes WHERE conversation = %(conversation)s AND state = 'running');

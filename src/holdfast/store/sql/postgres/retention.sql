@@ -1,0 +1,15 @@
+-- name: prune_candidates
+-- Every conversation, the longest unused first: when it was last active, its size, whether something needs it.
+SELECT c.key, c.id, c.title, c.last_seq - coalesce(c.forked_at, 0),
+       (SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM messages WHERE conversation = c.key),
+       coalesce((SELECT at FROM messages WHERE conversation = c.key AND seq = c.last_seq), h.started_at) AS active_at,
+       EXISTS (SELECT 1 FROM routes WHERE conversation = c.key),
+       EXISTS (SELECT 1 FROM conversations WHERE origin = c.key)
+  FROM conversations c JOIN sessions h ON h.conversation = c.key AND h.ordinal = c.head
+ WHERE (%(owner)s::text IS NULL OR c.owner = %(owner)s) AND (%(source)s::text IS NULL OR c.source = %(source)s)
+ ORDER BY active_at, c.key;
+
+-- name: prune_needed
+-- Whether a route names a conversation, or a branch reads from it.
+SELECT EXISTS (SELECT 1 FROM routes WHERE conversation = %(conversation)s),
+       EXISTS (SELECT 1 FROM conversations WHERE origin = %(conversation)s);

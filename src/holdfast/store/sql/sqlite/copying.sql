@@ -1,0 +1,117 @@
+-- name: copy_tombstones
+-- A page of a table in the order of its key, with conversations by their ids; so are all the others.
+SELECT id, deleted_at FROM tombstones WHERE id > :after ORDER BY id LIMIT :limit;
+
+-- name: copy_routes
+SELECT r.key, c.id, r.version, r.updated_at FROM routes r LEFT JOIN conversations c ON c.key = r.conversation
+ WHERE r.key > :after ORDER BY r.key LIMIT :limit;
+
+-- name: copy_budgets
+SELECT c.id, b.version, b.uid, b.body FROM conversations c JOIN budgets b ON b.conversation = c.key
+ WHERE c.id > :after ORDER BY c.id LIMIT :limit;
+
+-- name: copy_memories
+SELECT m.id, m.owner, m.text, m.at, m.updated_at, c.id
+  FROM memories m LEFT JOIN conversations c ON c.key = m.source
+ WHERE m.id > :after ORDER BY m.id LIMIT :limit;
+
+-- name: copy_inbox
+SELECT i.id, c.id, i.key, i.kind, i.text, i.at, i.outcome, i.seq, i.settled_at, i.settled_by, i.redacted_at
+  FROM inbox i JOIN conversations c ON c.key = i.conversation
+ WHERE i.id > :after ORDER BY i.id LIMIT :limit;
+
+-- name: copy_processes
+SELECT p.id, c.id, p.command, p.folder, p.place, p.started_at, p.state, p.ended_at, p.ended_by, p.exit_code
+  FROM processes p JOIN conversations c ON c.key = p.conversation
+ WHERE p.id > :after ORDER BY p.id LIMIT :limit;
+
+-- name: copy_grants
+SELECT g.id, g.owner, g.rule, c.id, g.given_at, g.given_by
+  FROM grants g LEFT JOIN conversations c ON c.key = g.conversation
+ WHERE g.id > :after ORDER BY g.id LIMIT :limit;
+
+-- name: copy_audit
+SELECT a.id, c.id, a.uid, a.call_id, a.tool, a.summary, a.allowed, a.decided_by, a.at, a.ended_at, a.ok, a.redacted_at
+  FROM audit a JOIN conversations c ON c.key = a.conversation
+ WHERE a.id > :after ORDER BY a.id LIMIT :limit;
+
+-- name: copy_pins
+SELECT c.id, p.seq, p.at FROM conversations c JOIN pins p ON p.conversation = c.key
+ WHERE (c.id, p.seq) > (:after, :beyond) ORDER BY c.id, p.seq LIMIT :limit;
+
+-- name: copy_blobs
+SELECT digest, size, media_type, at, dropped_at FROM blobs WHERE digest > :after ORDER BY digest LIMIT :limit;
+
+-- name: copy_meta
+SELECT key, value FROM meta ORDER BY key;
+
+-- name: copy_conversations
+-- Every conversation, an origin before its branches.
+SELECT key, id, last_seq - coalesce(forked_at, 0) FROM conversations ORDER BY key;
+
+-- name: copy_deleted
+-- When a conversation was deleted.
+SELECT deleted_at FROM tombstones WHERE id = :id;
+
+-- name: copy_anything
+-- Whether a store holds anything at all.
+SELECT EXISTS (SELECT 1 FROM conversations) OR EXISTS (SELECT 1 FROM tombstones) OR EXISTS (SELECT 1 FROM routes)
+    OR EXISTS (SELECT 1 FROM memories) OR EXISTS (SELECT 1 FROM grants) OR EXISTS (SELECT 1 FROM blobs);
+
+-- name: copy_numbers
+-- How far the numbers of a table were given out: what was forgotten or revoked had some too.
+SELECT name, seq FROM sqlite_sequence WHERE name IN ('memories', 'inbox', 'grants', 'audit') ORDER BY name;
+
+-- name: copy_number
+-- None of them is given out again.
+UPDATE sqlite_sequence SET seq = max(seq, :number) WHERE name = :name;
+
+-- name: copy_number_first
+-- The same of a table that never had a row here.
+INSERT INTO sqlite_sequence (name, seq)
+SELECT :name, :number WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = :name);
+
+-- name: copy_route
+-- A route that is bound otherwise by now.
+UPDATE routes SET conversation = :conversation, version = :version, updated_at = :at WHERE key = :key;
+
+-- name: copy_budget
+UPDATE budgets SET version = :version, uid = :uid, body = :body WHERE conversation = :conversation;
+
+-- name: copy_memory
+INSERT INTO memories (id, owner, text, at, updated_at, source)
+VALUES (:id, :owner, :text, :at, :updated_at, :source);
+
+-- name: copy_memory_gone
+DELETE FROM memories WHERE id = :id;
+
+-- name: copy_inbound
+-- What comes in waits first, whatever became of it.
+INSERT INTO inbox (id, conversation, key, kind, text, at) VALUES (:id, :conversation, :key, :kind, :text, :at);
+
+-- name: copy_inbound_settled
+UPDATE inbox SET outcome = :outcome, seq = :seq, settled_at = :settled_at, settled_by = :settled_by WHERE id = :id;
+
+-- name: copy_inbound_redacted
+UPDATE inbox SET text = '', redacted_at = :at WHERE id = :id;
+
+-- name: copy_grant
+INSERT INTO grants (id, owner, rule, conversation, given_at, given_by)
+VALUES (:id, :owner, :rule, :conversation, :at, :given_by);
+
+-- name: copy_act
+-- An act is written down before it is done, whatever came of it.
+INSERT INTO audit (id, conversation, uid, call_id, tool, summary, allowed, decided_by, at)
+VALUES (:id, :conversation, :uid, :call_id, :tool, :summary, :allowed, :decided_by, :at);
+
+-- name: copy_act_redacted
+UPDATE audit SET summary = '', redacted_at = :at WHERE id = :id;
+
+-- name: copy_blob
+INSERT INTO blobs (digest, size, media_type, at, dropped_at) VALUES (:digest, :size, :media_type, :at, :dropped_at)
+ON CONFLICT (digest) DO UPDATE
+   SET size = excluded.size, media_type = excluded.media_type, at = excluded.at, dropped_at = excluded.dropped_at;
+
+-- name: store_counts
+-- How much a store holds, without reading its messages.
+SELECT count(*), coalesce(sum(last_seq - coalesce(forked_at, 0)), 0) FROM conversations;

@@ -1,0 +1,75 @@
+"""Appends of many callers that share one commit. What one of them did wrong fails that one only, and what is held by
+somebody else holds up nobody who has nothing to do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from holdfast import errors, types
+from holdfast.store import log, port, state
+
+
+class Held(NamedTuple):
+    """Nothing was written: somebody else has the conversation; or else what one of those has that came with it."""
+
+    certain: bool
+
+
+Outcome = list[types.Receipt] | BaseException | Held
+
+
+class Together:
+    """A step made of several, which waits for all they need; it may run again."""
+
+    def __init__(self, steps: Sequence[log.Append]) -> None:
+        self._steps = steps
+
+    def __call__(self, tx: port.Tx) -> list[Outcome]:
+        if len(self._steps) == 1:
+            return [self._steps[0](tx)]
+        away = self._locked(tx, [step.session_id for step in self._steps])
+        return [Held(True) if step.session_id in away else _tried(tx, step) for step in self._steps]
+
+    def _locked(self, tx: port.Tx, session_ids: list[str]) -> set[str]:
+        """Their conversations; which of the ids name one that could not be had."""
+        state.lock_all(tx, session_ids)
+        return set()
+
+    def plain(self) -> port.Asked | None:
+        return log.several(self._steps) if len(self._steps) > 1 else self._steps[0].plain()
+
+    def answered(self, row: port.Row) -> list[Outcome]:
+        if len(self._steps) == 1:
+            return [self._steps[0].answered(row)]
+        epochs = dict(zip(*row, strict=True))
+        return [self._receipts(step, epochs) for step in self._steps]
+
+    def _receipts(self, step: log.Append, epochs: dict[int, int]) -> Outcome:
+        assert step.tip is not None  # there was something to ask
+        place, last = step.tip.place, step.tip.last_seq + len(step.messages)
+        return step.written(place, last, epochs[place.key])
+
+
+class Passing(Together):
+    """The same, without waiting: those whose conversation somebody else has are left out."""
+
+    def _locked(self, tx: port.Tx, session_ids: list[str]) -> set[str]:
+        return state.lock_unheld(tx, session_ids)
+
+    def held(self) -> list[Outcome]:
+        return [Held(len(self._steps) == 1)] * len(self._steps)
+
+    def plain(self) -> port.Asked | None:
+        asked = super().plain()
+        return None if asked is not None and asked.shared else asked
+
+
+def _tried(tx: port.Tx, step: log.Append) -> Outcome:
+    try:
+        with tx.savepoint():
+            return step(tx)
+    except errors.StoreError:
+        raise
+    except errors.HoldfastError as error:
+        return error

@@ -1,0 +1,331 @@
+"""What another process writes is known here at once by a hint, and no later than before where every hint is lost.
+
+Where a test says that a hint did it, nothing else could have: whoever looks now and then looks after an hour.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+
+from holdfast import AIAgent, AsyncSessionDB, SessionDB, events, types
+from holdfast.agent import cache, room, turn
+from holdfast.model import ScriptedModel
+from holdfast.store import hints, notifying
+from tests import postgres
+from tests.agent import stage
+from tests.agent.test_runtime import door, until
+from tests.compaction.test_compress import WINDOW, Writer, filled
+from tests.contract import steps
+
+HOUR = 3600.0
+
+_ELSEWHERE = """
+import sys
+from holdfast import SessionDB
+from holdfast.store import notifying
+
+notifying.LOOK = 0.0  # whoever begins to listen is seen by the next write, and not within a second
+db, leases = SessionDB(sys.argv[1]), {}
+for line in sys.stdin:
+    match line.split():
+        case ["say", talk]:
+            db.append_message(talk, role="user", content="there")
+        case ["notice", talk]:
+            db.receive(talk, f"of {talk}", "built")
+        case ["take", talk, purpose]:
+            leases[talk] = db.acquire_lease(talk, purpose, "elsewhere", 300)
+        case ["free", talk]:
+            db.release_lease(leases.pop(talk))
+        case ["compact", talk]:
+            db.commit_compaction(leases.pop(talk), summary="What they wrote.", cut_seq=170, child_id="theirs")
+    print("done", flush=True)
+"""
+
+Elsewhere = Callable[[str], object]
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[tuple[str, Elsewhere]]:
+    """A store, and another process that does in it what it is told. Each test has a conversation of its own."""
+    address = postgres.kept()
+    command = [sys.executable, "-c", _ELSEWHERE, address]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        asking, answering = other.stdin, other.stdout
+
+        def do(line: str) -> None:
+            print(line, file=asking)
+            assert answering.readline() == "done\n"
+
+        yield address, do
+        asking.close()
+
+
+@pytest.fixture
+def address(process: tuple[str, Elsewhere]) -> str:
+    return process[0]
+
+
+@pytest.fixture
+def elsewhere(process: tuple[str, Elsewhere]) -> Elsewhere:
+    return process[1]
+
+
+@contextlib.asynccontextmanager
+async def hearing(db: AsyncSessionDB) -> AsyncIterator[list[hints.Hint]]:
+    """What is heard, from when something can be."""
+    heard: list[hints.Hint] = []
+    with db.hearing.listen(heard.append):
+        await soon(lambda: heard == [hints.LOST])
+        yield heard
+
+
+async def soon(condition: Callable[[], object]) -> None:
+    """For what another process or task brings about."""
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+# --- by a hint -----------------------------------------------------------------------------------------
+
+
+def test_a_cached_agent_is_behind_as_soon_as_another_process_has_written(address: str, elsewhere: Elsewhere) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with hearing(db) as heard, door(db, ScriptedModel(["One.", "Two."])) as run:
+            await run.submit("cached", events.Submit("Hello"))
+            agent = run.agents.peek("cached")
+            assert agent is not None
+            assert agent.view.mark is not None
+            await asyncio.to_thread(elsewhere, "say cached")
+            # Nobody asks for the agent: nothing but a hint can tell it.
+            await soon(lambda: agent.view.mark is None)
+            assert hints.Hint("moved", "cached") in heard
+            await run.submit("cached", events.Submit("And?"))
+            assert ("user", "there") in stage.shape(await agent.view.messages())
+
+    stage.run(story, address)
+
+
+def test_own_writes_and_those_to_other_conversations_put_no_agent_behind(address: str, elsewhere: Elsewhere) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with hearing(db) as heard, door(db, ScriptedModel(["One.", "Two.", "Three."])) as run:
+            await run.submit("own", events.Submit("Hello"))
+            await run.submit("other", events.Submit("Hello"))
+            await run.submit("own", events.Submit("Again"))
+            await asyncio.to_thread(elsewhere, "say own")
+            await soon(lambda: hints.Hint("moved", "own") in heard)
+            other = run.agents.peek("other")
+            assert other is not None
+            assert other.view.mark is not None
+            assert other.view.loads == 1
+            assert {hint.conversation_id for hint in heard} == {"", "own"}
+
+    stage.run(story, address)
+
+
+def test_a_turn_begins_when_the_one_of_another_process_ends(
+    address: str, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turn, "SOON", HOUR)
+    monkeypatch.setattr(turn, "SELDOM", HOUR)
+
+    async def story(db: AsyncSessionDB) -> None:
+        await db.create_session("turn", source="test")
+        await asyncio.to_thread(elsewhere, "take turn turn")
+        seen: list[events.AnyEvent] = []
+        agent = stage.agent(db, ScriptedModel(["Here."]), session_id="turn")
+        async with hearing(db):
+            waiting = asyncio.create_task(agent.run_conversation("Hello", emit=seen.append))
+            await soon(lambda: "TurnQueued" in stage.kinds(seen))
+            await asyncio.to_thread(elsewhere, "free turn")
+            assert (await waiting).final_response == "Here."
+        await agent.close()
+
+    stage.run(story, address)
+
+
+def test_a_turn_that_waits_for_room_goes_on_when_another_process_has_made_it(
+    address: str, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "POLL", HOUR)
+
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db, exchanges=90, name="room")
+        await asyncio.to_thread(elsewhere, "take room compact")
+        looks, works = 0, db.get_compression_lock_holder
+
+        async def looked(conversation_id: str) -> str | None:
+            nonlocal looks
+            found = await works(conversation_id)
+            looks += 1
+            return found
+
+        db.get_compression_lock_holder = looked  # type: ignore[method-assign]
+        model = ScriptedModel(["ok"], window=WINDOW)
+        agent = stage.agent(db, model, session_id="room", summarizer=Writer())
+        async with hearing(db):
+            waiting = asyncio.create_task(agent.run_conversation("Hello"))
+            await soon(lambda: looks)
+            await asyncio.to_thread(elsewhere, "compact room")
+            assert (await waiting).session_id == "theirs"
+        await agent.close()
+
+    stage.run(story, address)
+
+
+def test_a_notice_that_another_process_left_is_delivered_to_whoever_listens(address: str, elsewhere: Elsewhere) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await db.create_session("notice", source="test")
+        async with hearing(db) as heard, door(db, ScriptedModel(["Saw it."])) as run:
+            with run.listen("notice") as listening:
+                await soon(lambda: not run._looks)  # it was empty when they came
+                await asyncio.to_thread(elsewhere, "notice notice")
+                finished = (await until(listening, events.TurnFinished))[-1].event
+                assert isinstance(finished, events.TurnFinished)
+                assert finished.result.final_response == "Saw it."
+            assert hints.Hint("came", "notice") in heard
+
+    stage.run(story, address)
+
+
+def test_what_came_in_while_nothing_could_be_heard_is_delivered_when_it_can_again(
+    address: str, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"deaf{os.getpid()}"
+
+    async def story(db: AsyncSessionDB) -> None:
+        await db.create_session("missed", source="test")
+        async with hearing(db) as heard, door(db, ScriptedModel(["Saw it."])) as run:
+            with run.listen("missed") as listening:
+                await soon(lambda: not run._looks)
+                with monkeypatch.context() as lost:
+                    lost.setattr(hints, "read", lambda *_: None)
+                    await asyncio.to_thread(elsewhere, "notice missed")
+                    _cut(name)
+                    await soon(lambda: heard == [hints.LOST, hints.LOST])
+                    await until(listening, events.TurnFinished)
+
+    stage.run(story, f"{address}&application_name={name}")
+
+
+def _cut(name: str) -> None:
+    """The connection that listens is lost."""
+    find = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s AND query LIKE 'LISTEN%%'"
+    )
+    assert postgres.admin().execute(find, (name,)).fetchall() == [(True,)]
+
+
+# --- with every hint lost ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is ever told anything; what is heard at the beginning says so."""
+    monkeypatch.setattr(notifying.Notifier, "tell", lambda *_: None)
+
+
+@pytest.mark.usefixtures("silent")
+def test_without_hints_a_cached_agent_is_compared_when_it_is_asked_for() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with hearing(db) as heard, door(db, ScriptedModel(["One.", "Two."])) as run:
+            await run.submit("talk", events.Submit("Hello"))
+            with SessionDB(db.db.driver.target) as other:  # type: ignore[attr-defined]
+                steps.say(other, "talk", "there")
+            agent = await run.agents.get("talk")
+            assert agent.view.mark is None
+            await run.submit("talk", events.Submit("And?"))
+            assert ("user", "there") in stage.shape(await agent.view.messages())
+            assert heard == [hints.LOST]
+
+    stage.run(story, postgres.fresh())
+
+
+@pytest.mark.usefixtures("silent")
+def test_without_hints_a_turn_begins_when_it_looks_next() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await db.create_session("talk", source="test")
+        with SessionDB(db.db.driver.target) as other:  # type: ignore[attr-defined]
+            lease = other.acquire_lease("talk", "turn", "elsewhere", 300)
+            seen: list[events.AnyEvent] = []
+            agent = stage.agent(db, ScriptedModel(["Here."]), session_id="talk")
+            async with hearing(db) as heard:
+                waiting = asyncio.create_task(agent.run_conversation("Hello", emit=seen.append))
+                await soon(lambda: "TurnQueued" in stage.kinds(seen))
+                other.release_lease(lease)
+                assert (await waiting).final_response == "Here."
+                assert heard == [hints.LOST]
+        await agent.close()
+
+    stage.run(story, postgres.fresh())
+
+
+@pytest.mark.usefixtures("silent")
+def test_without_hints_a_turn_that_waits_for_room_goes_on_when_it_looks_next() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db, exchanges=90)
+        with SessionDB(db.db.driver.target) as other:  # type: ignore[attr-defined]
+            lease = other.acquire_lease("talk", "compact", "elsewhere", 300)
+            model = ScriptedModel(["ok"], window=WINDOW)
+            agent = stage.agent(db, model, session_id="talk", summarizer=Writer())
+            waiting = asyncio.create_task(agent.run_conversation("Hello"))
+            await soon(lambda: db.hearing._told)
+            other.commit_compaction(lease, summary="What they wrote.", cut_seq=170, child_id="theirs")
+            assert (await waiting).session_id == "theirs"
+        await agent.close()
+
+    stage.run(story, postgres.fresh())
+
+
+@pytest.mark.usefixtures("silent")
+def test_without_hints_a_notice_waits_for_whoever_looks_next() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await db.create_session("talk", source="test")
+        async with hearing(db) as heard, door(db, ScriptedModel(["Saw it."])) as run:
+            with run.listen("talk") as listening:
+                await soon(lambda: not run._looks)
+                with SessionDB(db.db.driver.target) as other:  # type: ignore[attr-defined]
+                    other.receive("talk", "built", "built")
+                run.poke("talk")
+                await until(listening, events.TurnFinished)
+            assert heard == [hints.LOST]
+
+    stage.run(story, postgres.fresh())
+
+
+def test_many_hints_at_once_are_one_look_at_each_agent() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async def build(conversation_id: str) -> AIAgent:
+            return stage.agent(db, ScriptedModel(["ok"]), session_id=conversation_id)
+
+        looks, works = 0, db.snapshot
+
+        async def looked(session_id: str) -> types.Snapshot:
+            nonlocal looks
+            looks += 1
+            return await works(session_id)
+
+        agents = cache.Cache(build)
+        agent = await agents.get("talk")
+        await agent.run_conversation("Hello")
+        db.snapshot = looked  # type: ignore[method-assign]
+        for _ in range(100):
+            agents.heard(hints.Hint("moved", "talk"))
+            agents.heard(hints.Hint("moved", "another"))
+            agents.heard(hints.LOST)
+        await soon(lambda: agents.comparing is None)
+        assert looks == 1
+        assert agent.view.mark is not None  # nobody had written
+        agents.heard(hints.LOST)
+        await agents.close()
+
+    stage.run(story)

@@ -1,0 +1,154 @@
+"""Broken versions of what only PostgreSQL needs: locks that are not taken, looks that come too early, lost answers.
+
+Beside functions of the store and queries, a function inside of the server may be changed. Each mutant names the scene
+that must notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from holdfast.store import compactions, erase, hides, leases, log, postgres, refusals, routes
+from tests.faults import mutants
+from tests.faults.mutants import Edit, Query
+
+
+class Function(NamedTuple):
+    """A text replaced in a function of the schema."""
+
+    name: str
+    old: str
+    new: str
+
+
+class Mutant(NamedTuple):
+    scene: str
+    changes: tuple[Edit | Query | Function, ...]
+    without_triggers: tuple[str, ...] = ()
+
+    @property
+    def outside(self) -> Sequence[Edit | Query]:
+        return [change for change in self.changes if not isinstance(change, Function)]
+
+    @property
+    def inside(self) -> Sequence[Function]:
+        return [change for change in self.changes if isinstance(change, Function)]
+
+
+LIVE = "message_joins_a_live_session"
+
+MUTANTS: dict[str, Mutant] = {
+    # locks
+    "no lock": Mutant("overlapping", (Function("lock_conversation", "FOR UPDATE", ""),)),
+    "look before the lock": Mutant(
+        "overlapping",
+        (
+            Function("lock_conversation", "c.key = place.conversation FOR UPDATE;", "false;"),
+            Function("lock_conversation", "= place.conversation;\nEND", "= place.conversation FOR UPDATE OF c;\nEND"),
+        ),
+    ),
+    "no lock in the plain append": Mutant(
+        "following alone", (Query("append_plain", "FOR NO KEY UPDATE SKIP LOCKED", "", "postgres"),), (LIVE,)
+    ),
+    "no lock in the shared append": Mutant("following", (Function("append_shared", "FOR NO KEY UPDATE", ""),), (LIVE,)),
+    # the commit and its lease
+    "no comparison of head and epoch": Mutant("overlapping", (Edit(compactions, "commit", mutants.CAS, "if False:"),)),
+    "no look at the lease": Mutant(
+        "overtaking", (Edit(compactions, "commit", "leases.check_held(tx, here, lease)", "pass"),)
+    ),
+    "no look at the lease in the plain commit": Mutant(
+        "committing meanwhile",
+        (Function("commit_plain", "own_token IS NOT NULL AND NOT EXISTS", "false AND NOT EXISTS"),),
+    ),
+    "no comparison of the epoch in the plain commit": Mutant(
+        "committing meanwhile", (Function("commit_plain", "OR here.epoch <> seen_epoch", ""),)
+    ),
+    "turn that is not fenced": Mutant(
+        "overtaking", (Edit(log.Append, "_check", "if self.lease is not None:", "if False:"),)
+    ),
+    "lease given to everybody": Mutant(
+        "overlapping", (Edit(leases, "_refuse_if_held", "if holder.name != name", "if False"),)
+    ),
+    "commit that keeps the lease": Mutant(
+        "overlapping", (Edit(compactions, "commit", "leases.free(tx, here, lease.purpose, lease.token)", "pass"),)
+    ),
+    "fence that stands still": Mutant(
+        "overlapping", (Query("fence_next", "fence + 1", "greatest(fence, 1)", "postgres"),)
+    ),
+    "rotation in two transactions": Mutant(
+        "watching",
+        (
+            Edit(
+                compactions,
+                "commit",
+                mutants.ROTATE,
+                mutants.END_FIRST.replace("BEGIN IMMEDIATE", "BEGIN") + mutants.ROTATE,
+            ),
+        ),
+        ("compaction_stands_on_the_current_one",),
+    ),
+    # the log
+    "acknowledged before the commit": Mutant(
+        "acknowledging",
+        (
+            Edit(
+                postgres.PostgresDriver,
+                "_transact",
+                'tx.command("COMMIT")',
+                'operation == "append" or tx.command("COMMIT")',
+            ),
+        ),
+    ),
+    "append that steps over a known uid": Mutant(
+        "retrying",
+        (
+            Function("append_shared", "IF NOT fresh AND EXISTS", "IF false AND EXISTS"),
+            Function("append_shared", "FOR 16));", "FOR 16)) ON CONFLICT DO NOTHING;"),
+        ),
+    ),
+    "plain append behind the end": Mutant(
+        "coming after", (Query("append_plain", "AND live = 1", "", "postgres"),), (LIVE,)
+    ),
+    "plain append to the session that was the head": Mutant(
+        "coming after", (Query("append_plain", "AND head = %(head)s", "", "postgres"),), (LIVE,)
+    ),
+    "plain append that follows though it must not": Mutant(
+        "coming after", (Edit(log.Append, "guess", "tip.place.head_id != self.session_id", "False"),)
+    ),
+    "shared append behind the end": Mutant(
+        "following", (Function("append_shared", "OR here.live IS NULL", ""),), (LIVE,)
+    ),
+    "shared append to the session that was asked for": Mutant(
+        "following", (Function("append_shared", "here.head, new_uid", "here.ordinal, new_uid"),), (LIVE,)
+    ),
+    "shared append that follows though it must not": Mutant(
+        "following", (Function("append_shared", "(strict AND here.head <> here.ordinal)", "false"),)
+    ),
+    "shared append with the digest of another number": Mutant(
+        "taking turns", (Function("append_shared", "(step * 16 + 1)::int", "1"),)
+    ),
+    # reading
+    "reading without a snapshot": Mutant(
+        "reading", (Edit(postgres.PostgresDriver, "read", "begin: str = _BEGIN_READING", 'begin: str = "BEGIN"'),)
+    ),
+    # answers nobody heard
+    "lost connection that is not made again": Mutant(
+        "in doubt", (Edit(refusals.Patience, "spend", "isinstance(error, errors.StoreUnreachable)", "False"),)
+    ),
+    "no look for a known uid": Mutant("in doubt", (Edit(log, "_known", "if row is None:", "if True:"),)),
+    "compaction undone twice": Mutant(
+        "in doubt", (Edit(compactions, "undo", "not _in_force(tx, here, meant)", "False"),)
+    ),
+    "compaction redone twice": Mutant("in doubt", (Edit(compactions, "redo", "_in_force(tx, here, meant)", "False"),)),
+    "range hidden twice": Mutant("in doubt", (Edit(hides, "hide", '"hide" in tx.meant and', "False and"),)),
+    "deletion that takes itself for another's": Mutant(
+        "in doubt", (Edit(erase, "delete", "if session_id not in tx.meant:", "if True:"),)
+    ),
+    "redaction that raises two epochs": Mutant(
+        "in doubt", (Edit(erase, "redact", "if redacted and owner.epoch > meant:", "if False:"),)
+    ),
+    "route that takes itself for another's": Mutant(
+        "in doubt", (Edit(routes, "bind", "if found == bound and", "if False and"),)
+    ),
+}

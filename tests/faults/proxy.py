@@ -1,0 +1,176 @@
+"""A network that fails on demand: stands between a client and a server on this machine.
+
+It passes bytes on until it is told to reset connections, to hold everything back, to take its time, or to do
+something about a message that says certain words: not to deliver it, or to deliver it and swallow the answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import struct
+import threading
+import time
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from tests import postgres
+
+# What becomes of a message that says the words: it is lost with its connection, or its answer is.
+UNSENT, UNHEARD = "unsent", "unheard"
+_ENCRYPTED = 8  # bytes has the question whether the server would
+
+
+class _Trap(NamedTuple):
+    words: bytes
+    fate: str
+
+
+class _Link:
+    """One connection through it."""
+
+    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+        self.client, self.server = client, server
+        self.deaf = False
+        self.mute = False
+
+    def reset(self) -> None:
+        for end in (self.client, self.server):
+            with contextlib.suppress(OSError):
+                # Not closed in an orderly way: the other side learns of it by an error.
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                end.shutdown(socket.SHUT_RD)
+            end.close()
+
+
+class Proxy:
+    """In front of the server of this run, or of another."""
+
+    def __init__(self, address: postgres.Address | None = None) -> None:
+        self._address = address or postgres.shared()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._links: list[_Link] = []
+        self._guard = threading.Lock()
+        self._flows = threading.Event()
+        self._flows.set()
+        self._trap: _Trap | None = None
+        self._chance: random.Random | None = None
+        self._refusal: tuple[str, str] | None = None
+        self.sprung = self.refused = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._flows.set()
+        self.reset()
+
+    def through(self, address: str, **options: str) -> str:
+        """The same store, reached this way."""
+        schema = address.rpartition("search_path%3D")[2]
+        here = self._address._replace(port=self._listener.getsockname()[1])
+        return here.dsn(schema, tcp=True, **options)
+
+    # --- what may be asked of it ----------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """All connections there are."""
+        with self._guard:
+            links, self._links = self._links, []
+        for link in links:
+            link.reset()
+
+    def hold(self) -> None:
+        """Nothing comes through from now on, either way; whoever connects is taken, and hears nothing."""
+        self._flows.clear()
+
+    def flow(self) -> None:
+        """What was held back comes through, late, and all that follows."""
+        self._flows.set()
+
+    def mute(self) -> None:
+        """No answer comes through any more on the connections there are; new ones are well."""
+        with self._guard:
+            for link in self._links:
+                link.mute = True
+
+    def refuse(self, code: str, words: str) -> None:
+        """Whoever connects from now on is told this, as by a server."""
+        self._refusal = (code, words)
+
+    def admit(self) -> None:
+        self._refusal = None
+
+    def dawdle(self, seed: str) -> None:
+        """Every piece takes its time from now on."""
+        self._chance = random.Random(seed)
+
+    def trap(self, words: bytes, fate: str) -> None:
+        """The next message that says these words."""
+        self._trap = _Trap(words, fate)
+
+    # --- how it does it -------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+                if self._refusal is not None:
+                    threading.Thread(target=self._turn_away, args=(client, *self._refusal), daemon=True).start()
+                    continue
+                server = socket.create_connection(("127.0.0.1", self._address.port))
+            except OSError:
+                return
+            link = _Link(client, server)
+            with self._guard:
+                self._links.append(link)
+            threading.Thread(target=self._ask, args=(link,), daemon=True).start()
+            threading.Thread(target=self._answer, args=(link,), daemon=True).start()
+
+    def _turn_away(self, client: socket.socket, code: str, words: str) -> None:
+        fields = f"SFATAL\0VFATAL\0C{code}\0M{words}\0\0".encode()
+        self.refused += 1
+        with contextlib.suppress(OSError), client:
+            while len(client.recv(4096)) == _ENCRYPTED:
+                client.sendall(b"N")
+            client.sendall(b"E" + struct.pack("!I", len(fields) + 4) + fields)
+
+    def _ask(self, link: _Link) -> None:
+        with contextlib.suppress(OSError):
+            while data := link.client.recv(65_536):
+                self._flows.wait()
+                fate = self._fate(data)
+                if fate == UNSENT:
+                    break
+                link.deaf = link.deaf or fate == UNHEARD
+                self._take_time()
+                link.server.sendall(data)
+        link.reset()
+
+    def _answer(self, link: _Link) -> None:
+        with contextlib.suppress(OSError):
+            while data := link.server.recv(65_536):
+                self._flows.wait()
+                if link.deaf:
+                    break
+                if link.mute:
+                    continue
+                self._take_time()
+                link.client.sendall(data)
+        link.reset()
+
+    def _fate(self, data: bytes) -> str | None:
+        trap = self._trap
+        if trap is None or trap.words not in data:
+            return None
+        self._trap, self.sprung = None, self.sprung + 1
+        return trap.fate
+
+    def _take_time(self) -> None:
+        if self._chance is not None:
+            time.sleep(self._chance.uniform(0.0, 0.003))

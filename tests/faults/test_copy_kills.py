@@ -1,0 +1,51 @@
+"""A process killed in the middle of moving house: the next one goes on, and nothing is lost or there twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.store import copying
+from holdfast.store.db import SessionDB
+from tests import postgres
+from tests.contract import steps
+from tests.faults import importing, moving, zygote
+from tests.store.test_copying import furnish, told
+
+KILLS = 6
+
+
+def in_file(place: Path, name: str) -> str:
+    return str(place / f"{name}.db")
+
+
+def on_server(place: Path, name: str) -> str:
+    return postgres.with_schema(postgres.dsn(), postgres.empty_schema())
+
+
+@pytest.mark.parametrize("make", [in_file, on_server])
+def test_kill_anywhere_in_a_copy_and_the_next_one_ends_the_same(
+    zygote: zygote.Zygote, place: Path, make: Callable[[Path, str], str]
+) -> None:
+    source, clock, kinds = in_file(place, "source"), steps.Clock(), ("copy", "blob")
+    with SessionDB(source, clock=clock) as db:
+        furnish(db, clock)
+        importing.fill(db)
+        wanted = told(db)
+    watched = zygote.run(moving.move, "", {"source": source, "target": make(place, "watched")}, points=kinds)
+    assert {"copy.import_compaction", "copy.copy_act", "copy.restore_counters"} <= set(watched.reached)
+    count = len(watched.reached)
+    finished = set()
+    for at in sorted({kill * (count - 1) // (KILLS - 1) for kill in range(KILLS)}):
+        target = make(place, str(at))
+        arguments = {"source": source, "target": target}
+        assert zygote.run(moving.move, "", arguments, points=kinds, at=at, fault="kill").state == "killed"
+        with SessionDB(source, clock=clock) as db, SessionDB(target, clock=clock) as other:
+            finished.add(not other.driver.read(copying.unfinished))
+            report = copying.copy(db, other)
+            assert report.digest == watched.value
+            assert told(other) == wanted, watched.reached[at]
+            assert other.fsck().ok
+    assert False in finished

@@ -1,0 +1,38 @@
+"""A client of PostgreSQL killed at any point of any write leaves the state before it or the state after it.
+
+The server undoes what the dead did not commit, and lets go of what they had locked. Twenty kills at every named point
+of the steps that leases, compactions and messages live by, one at those of the others (HOLDFAST_KILLS sets another
+number for all); and clients that do anything, killed at any time.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests import postgres
+from tests.faults import kills, steps, storms, zygote
+from tests.faults.test_kills import KILLS
+
+# One step for each way to go about it; the others of `steps` are killed less often.
+OFTEN = {"append", "acquire", "renew", "commit", "end"}
+
+
+def kills_of(name: str) -> int:
+    return KILLS or (20 if name in OFTEN else 1)
+
+
+@pytest.mark.parametrize("name", steps.STEPS)
+def test_kill_at_any_point_leaves_the_state_before_or_after(name: str, zygote: zygote.Zygote) -> None:
+    assert kills.kill_clients_at_every_point(zygote, postgres.fresh(), name, kills_of(name)) >= 4 * kills_of(name)
+
+
+@pytest.mark.parametrize("name", sorted(OFTEN))
+def test_nothing_is_seen_by_others_before_the_commit(name: str) -> None:
+    assert kills.half_states(kills.course_of(name, postgres.fresh())) == []
+
+
+def test_clients_killed_at_any_time_lose_nothing_and_hold_nothing(zygote: zygote.Zygote) -> None:
+    chance = random.Random("killed at any time")
+    assert storms.kill_at_any_time(zygote, postgres.fresh(), 8, chance) == []

@@ -1,0 +1,116 @@
+"""The declared schema is taken apart as it is meant, and what differs from it is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.store import catalog, queries, reconcile
+
+TEXT = """-- A story.
+CREATE TABLE t (
+  a bigint NOT NULL, -- why
+  b text
+);
+
+CREATE UNIQUE INDEX t_once ON t (a);
+
+-- What it does.
+CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM 1 FROM store.t;
+  RETURN NEW;
+END $$;
+
+CREATE TRIGGER g
+BEFORE UPDATE OF a ON t FOR EACH ROW
+EXECUTE FUNCTION f();
+
+ALTER TABLE t ADD UNIQUE (b);
+"""
+PARTS = catalog.Declared(tuple(catalog.part(sql) for sql in catalog.statements(TEXT)))
+SOUND: catalog.Shape = {
+    ("table", "t", ""): "",
+    ("column", "a", "t"): "bigint",
+    ("index", "t_once", "t"): "an index",
+    ("function", "f", ""): "a function",
+    ("trigger", "g", "t"): "a trigger",
+    ("constraint", "t_b_key", "t"): "UNIQUE (b)",
+}
+
+
+def test_schema_is_taken_apart_statement_by_statement() -> None:
+    told = [(part.kind, part.name, part.table) for part in PARTS.parts]
+    assert told == [
+        ("table", "t", ""),
+        ("index", "t_once", "t"),
+        ("function", "f", ""),
+        ("trigger", "g", "t"),
+        ("alter", "t", ""),
+    ]
+
+
+def test_every_statement_of_the_schema_is_understood_and_named_once() -> None:
+    parts = catalog.declared().parts
+    made = [(part.kind, part.name) for part in parts if part.kind != "alter"]
+    assert len(made) == len(set(made)) >= 100
+    files = (("postgres", "schema.sql"), ("postgres", "functions.sql"), ("postgres_search", "schema.sql"))
+    text = "\n".join(queries.schema(*file) for file in files)
+    assert len(parts) == text.count("\nCREATE ") + text.count("\nALTER ")
+
+
+def test_functions_name_the_schema_they_are_made_in() -> None:
+    assert 'FROM "odd ""one""".t;' in catalog.placed(PARTS.parts[2].sql, 'odd "one"')
+
+
+def test_what_a_statement_makes_is_understood_or_refused() -> None:
+    with pytest.raises(ValueError, match="not a part of a schema"):
+        catalog.part("DROP TABLE t")
+
+
+def _without(*places: catalog.Place) -> catalog.Shape:
+    return {place: text for place, text in SOUND.items() if place not in places}
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (SOUND, []),
+        (_without(("trigger", "g", "t")), [("the trigger g is missing", True)]),
+        (_without(("function", "f", "")), [("the function f is missing", True)]),
+        (_without(("index", "t_once", "t")), [("the index t_once is missing", True)]),
+        (_without(("column", "a", "t")), [("the column a of t is missing", True)]),
+        (_without(("constraint", "t_b_key", "t")), [("the constraint t_b_key of t is missing", True)]),
+        ({("function", "f", ""): "a function"}, [
+            ("the table t is missing", True), ("the index t_once is missing", True), ("the trigger g is missing", True),
+        ]),
+        (SOUND | {("trigger", "g", "t"): "a trigger DISABLED"}, [("the trigger g is disabled", True)]),
+        (SOUND | {("function", "f", ""): "another"}, [("the function f is not what was declared", True)]),
+        (SOUND | {("column", "a", "t"): "text"}, [("the column a of t is not what was declared", False)]),
+        (SOUND | {("constraint", "t_b_key", "t"): "UNIQUE (b) NOT VALID"}, [
+            ("the constraint t_b_key of t was never checked against the rows there are", True),
+        ]),
+        (SOUND | {("trigger", "x", "t"): "a stranger"}, [("the trigger x is not part of the schema", False)]),
+    ],
+)  # fmt: skip
+def test_what_differs_is_told(found: catalog.Shape, told: list[tuple[str, bool]]) -> None:
+    faults = catalog.faults(found, SOUND, PARTS, newer=False, same_words=True)
+    assert [(str(fault), fault.mendable) for fault in faults] == told
+
+
+def test_server_of_another_version_may_use_other_words_but_not_leave_out_a_thing() -> None:
+    other = {place: f"{text}, said otherwise" for place, text in SOUND.items()}
+    assert catalog.faults(other, SOUND, PARTS, newer=False, same_words=False) == []
+    other[("trigger", "g", "t")] = "said otherwise DISABLED"
+    del other[("index", "t_once", "t")]
+    told = catalog.faults(other, SOUND, PARTS, newer=False, same_words=False)
+    assert {fault.what for fault in told} == {catalog.DISABLED, reconcile.MISSING}
+
+
+def test_what_a_newer_version_made_is_its_own_business() -> None:
+    found = SOUND | {("trigger", "x", "t"): "newer", ("function", "f", ""): "newer"}
+    assert catalog.faults(found, SOUND, PARTS, newer=True, same_words=True) == []
+
+
+def test_shape_is_read_as_it_was_written() -> None:
+    assert catalog.read(catalog.written(SOUND)) == SOUND
+    assert catalog.read(None) == {}

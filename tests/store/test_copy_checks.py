@@ -1,0 +1,60 @@
+"""A copy is called finished only when both sides tell the same and the target is sound; and never of a store itself."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast import SessionDB, errors
+from holdfast.store import copying, notes, points, schedule
+from tests.contract import steps
+
+CHANGES: dict[str, Callable[[SessionDB], object]] = {
+    "memories": lambda db: db.remember("o", "only here"),
+    "grants": lambda db: db.grant("o", "shell", by="me"),
+    "routes": lambda db: db.bind_route("chat", "talk", version=0),
+    "blobs": lambda db: db.put_blob(b"only here"),
+    "inbox": lambda db: db.receive("talk", "key", "only here"),
+    "audit": lambda db: db.audit_begin("talk", "call", "shell", "ls", True, "me"),
+    "processes": lambda db: db.process_started(steps.process("p", "talk")),
+    "tombstones": lambda db: [steps.begin(db, "gone", "a"), db.delete_conversation("gone")],
+}
+
+
+@pytest.mark.parametrize("table", CHANGES)
+def test_a_row_that_only_one_side_has_is_found_in_whichever_table_it_is(table: str) -> None:
+    with SessionDB(":memory:") as source, SessionDB(":memory:") as target:
+        steps.begin(source, "talk", "hello")
+        copying.copy(source, target)
+        CHANGES[table](target)
+        with pytest.raises(errors.CopyUnfinished) as caught:
+            copying.copy(source, target)
+        assert table in caught.value.differing
+
+
+def test_a_copy_that_is_not_sound_is_not_called_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    with SessionDB(":memory:") as source, SessionDB(":memory:") as target:
+        steps.begin(source, "talk", "hello")
+
+        def hook(point: str) -> None:
+            if point == "copy.belongings":
+                target.driver._writer.execute("DROP TRIGGER IF EXISTS tombstone_stays")
+
+        monkeypatch.setattr(points, "hook", hook)
+        with pytest.raises(errors.CopyDamaged, match="tombstone_stays"):
+            copying.copy(source, target)
+        assert target.meta(notes.COPIED_AT) is None
+
+
+def test_a_store_is_known_as_itself_by_more_than_its_path(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.db", tmp_path / "other.db"
+    with SessionDB(one) as source:
+        schedule.known(source.driver)  # which gives it a name
+    shutil.copy(one, other)
+    with SessionDB(one) as source, SessionDB(other) as target:
+        with pytest.raises(errors.CopyRefused, match="same store"):
+            copying.copy(source, target)
+        assert target.meta(notes.COPY_OF) is None

@@ -1,0 +1,106 @@
+"""Telling others beside the work: never in the way of a write, whatever happens to the telling."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from holdfast import errors
+from holdfast.store import hints, notifying
+from tests.contract import steps
+
+ONE, TWO = hints.Hint("moved", "one"), hints.Hint("moved", "two")
+
+
+class Post:
+    """What was sent; and a door that can be held shut while something is on its way."""
+
+    def __init__(self) -> None:
+        self.sent: list[set[hints.Hint]] = []
+        self.open = threading.Event()
+        self.open.set()
+        self.reached = threading.Event()
+
+    def __call__(self, batch: list[hints.Hint]) -> None:
+        self.reached.set()
+        assert self.open.wait(10)
+        self.sent.append(set(batch))
+
+
+def test_nothing_is_sent_while_nobody_listens_and_that_is_not_asked_for_every_write() -> None:
+    post, asked = Post(), []
+
+    def listened() -> bool:
+        asked.append(1)
+        return False
+
+    told = notifying.Notifier(listened, post)
+    for _ in range(100):
+        told.tell({ONE})
+    told.close()
+    assert post.sent == []
+    assert len(asked) < 50
+
+
+def test_whoever_begins_to_listen_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    post, anybody = Post(), [False, True]
+    monkeypatch.setattr(notifying, "LOOK", 0.0)
+    told = notifying.Notifier(lambda: anybody.pop(0), post)
+    told.tell({ONE})
+    told.tell({TWO})
+    told.close()
+    assert post.sent == [{TWO}]
+
+
+def test_what_comes_while_a_batch_is_on_its_way_goes_together_and_once() -> None:
+    post = Post()
+    told = notifying.Notifier(lambda: True, post)
+    post.open.clear()
+    told.tell({ONE})
+    assert post.reached.wait(10)
+    for _ in range(50):
+        told.tell({ONE, TWO})
+    post.open.set()
+    told.close()
+    assert post.sent == [{ONE}, {ONE, TWO}]
+
+
+def test_closing_sends_what_waits_and_nothing_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nothing but the closing ends the gathering.
+    monkeypatch.setattr(notifying, "GATHER", 3600.0)
+    post = Post()
+    told = notifying.Notifier(lambda: True, post)
+    told.tell({ONE})
+    steps.wait_until(lambda: post.sent == [{ONE}])
+    told.tell({TWO})
+    told.close()
+    told.tell({ONE})
+    assert post.sent == [{ONE}, {TWO}]
+
+
+def test_a_store_that_cannot_be_asked_or_told_fails_no_write_and_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(notifying, "LOOK", 0.0)
+    sent: list[list[hints.Hint]] = []
+    answers: list[bool | errors.StoreError] = [errors.StoreBusy(), True, True]
+
+    def listened() -> bool:
+        answer = answers.pop(0)
+        if isinstance(answer, errors.StoreError):
+            raise answer
+        return answer
+
+    def send(batch: list[hints.Hint]) -> None:
+        sent.append(batch)
+        if len(sent) == 1:
+            raise errors.StoreBusy()
+
+    told = notifying.Notifier(listened, send)
+    told.tell({ONE})
+    told.tell({ONE})
+    steps.wait_until(lambda: sent == [[ONE]])
+    told.tell({TWO})
+    told.close()
+    assert sent == [[ONE], [TWO]]

@@ -1,0 +1,343 @@
+"""What another host does while a step waits for it: the step finds what there is now, and says so in its own words.
+
+A step that waits for a lock is let go on only after the other one has done its worst.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from holdfast import NewConversation, NewMessage, SessionDB, errors
+from holdfast.store import (
+    blobs,
+    compactions,
+    erase,
+    holders,
+    inbox,
+    leases,
+    memories,
+    port,
+    processes,
+    routes,
+    schedule,
+    state,
+    titles,
+    together,
+)
+from tests import postgres
+from tests.contract import steps
+from tests.store import hosts
+
+# --- what was looked at before the wait -----------------------------------------------------------------------
+
+
+def test_a_process_that_was_told_of_meanwhile_is_not_told_of_again(pair: hosts.Pair) -> None:
+    steps.begin(pair.one, "talk", "a")
+    pair.one.process_started(steps.process("p", "talk"))
+
+    def ends(tx: port.Tx) -> None:
+        assert processes.ended(tx, "p", "exited", 0, "told first", "u", steps.NOON, steps.NOON)
+
+    assert pair.meanwhile(ends, lambda: pair.other.process_ended("p", "killed", None, "told second")) is False
+    assert [each.text for each in pair.one.waiting()] == ["told first"]
+
+
+def test_a_process_that_went_with_its_conversation_meanwhile_is_not_told_of(pair: hosts.Pair) -> None:
+    steps.begin(pair.one, "talk", "a")
+    pair.one.process_started(steps.process("p", "talk"))
+    gone = pair.meanwhile(
+        lambda tx: erase.delete(tx, "talk", steps.NOON), lambda: pair.other.process_ended("p", "killed", None, "told")
+    )
+    assert gone is False
+
+
+def test_a_command_that_was_redacted_meanwhile_is_not_told(pair: hosts.Pair) -> None:
+    steps.begin(pair.one, "talk", "a")
+    call = {"id": "c", "name": "start", "arguments": '{"command": "KEY=1 make"}'}
+    pair.one.append_message("talk", role="assistant", tool_calls=[call])
+    pair.one.process_started(steps.process("p", "talk", "KEY=1 make"))
+    ended = pair.meanwhile(
+        lambda tx: erase.redact(tx, "talk", 2, steps.NOON),
+        lambda: pair.other.process_ended("p", "exited", 0, "KEY=1 ended"),
+    )
+    assert ended is True
+    assert "KEY" not in pair.one.waiting()[0].text
+
+
+def orphan(pair: hosts.Pair) -> None:
+    """A continuation that nothing stands behind, of long ago."""
+    steps.begin(pair.one, "talk", "a")
+    pair.one.end_session("talk", "compression")
+    pair.one.create_session("child", source="test", parent_session_id="talk")
+    pair.one.append_message("child", role="user", content="b")
+    pair.clock.advance(30 * steps.DAY)
+
+
+def test_an_orphan_that_is_written_to_meanwhile_is_not_ended(pair: hosts.Pair) -> None:
+    orphan(pair)
+    said = hosts.append(pair.one, "child", "still here")
+    assert pair.meanwhile(said, pair.other.finalize_orphaned_compression_sessions) == 0
+    assert pair.one.head("talk").live
+
+
+def test_a_ghost_that_is_written_to_meanwhile_stays(pair: hosts.Pair) -> None:
+    pair.one.create_session("ghost", source="test")
+    pair.clock.advance(2 * steps.DAY)
+    said = hosts.append(pair.one, "ghost", "not one any more")
+    assert pair.meanwhile(said, pair.other.prune_empty_ghost_sessions) == 0
+    assert len(pair.one.transcript("ghost")) == 1
+
+
+def test_a_lease_that_is_taken_anew_meanwhile_is_not_freed(pair: hosts.Pair) -> None:
+    steps.begin(pair.one, "talk", "a")
+    pair.one.acquire_lease("talk", "turn", "before", 1)
+    pair.clock.advance(2)
+    who = holders.this_process("after")
+    assert pair.meanwhile(lambda tx: leases.acquire(tx, "talk", "turn", who, 60), pair.other.free_stale_leases) == 0
+    assert [lease.holder for lease in pair.one.leases()] == ["after"]
+
+
+def test_stale_leases_of_a_conversation_deleted_meanwhile_hinder_nothing(pair: hosts.Pair) -> None:
+    for name in ("talk", "other"):
+        steps.begin(pair.one, name, "a")
+        pair.one.acquire_lease(name, "turn", "before", 1)
+    pair.clock.advance(2)
+    assert pair.meanwhile(lambda tx: erase.delete(tx, "talk", steps.NOON), pair.other.free_stale_leases) == 1
+
+
+def test_a_stale_turn_cannot_append_while_a_take_over_holds_the_row(pair: hosts.Pair) -> None:
+    steps.begin(pair.one, "talk", "a")
+    stale = pair.other.acquire_lease("talk", "turn", "stale", 10)
+    pair.clock.advance(11)
+    who = holders.this_process("next")
+    refusal = pair.meanwhile(
+        lambda tx: leases.acquire(tx, "talk", "turn", who, 60),
+        lambda: pair.other.append_message("talk", role="assistant", content="late", lease=stale),
+    )
+    assert isinstance(refusal, errors.LeaseLost)
+    assert pair.one.conversation("talk").last_seq == 1
+
+
+@pytest.mark.parametrize("how", ["plain", "in a batch"])
+def test_concurrent_retries_of_one_uid_are_one_message_and_leave_no_gap(pair: hosts.Pair, how: str) -> None:
+    steps.begin(pair.one, "talk", "a")
+    pair.other.append_message("talk", role="user", content="so that its end is known")
+    said = hosts.append(pair.one, "talk", "b", uid="u")
+    again = NewMessage(role="user", content="b", uid="u")
+    batch = [again] if how == "plain" else [again, NewMessage(role="user", content="c")]
+    receipt = pair.meanwhile(said, lambda: pair.other.append_messages("talk", batch))[0]
+    assert (receipt.seq, receipt.duplicate) == (3, True)
+    assert pair.one.append_message("talk", role="user", content="next").seq == 3 + len(batch)
+
+
+def test_an_append_whose_number_was_taken_meanwhile_gets_the_next(pair: hosts.Pair) -> None:
+    steps.begin(pair.one, "talk", "a")
+    pair.other.append_message("talk", role="user", content="b")
+    receipt = pair.meanwhile(
+        hosts.append(pair.one, "talk", "c"), lambda: pair.other.append_message("talk", role="user", content="d")
+    )
+    assert receipt.seq == 4
+    assert steps.contents(pair.one.transcript("talk")) == ["a", "b", "c", "d"]
+
+
+def test_an_append_finds_the_head_that_moved_while_it_waited(pair: hosts.Pair) -> None:
+    steps.begin(pair.one, "talk", "a")
+    pair.other.append_message("talk", role="user", content="b")
+    draft = compactions.draft(1, 2, "gist", (), None, None)
+    seen = pair.one.snapshot("talk")
+    receipt = pair.meanwhile(
+        lambda tx: compactions.commit(tx, seen, "child", draft, steps.NOON),
+        lambda: pair.other.append_message("talk", role="user", content="c"),
+    )
+    assert (receipt.seq, receipt.session_id, receipt.moved_from, receipt.epoch) == (3, "child", "talk", 2)
+    assert steps.contents(pair.one.context("talk")) == ["gist", "b", "c"]
+
+
+def test_a_strict_append_is_told_of_the_head_that_moved_while_it_waited(pair: hosts.Pair) -> None:
+    steps.begin(pair.one, "talk", "a")
+    pair.other.append_message("talk", role="user", content="b")
+    draft = compactions.draft(1, 2, "gist", (), None, None)
+    seen = pair.one.snapshot("talk")
+    refusal = pair.meanwhile(
+        lambda tx: compactions.commit(tx, seen, "child", draft, steps.NOON),
+        lambda: pair.other.append_message("talk", role="user", content="c", expect_head=True),
+    )
+    assert isinstance(refusal, errors.Superseded)
+    assert refusal.head == "child"
+
+
+# --- what only one may have -----------------------------------------------------------------------------------
+
+
+def test_a_conversation_that_another_began_meanwhile_is_taken(pair: hosts.Pair) -> None:
+    create = NewConversation(source="test")
+    born = pair.one.append_step("talk", [NewMessage(role="user", content="a")], create=create)
+    taken = pair.meanwhile(
+        born, lambda: pair.other.begin_conversation("talk", NewMessage(role="user", content="b"), create)
+    )
+    assert isinstance(taken, errors.IdTaken)
+    assert steps.contents(pair.one.transcript("talk")) == ["a"]
+
+
+def test_a_title_that_was_taken_meanwhile_is_told_as_such(pair: hosts.Pair) -> None:
+    for name in ("talk", "other"):
+        steps.begin(pair.one, name, "a")
+    taken = pair.meanwhile(
+        lambda tx: titles.set_title(tx, "talk", "plan"), lambda: pair.other.set_session_title("other", "plan")
+    )
+    assert isinstance(taken, errors.TitleTaken)
+    assert taken.conversation == "talk"
+
+
+def test_branches_made_at_once_get_numbers_of_their_own(pair: hosts.Pair) -> None:
+    steps.begin(pair.one, "talk", "a", title="plan")
+    steps.begin(pair.one, "other", "a")
+    branch = pair.meanwhile(
+        lambda tx: titles.set_title(tx, "other", "plan #2"), lambda: pair.other.branch("talk", branch_id="twig")
+    )
+    assert branch.title == "plan #3"
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_route_that_was_bound_meanwhile_has_moved(pair: hosts.Pair, version: int) -> None:
+    for name in ("talk", "other"):
+        steps.begin(pair.one, name, "a")
+    if version:
+        pair.one.bind_route("chat", "other", version=0)
+    moved = pair.meanwhile(
+        lambda tx: routes.bind(tx, "chat", "talk", version, steps.NOON),
+        lambda: pair.other.bind_route("chat", "other", version=version),
+    )
+    assert isinstance(moved, errors.RouteMoved)
+    assert (moved.conversation, moved.version) == ("talk", version + 1)
+
+
+def test_a_key_that_came_in_elsewhere_meanwhile_is_reused(pair: hosts.Pair) -> None:
+    for name in ("talk", "other"):
+        steps.begin(pair.one, name, "a")
+    reused = pair.meanwhile(
+        lambda tx: inbox.receive(tx, state.lock(tx, "talk"), "k", "notice", "text", steps.NOON),
+        lambda: pair.other.receive("other", "k", "text"),
+    )
+    assert isinstance(reused, errors.KeyReused)
+
+
+def test_what_two_remember_at_once_is_one_memory(pair: hosts.Pair) -> None:
+    same = pair.meanwhile(
+        lambda tx: memories.remember(tx, "me", "likes tea", None, steps.NOON),
+        lambda: pair.other.remember("me", "likes tea"),
+    )
+    assert pair.one.memories("me") == [same]
+
+
+def test_the_last_room_for_a_memory_is_given_once(pair: hosts.Pair) -> None:
+    pair.one.driver.write("memory", lambda tx: [_remember(tx, number) for number in range(499)])
+    full = pair.meanwhile(lambda tx: _remember(tx, 499), lambda: pair.other.remember("me", "one too many"))
+    assert isinstance(full, errors.MemoryFull)
+    assert len(pair.one.memories("me")) == 500
+
+
+def _remember(tx: port.Tx, number: int) -> None:
+    tx.run("memory_insert", owner="me", text=f"fact {number}", at=steps.NOON, updated_at=steps.NOON, source=None)
+
+
+def test_a_scheduled_backup_that_is_claimed_meanwhile_is_not_made_twice(pair: hosts.Pair) -> None:
+    claim = schedule.Claim(steps.NOON, 3600.0, None)
+    assert pair.meanwhile(claim.take, lambda: pair.other.driver.write("claim", claim.take)) is False
+
+
+# --- attachments ----------------------------------------------------------------------------------------------
+
+
+def test_an_attachment_that_is_about_to_be_named_is_not_collected(pair: hosts.Pair) -> None:
+    digest = pair.one.put_blob(b"picture").digest
+    pair.clock.advance(steps.DAY + 1)
+
+    def named(tx: port.Tx) -> None:
+        tx.run("blob_known", digest=digest, size=7, media_type="image/png", at=pair.clock())
+
+    assert pair.meanwhile(named, pair.other.collect_blobs).blobs == 0
+    assert hosts.content(pair.one, digest) == b"picture"
+
+
+def test_an_attachment_that_is_put_while_it_is_collected_is_there_afterwards(pair: hosts.Pair) -> None:
+    digest = pair.one.put_blob(b"picture").digest
+    pair.clock.advance(steps.DAY + 1)
+
+    def collect(tx: port.Tx) -> None:
+        assert blobs._collect(tx, pair.one._shelf, set(), {}, pair.clock(), set()).blobs == 1
+
+    pair.meanwhile(collect, lambda: pair.other.put_blob(b"picture"))
+    assert hosts.content(pair.one, digest) == b"picture"
+
+
+# --- many at once ---------------------------------------------------------------------------------------------
+
+
+def test_steps_over_several_conversations_wait_in_one_order(pair: hosts.Pair) -> None:
+    """Redactions from a branch and from its origin, prunes, and appends: nobody waits for one who waits for him."""
+    steps.begin(pair.one, "trunk", *"abcdefghij")
+    for name in ("twig", "leaf"):
+        pair.one.branch("trunk", branch_id=name)
+    before = _deadlocks()
+    for seq in range(1, 9):
+        outcomes = steps.at_once(
+            lambda seq=seq: pair.one.redact("trunk", seq),
+            lambda seq=seq: pair.other.redact("leaf", seq + 1),
+            lambda seq=seq: pair.other.redact("twig", seq),
+            lambda: pair.one.driver.write("test", lambda tx: state.lock_all(tx, ["leaf", "trunk", "twig"])),
+        )
+        assert not [each for each in outcomes if isinstance(each, BaseException)]
+    assert _deadlocks() == before
+    assert steps.contents(pair.one.transcript("leaf")) == [""] * 9 + ["j"]
+
+
+def _deadlocks() -> int:
+    if postgres.admin().info.server_version >= 150000:  # older ones tell half a second late
+        postgres.admin().execute("SELECT pg_stat_force_next_flush()")
+    row = (
+        postgres.admin().execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()").fetchone()
+    )
+    assert row is not None
+    return int(row[0])
+
+
+def test_groups_of_appends_wait_in_one_order(pair: hosts.Pair) -> None:
+    names = [f"talk{number}" for number in range(6)]
+    for name in names:
+        steps.begin(pair.one, name)
+    before = _deadlocks()
+
+    def group(db: SessionDB, order: list[str]) -> list[Any]:
+        appends = [hosts.append(db, name, "x") for name in order]
+        return db.driver.write("append", together.Together(appends))
+
+    for _ in range(25):
+        steps.at_once(lambda: group(pair.one, names), lambda: group(pair.other, names[::-1]))
+    assert _deadlocks() == before
+    assert {pair.one.conversation(name).last_seq for name in names} == {50}
+
+
+def test_locks_in_a_circle_are_undone_and_both_get_done(pair: hosts.Pair) -> None:
+    for name in ("a", "b"):
+        steps.begin(pair.one, name)
+    met = threading.Barrier(2, timeout=10)
+    first = [True, True]
+
+    def both(index: int, db: SessionDB, *names: str) -> None:
+        def step(tx: port.Tx) -> None:
+            state.lock(tx, names[0])
+            if first[index]:
+                first[index] = False
+                met.wait()
+            state.lock(tx, names[1])
+            tx.run("title_set", key=state.lock(tx, names[0]).key, title=f"by {names[0]}")
+
+        db.driver.write("test", step)
+
+    outcomes = steps.at_once(lambda: both(0, pair.one, "a", "b"), lambda: both(1, pair.other, "b", "a"))
+    assert outcomes == [None, None]
+    assert [pair.one.conversation(name).title for name in "ab"] == ["by a", "by b"]

@@ -1,0 +1,201 @@
+"""Appends of many tasks on PostgreSQL: a conversation that somebody else holds is waited for beside the others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+
+from holdfast import AsyncSessionDB, NewConversation, SessionDB, errors, types
+from holdfast.store import points
+from tests import postgres
+from tests.contract import steps
+
+NAMES = ("stuck", "one", "two", "three")
+
+
+class Elsewhere:
+    """Somebody who stands still in the middle of a write."""
+
+    def __init__(self, address: str) -> None:
+        self._connection = postgres.psycopg.connect(address)
+
+    def hold(self, name: str) -> None:
+        self._connection.execute("SELECT 1 FROM conversations WHERE id = %s FOR UPDATE", (name,))
+
+    def title(self, name: str, title: str) -> None:
+        self._connection.execute("UPDATE conversations SET title = %s WHERE id = %s", (title, name))
+
+    def let_go(self) -> None:
+        self._connection.rollback()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@pytest.fixture
+def address() -> str:
+    return postgres.fresh()
+
+
+@pytest.fixture
+def elsewhere(address: str) -> Iterator[Elsewhere]:
+    with contextlib.closing(Elsewhere(address)) as made:
+        yield made
+
+
+def tell(address: str, story: Callable[[AsyncSessionDB], Awaitable[object]], write_timeout: float = 60.0) -> SessionDB:
+    """A story with a store whose appends may wait for longer than the story may take."""
+
+    async def told() -> None:
+        async with asyncio.timeout(30), AsyncSessionDB(SessionDB(address, write_timeout=write_timeout)) as adb:
+            for name in NAMES:
+                await adb.create_session(name, source="test")
+            await story(adb)
+
+    asyncio.run(told())
+    return SessionDB(address)
+
+
+async def taken() -> None:
+    """Let tasks come as far as they can without the store."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def append(adb: AsyncSessionDB, name: str, content: str = "x", **more: object) -> types.Receipt:
+    return await adb.append_message(name, role="user", content=content, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["whose end is known", "not seen before"])
+@pytest.mark.parametrize("many", [True, False], ids=["in one group", "one by one"])
+def test_a_conversation_that_is_held_elsewhere_holds_up_no_other(
+    address: str, elsewhere: Elsewhere, known: bool, many: bool
+) -> None:
+    async def story(adb: AsyncSessionDB) -> None:
+        for name in NAMES if known else ():
+            await append(adb, name)
+        elsewhere.hold("stuck")
+        first = 3 if many else 1
+        waiting = [asyncio.create_task(append(adb, "stuck", str(number))) for number in range(first)]
+        if not many:
+            await taken()
+        else:
+            await asyncio.gather(*(append(adb, name) for name in NAMES[1:]))
+        for name in NAMES[1:] * 2:
+            await append(adb, name)
+        waiting += [asyncio.create_task(append(adb, "stuck", str(number))) for number in range(first, 6)]
+        await append(adb, "one")
+        assert not any(task.done() for task in waiting)
+        elsewhere.let_go()
+        seqs = [receipt.seq for receipt in await asyncio.gather(*waiting)]
+        assert seqs == list(range(1 + known, 7 + known))
+
+    with tell(address, story) as db:
+        assert steps.contents(db.transcript("stuck"))[known:] == [str(number) for number in range(6)]
+        assert db.fsck().ok
+
+
+def test_those_that_nobody_holds_share_one_commit_all_the_same(
+    address: str, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(adb: AsyncSessionDB) -> None:
+        elsewhere.hold("stuck")
+        passed: list[str] = []
+        monkeypatch.setattr(points, "hook", passed.append)
+        waiting, *others = [asyncio.create_task(append(adb, name)) for name in NAMES]
+        await asyncio.gather(*others)
+        assert passed.count("append.committed") == 1
+        tried = passed.count("append.queued")
+        behind = asyncio.create_task(append(adb, "stuck"))
+        await taken()
+        await append(adb, "one")
+        # What comes behind it is not tried on its own.
+        assert passed.count("append.queued") == tried + 1
+        elsewhere.let_go()
+        assert [(await each).seq for each in (waiting, behind)] == [1, 2]
+
+    tell(address, story).close()
+
+
+def test_whatever_else_an_append_waits_for_holds_up_no_other(address: str, elsewhere: Elsewhere) -> None:
+    """A title that somebody is about to take is known only to the index that keeps titles apart."""
+    titled = NewConversation(source="test", title="taken")
+
+    async def story(adb: AsyncSessionDB) -> None:
+        elsewhere.title("stuck", "taken")
+        waiting = asyncio.create_task(append(adb, "new", create=titled))
+        await asyncio.gather(*(append(adb, name) for name in NAMES[1:]))
+        assert not waiting.done()
+        elsewhere.let_go()
+        assert (await waiting).seq == 1
+
+    with tell(address, story) as db:
+        assert db.conversation("new").title == "taken"
+
+
+def test_what_was_given_later_is_not_written_earlier_though_it_could_be(
+    address: str, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of a group wait for something, nobody knows which of them; and by the time the second is looked at, the
+    first could be written."""
+    titled = NewConversation(source="test", title="taken")
+
+    async def story(adb: AsyncSessionDB) -> None:
+        elsewhere.title("stuck", "taken")
+        queued: list[str] = []
+
+        def hook(point: str) -> None:
+            queued.extend([point] if point == "append.queued" else [])
+            if point == "append.queued" and len(queued) == 3:
+                elsewhere.let_go()
+
+        monkeypatch.setattr(points, "hook", hook)
+        both = [append(adb, "new", text, create=titled) for text in "ab"]
+        receipts = await asyncio.gather(*both, append(adb, "one"))
+        assert [receipt.seq for receipt in receipts] == [1, 2, 1]
+
+    with tell(address, story) as db:
+        assert steps.contents(db.transcript("new")) == ["a", "b"]
+
+
+def test_who_waits_too_long_is_busy_alone(address: str, elsewhere: Elsewhere) -> None:
+    async def story(adb: AsyncSessionDB) -> None:
+        elsewhere.hold("stuck")
+        outcomes = await asyncio.gather(*(append(adb, name) for name in NAMES), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [errors.StoreBusy] + [types.Receipt] * 3
+        elsewhere.let_go()
+        assert (await append(adb, "stuck")).seq == 1
+
+    tell(address, story, write_timeout=0.2).close()
+
+
+def test_what_waits_beside_is_written_before_the_store_is_closed(address: str, elsewhere: Elsewhere) -> None:
+    waiting: list[asyncio.Task[types.Receipt]] = []
+
+    async def story(adb: AsyncSessionDB) -> None:
+        elsewhere.hold("stuck")
+        waiting.append(asyncio.create_task(append(adb, "stuck")))
+        await append(adb, "one")
+        asyncio.get_running_loop().call_later(0.05, elsewhere.let_go)
+
+    with tell(address, story) as db:
+        assert waiting[0].result().seq == 1
+        assert len(db.transcript("stuck")) == 1
+
+
+def test_two_hosts_that_write_to_one_conversation_leave_no_gap_and_keep_the_order_of_each(address: str) -> None:
+    async def story(adb: AsyncSessionDB) -> None:
+        async with AsyncSessionDB(SessionDB(address)) as other:
+            told = [asyncio.create_task(append(host, "stuck", f"{who} {number}")) for number in range(40)
+                    for who, host in (("a", adb), ("b", other))]  # fmt: skip
+            receipts = await asyncio.gather(*told)
+            assert sorted(receipt.seq for receipt in receipts) == list(range(1, 81))
+
+    with tell(address, story) as db:
+        said = steps.contents(db.transcript("stuck"))
+        for who in "ab":
+            assert [text for text in said if text[0] == who] == [f"{who} {number}" for number in range(40)]
+        assert db.fsck().ok
