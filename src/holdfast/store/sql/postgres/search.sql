@@ -32,17 +32,20 @@ SELECT count(*), coalesce(sum(conversation), 0)::text, coalesce(sum(seq), 0)::te
 SELECT conversation, seq FROM messages WHERE redacted_at IS NOT NULL;
 
 -- name: search_candidates
--- What candidates are ranked and filtered by; nothing of a message whose text is gone.
-SELECT p::bigint, m.role, m.at, c.owner
+-- What candidates are ranked and filtered by; nothing of a message whose text is gone. OFFSET 0 keeps the planner from
+-- reading the whole log where it takes the few places for many.
+SELECT p::bigint, m.role, m.at, m.owner
   FROM json_array_elements_text(%(places)s::json) p
-  JOIN messages m ON m.conversation = p::bigint >> 32 AND m.seq = p::bigint & 4294967295
-  JOIN conversations c ON c.key = m.conversation
- WHERE m.redacted_at IS NULL;
+ CROSS JOIN LATERAL (
+       SELECT m.role, m.at, c.owner FROM messages m JOIN conversations c ON c.key = m.conversation
+        WHERE m.conversation = p::bigint >> 32 AND m.seq = p::bigint & 4294967295 AND m.redacted_at IS NULL OFFSET 0) m;
 
 -- name: search_messages
 -- Messages that were found, with what people may know of them.
-SELECT p::bigint, s.id, m.role, m.at, m.body, c.id
+SELECT p::bigint, m.session, m.role, m.at, m.body, m.conversation
   FROM json_array_elements_text(%(places)s::json) p
-  JOIN messages m ON m.conversation = p::bigint >> 32 AND m.seq = p::bigint & 4294967295
-  JOIN conversations c ON c.key = m.conversation
-  JOIN sessions s ON s.conversation = m.conversation AND s.ordinal = m.session;
+ CROSS JOIN LATERAL (
+       SELECT s.id AS session, m.role, m.at, m.body, c.id AS conversation
+         FROM messages m JOIN conversations c ON c.key = m.conversation
+         JOIN sessions s ON s.conversation = m.conversation AND s.ordinal = m.session
+        WHERE m.conversation = p::bigint >> 32 AND m.seq = p::bigint & 4294967295 OFFSET 0) m;
