@@ -124,6 +124,12 @@ def test_wrong_use_is_one_sentence_and_exit_2(holdfast: Holdfast, arguments: lis
     assert "\x1b" not in done.err
 
 
+def test_options_before_a_command_are_told_where_they_go(holdfast: Holdfast) -> None:
+    done = holdfast("--db", "x", "sessions", "list")
+    assert done.code == 2
+    assert "`holdfast sessions ... --db ...`" in done.sentence
+
+
 @pytest.mark.parametrize("command", LOOKING[:3])
 def test_who_only_looks_makes_no_database(holdfast: Holdfast, tmp_path: Path, command: list[str]) -> None:
     missing = tmp_path / "sub" / "none.db"

@@ -96,7 +96,7 @@ def _outcome(arguments: Sequence[str], out: console.Console) -> int:
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
     except click.ClickException as error:
-        out.note(_usage(error))
+        out.note(_usage(error, arguments))
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         out.progress("")
@@ -116,7 +116,11 @@ def _outcome(arguments: Sequence[str], out: console.Console) -> int:
         return 1
 
 
-def _usage(error: click.ClickException) -> str:
+def _usage(error: click.ClickException, arguments: Sequence[str]) -> str:
     context = getattr(error, "ctx", None)
     where = context.command_path if context else "holdfast"
+    meant = next((each for each in arguments if each in COMMANDS), None)
+    if meant is not None and arguments[0].startswith("-"):
+        # What begins with an option is the chat's.
+        return f"holdfast: Options come after the command, as in `holdfast {meant} ... {arguments[0]} ...`."
     return f"{where}: {error.format_message()} Try `{where} --help`."
