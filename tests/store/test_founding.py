@@ -117,6 +117,18 @@ def test_store_of_an_older_revision_gets_what_it_lacks(made: Connection) -> None
     made.execute("SELECT redacted_at FROM audit; SELECT seq FROM pins")
 
 
+def test_what_an_older_version_declared_and_this_one_does_not_is_nobodys_to_miss(made: Connection) -> None:
+    made.execute("CREATE FUNCTION of_old() RETURNS bigint LANGUAGE sql AS 'SELECT 1'")
+    (shape,) = _lines(made, "schema_shape")
+    recorded = [*json.loads(shape), ["function", "of_old", "", "SELECT 1"], ["index", "of_old", "messages", "x"]]
+    _label(made, "schema_shape", json.dumps(recorded))
+    _label(made, "schema_revision", "1")
+    founding.prepare(made.execute, 1.0)
+    assert founding.faults(made.execute) == []
+    # Processes of that version may still be at work.
+    assert made.execute("SELECT of_old()").fetchone() == (1,)
+
+
 def test_store_of_an_older_format_is_changed_step_by_step(made: Connection) -> None:
     steps = {
         2: ["UPDATE meta SET value = value || '+2' WHERE key = 'generation'"],

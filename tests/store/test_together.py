@@ -8,12 +8,16 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from holdfast import AsyncSessionDB, NewConversation, SessionDB, errors, types
-from holdfast.store import points
+from holdfast import AsyncSessionDB, NewConversation, NewMessage, SessionDB, errors, types
+from holdfast.store import aio, points
 from tests import postgres
 from tests.contract import steps
 
 NAMES = ("stuck", "one", "two", "three")
+CONTINUED = """
+INSERT INTO sessions (conversation, ordinal, id, parent, live, source, started_at, first_seq)
+SELECT conversation, 2, 'other', 1, 1, source, 2, 2 FROM sessions WHERE id = 'one'
+"""
 
 
 class Elsewhere:
@@ -170,6 +174,117 @@ def test_who_waits_too_long_is_busy_alone(address: str, elsewhere: Elsewhere) ->
         assert (await append(adb, "stuck")).seq == 1
 
     tell(address, story, write_timeout=0.2).close()
+
+
+def test_who_waited_for_one_that_waited_in_vain_does_not_wait_as_long_again(
+    address: str, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(adb: AsyncSessionDB) -> None:
+        waited: list[int] = []
+        patiently = adb._commit_patiently
+
+        def counted(steps: list[aio.Step]) -> list[aio.Outcome]:
+            waited.append(len(steps))
+            return patiently(steps)
+
+        monkeypatch.setattr(adb, "_commit_patiently", counted)
+        elsewhere.hold("stuck")
+        first = asyncio.create_task(append(adb, "stuck"))
+        await append(adb, "one")
+        later = [asyncio.create_task(append(adb, "stuck")) for _ in range(5)]
+        await taken()
+        adb._lanes["stuck"][:] = [each._replace(until=0.0) for each in adb._lanes["stuck"]]
+        outcomes = await asyncio.gather(first, *later, return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {errors.StoreBusy}
+        assert waited == [1]
+
+    tell(address, story, write_timeout=1.0).close()
+
+
+def test_as_many_as_are_held_at_once_hold_up_no_other_that_is_shared(address: str, elsewhere: Elsewhere) -> None:
+    held = [f"held {number}" for number in range(aio.BESIDE - 1)]
+
+    async def story(adb: AsyncSessionDB) -> None:
+        for name in held:
+            await adb.create_session(name, source="test")
+            elsewhere.hold(name)
+        await append(adb, "one")
+        adb.db._tips.note("one", adb.db._tips.get("one").place, 9)  # type: ignore[union-attr]
+        waiting = [asyncio.create_task(append(adb, name)) for name in held]
+        await append(adb, "two")
+        assert (await append(adb, "one")).seq == 2
+        elsewhere.let_go()
+        await asyncio.gather(*waiting)
+
+    tell(address, story).close()
+
+
+@pytest.mark.parametrize("shared", ["talk", "child"])
+def test_ids_of_one_conversation_are_written_in_the_order_they_were_given(address: str, shared: str) -> None:
+    """Whichever of them others seem to write to: one is its first session, the other its head."""
+
+    async def story(adb: AsyncSessionDB) -> None:
+        await append(adb, "talk", create=NewConversation(source="test"))
+        lease = await adb.acquire_lease("talk", "compact", "me", 30)
+        await adb.commit_compaction(lease, child_id="child", cut_seq=1, seen_seq=1, summary="s")
+        for _ in range(10):
+            seen = adb.db._tips
+            assert seen is not None
+            known = seen.get(shared)
+            if known is not None:
+                seen.note(shared, known.place, known.last_seq + 7)
+            receipts = await asyncio.gather(*(append(adb, name) for name in ("talk", "child", "talk", "child")))
+            numbers = [receipt.seq for receipt in receipts]
+            assert numbers == sorted(numbers)
+
+    tell(address, story).close()
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "with others"])
+def test_numbers_that_were_given_out_again_lead_to_nobody_elses_conversation(address: str, together: bool) -> None:
+    """As after a failover that lost a conversation: its number is another's by now, and as long."""
+
+    async def story(adb: AsyncSessionDB) -> None:
+        for _ in range(2):
+            await append(adb, "one")
+            await append(adb, "two")
+        with postgres.psycopg.connect(address) as behind:
+            behind.execute("SET session_replication_role = replica")
+            behind.execute("UPDATE conversations SET id = 'theirs' WHERE id = 'one'")
+            behind.execute("UPDATE sessions SET id = 'theirs' WHERE id = 'one'")
+        others = [append(adb, "two")] if together else []
+        outcome, *_ = await asyncio.gather(append(adb, "one", "a secret"), *others, return_exceptions=True)
+        assert isinstance(outcome, errors.NoSuchSession)
+        assert "a secret" not in steps.contents(await adb.transcript("theirs"))
+
+    tell(address, story).close()
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "with others"])
+def test_a_head_that_is_another_than_was_known_is_the_one_that_is_told(address: str, together: bool) -> None:
+    async def story(adb: AsyncSessionDB) -> None:
+        await append(adb, "one")
+        await append(adb, "two")
+        with postgres.psycopg.connect(address) as behind:
+            behind.execute("SET session_replication_role = replica")
+            ended = "UPDATE sessions SET live = NULL, ended_at = 2, end_reason = 'x', last_seq = 1 WHERE id = 'one'"
+            behind.execute(ended)
+            behind.execute(CONTINUED)
+            behind.execute("UPDATE conversations SET head = 2 WHERE id = 'one'")
+        adb.db._tips.follow(("one",), 2, "lost")  # type: ignore[union-attr]
+        others = [append(adb, "two")] if together else []
+        receipt, *_ = await asyncio.gather(append(adb, "one"), *others)
+        assert (receipt.seq, receipt.session_id, receipt.moved_from) == (2, "other", "one")
+
+    tell(address, story).close()
+
+
+def test_a_clock_of_whole_seconds_serves_a_batch_as_any_other(address: str) -> None:
+    with SessionDB(address, clock=lambda: 1000) as db:
+        db.append_message("talk", role="user", content="a", create=NewConversation(source="test"))
+        messages = [NewMessage(role="user", content="b"), NewMessage(role="user", content="c", at=5.5)]
+        assert [receipt.seq for receipt in db.append_messages("talk", messages)] == [2, 3]
+        assert [message.at for message in db.transcript("talk")] == [1000.0, 1000.0, 5.5]
 
 
 def test_what_waits_beside_is_written_before_the_store_is_closed(address: str, elsewhere: Elsewhere) -> None:

@@ -25,7 +25,7 @@ T = TypeVar("T")
 GROUP = 256
 THREADS = 4
 # Conversations that are waited for at once.
-BESIDE = 8
+BESIDE = 32
 
 Step = log.Append
 Outcome = together.Outcome
@@ -37,6 +37,8 @@ class Waiting(NamedTuple):
 
     step: Step
     acknowledged: asyncio.Future[list[types.Receipt]]
+    until: float
+    """When it has waited long enough for others to be done."""
 
 
 class Awaited(Generic[P, T]):
@@ -64,7 +66,7 @@ class AsyncSessionDB:
         self._appender = ThreadPoolExecutor(1, thread_name_prefix="holdfast-append")
         self._beside = ThreadPoolExecutor(BESIDE, thread_name_prefix="holdfast-beside")
         self._waiting: list[Waiting] = []
-        # By the id they were given: what waits for a conversation that others have, or write to.
+        # By conversation, as far as it is known: what waits for one that others have, or write to.
         self._lanes: dict[str, list[Waiting]] = {}
         self._lane_tasks: set[asyncio.Task[None]] = set()
         self._flusher: asyncio.Task[None] | None = None
@@ -139,31 +141,47 @@ class AsyncSessionDB:
         step = self.db.append_step(session_id, messages, expect_head=expect_head, create=create, lease=lease)
         loop = asyncio.get_running_loop()
         acknowledged: asyncio.Future[list[types.Receipt]] = loop.create_future()
-        self._waiting.append(Waiting(step, acknowledged))
+        self._waiting.append(Waiting(step, acknowledged, loop.time() + self.db.driver.write_timeout))
         if self._flusher is None or self._flusher.done():
             self._flusher = loop.create_task(self._flush())
         return await acknowledged
 
     async def _flush(self) -> None:
         while self._waiting:
-            group, self._waiting = self._waiting[:GROUP], self._waiting[GROUP:]
-            group = [each for each in group if not self._goes_beside(each)]
+            taken, self._waiting = self._waiting[:GROUP], self._waiting[GROUP:]
+            group = await self._ahead(taken)
             outcomes = await self._committed(self._appender, group, self._commit) if group else []
             for each, outcome in zip(group, outcomes, strict=True):
                 if isinstance(outcome, together.Held):
-                    self._put_beside(each)
+                    self._put_beside(each, await self._lane_of(each.step))
                 else:
                     _settle(each.acknowledged, outcome)
 
-    def _goes_beside(self, each: Waiting) -> bool:
-        """Behind those of its conversation that wait already; or where others write, who may be waited for."""
-        beside = each.step.session_id in self._lanes or each.step.shares()
-        if beside:
-            self._put_beside(each)
-        return beside
+    async def _ahead(self, taken: list[Waiting]) -> list[Waiting]:
+        """Those that go at once. Beside go those of a conversation that is waited for already, or that others write to
+        and so may have to be; but none goes beside another of its conversation that goes at once."""
+        if not self.db.driver.asks_plainly:
+            return taken
+        ahead, going = list[Waiting](), set[str]()
+        for each in taken:
+            name = await self._lane_of(each.step) if self._lanes or len(taken) > 1 else each.step.session_id
+            if name in going or (name not in self._lanes and not each.step.shares()):
+                going.add(name)
+                ahead.append(each)
+            else:
+                self._put_beside(each, name)
+        return ahead
 
-    def _put_beside(self, each: Waiting) -> None:
-        name = each.step.session_id
+    async def _lane_of(self, step: Step) -> str:
+        """The conversation it goes to: whatever ids of it a caller uses, its messages are stored in their order."""
+        if step.conversation_id is not None:
+            return step.conversation_id
+        try:
+            return (await self.run(partial(self.db.snapshot, step.session_id))).conversation_id
+        except errors.HoldfastError:
+            return step.session_id
+
+    def _put_beside(self, each: Waiting, name: str) -> None:
         if name not in self._lanes:
             self._lanes[name] = []
             task = asyncio.get_running_loop().create_task(self._wait_beside(name))
@@ -179,7 +197,14 @@ class AsyncSessionDB:
             outcomes = await self._committed(self._beside, group, self._commit_patiently)
             for each, outcome in zip(group, outcomes, strict=True):
                 _settle(each.acknowledged, outcome)
+            self._give_up(lane)
         del self._lanes[name]
+
+    def _give_up(self, lane: list[Waiting]) -> None:
+        """Who came while one was waited for in vain has waited as long as any."""
+        now = asyncio.get_running_loop().time()
+        while lane and lane[0].until <= now:
+            _settle(lane.pop(0).acknowledged, errors.StoreBusy())
 
     async def _committed(self, threads: ThreadPoolExecutor, group: list[Waiting], commit: Commit) -> list[Outcome]:
         steps = [each.step for each in group]

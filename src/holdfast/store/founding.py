@@ -25,6 +25,7 @@ ENCODING = "UTF8"  # another lacks characters, or counts them as bytes
 RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 NAMED = 5  # of what is missing, in a sentence
 WRITERS_BEGIN = "conversations"
+_WITHIN = ("constraint", "column")  # parts of a table, which no statement of their own makes
 _SQL = queries.load(catalog.LOOKS)
 
 
@@ -286,8 +287,10 @@ def _make(execute: reconcile.Execute, parts: catalog.Declared, plan: reconcile.P
     shape, recorded = ({}, {}) if fresh else (catalog.shape(execute, parts), _recorded(execute, ground))
     for part in parts.parts:
         _run(execute, list(_statements(execute, part, shape, recorded, str(ground.schema), keep=newer)))
-    # What was there and is gone stays on the list: constraints are made again by mending only.
-    _label(execute, parts, plan, ground.server, now, {**recorded, **_sound(catalog.shape(execute, parts), recorded)})
+    # What was there and is gone stays on the list: constraints are made again by mending only. What an older version
+    # declared and this one does not is nobody's to miss; it stays, since such a version may still be at work.
+    kept = {place: text for place, text in recorded.items() if newer or place[0] in _WITHIN or parts.of(place)}
+    _label(execute, parts, plan, ground.server, now, {**kept, **_sound(catalog.shape(execute, parts), recorded)})
 
 
 def _lock_tables(execute: reconcile.Execute, parts: catalog.Declared, ground: Ground) -> None:
@@ -301,8 +304,7 @@ def _lock_tables(execute: reconcile.Execute, parts: catalog.Declared, ground: Gr
 
 def _sound(shape: catalog.Shape, recorded: catalog.Shape) -> catalog.Shape:
     """A constraint somebody changed is still to be what it was."""
-    kept = ("constraint", "column")
-    return {place: recorded.get(place, text) if place[0] in kept else text for place, text in shape.items()}
+    return {place: recorded.get(place, text) if place[0] in _WITHIN else text for place, text in shape.items()}
 
 
 def _statements(

@@ -86,7 +86,12 @@ class Append:
         digests = [_digest(place, seq, message) for seq in range(seen + 1, seen + 1 + tip.digests(message.body))]
         told = (hints.Hint("moved", place.conversation_id),)
         if len(digests) == 1:
-            where = {"key": place.key, "head": place.head, "digest": digests[0]}
+            where = {
+                "key": place.key,
+                "conversation": place.conversation_id,
+                "head": place.head,
+                "digest": digests[0],
+            }
             return port.Asked("append_plain", said | where, told)
         # Where others write too, none of them is to wait for the disk.
         how = {"id": self.session_id, "strict": self.expect_head, "fresh": fresh, "digests": b"".join(digests)}
@@ -99,6 +104,12 @@ class Append:
         tip = self.tips.get(self.session_id)
         return None if tip and self.expect_head and tip.place.head_id != self.session_id else tip
 
+    @property
+    def conversation_id(self) -> str | None:
+        """The conversation, if this process has written to it by this id."""
+        tip = self.tips.get(self.session_id) if self.tips else None
+        return tip.place.conversation_id if tip else None
+
     def shares(self) -> bool:
         """Whether others seem to write there, too."""
         tip = self.guess()
@@ -108,13 +119,13 @@ class Append:
         assert self.tip is not None  # there was something to ask
         place, seq = self.tip.place, self.tip.last_seq + len(self.messages)
         if len(self.messages) > 1:
-            ((epoch,),) = row[1:]
-        elif len(row) == 1:
-            (epoch,) = row
+            (epoch,), (head_id,) = row[1:]
+        elif len(row) == 2:
+            epoch, head_id = row
         else:
-            seq, session, epoch, key, head = row
-            place = tips.Place(key, head, place.conversation_id, session)
-        return self.written(place, seq, epoch)
+            seq, head_id, epoch, key, head = row
+            place = place._replace(key=key, head=head)
+        return self.written(place._replace(head_id=head_id), seq, epoch)
 
     def written(self, place: tips.Place, last: int, epoch: int) -> list[types.Receipt]:
         """What is to be told of messages that were new, the last of which got this number."""
@@ -167,7 +178,8 @@ def several(steps: Sequence[Append]) -> port.Asked | None:
     if sum(len(row[6]) for row in rows) > AT_ONCE:
         return None
     columns = ("conversations", "seqs", "sessions", "uids", "roles", "ats", "bodies", "digests")
-    seen = {"seen": [tip.last_seq for tip in firsts.values()], "heads": [tip.place.head for tip in firsts.values()]}
+    where = [(tip.place.conversation_id, tip.last_seq, tip.place.head) for tip in firsts.values()]
+    seen = dict(zip(("ids", "seen", "heads"), map(list, zip(*where, strict=True)), strict=True))
     values = {"keys": list(firsts), **seen, **dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True))}
     told = [hints.Hint("moved", tip.place.conversation_id) for tip in firsts.values()]
     return port.Asked("append_several", values, told)

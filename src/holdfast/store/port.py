@@ -125,6 +125,7 @@ class Driver(Protocol):
     asks_plainly: bool  # asks a step for its plain form first
     keeps_blobs: bool  # has a table for the content of attachments
     stems: bool  # its index of words cuts and stems texts itself
+    write_timeout: float  # seconds a write waits for others before it is StoreBusy
 
     def write(self, operation: str, step: Callable[[Tx], T]) -> T:
         """Run a step in a write transaction; when this returns, its effect is as durable as was asked.

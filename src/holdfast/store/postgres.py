@@ -100,7 +100,7 @@ class PostgresDriver:
         self.clock = clock
         self.durability = durability
         self._plan = plan
-        self._write_timeout = write_timeout
+        self.write_timeout = write_timeout
         self._sql = {**queries.load(FOLDER), **queries.load(index_tables.FOLDER)}
         self._pid = os.getpid()
         self._closed = False
@@ -128,7 +128,7 @@ class PostgresDriver:
         except _psycopg().ProgrammingError:
             # What libpq says of it quotes it, with the password.
             raise errors.StoreUnusable(reaching.MALFORMED) from None
-        return reaching.settings(given, self._write_timeout, _surroundings())
+        return reaching.settings(given, self.write_timeout, _surroundings())
 
     def _connect(self) -> transactions.Transaction:
         connection = self._connections.open()
@@ -202,7 +202,7 @@ class PostgresDriver:
         return translated(error, self.where)
 
     def _patience(self, seconds: float | None = None) -> refusals.Patience:
-        seconds = self._write_timeout if seconds is None else seconds
+        seconds = self.write_timeout if seconds is None else seconds
         return refusals.Patience(seconds, ATTEMPTS, writable=self._connections.writable)
 
     def _again(self, work: Callable[[transactions.Transaction], T], patience: float | None = None) -> T:
@@ -379,7 +379,7 @@ class PostgresDriver:
     def rewrite(self, operation: str, tables: tuple[str, ...] = rewriting.TEXTS) -> None:
         def work(tx: transactions.Transaction) -> None:
             try:
-                rewriting.rewrite(tx.execute, tables, self._write_timeout)
+                rewriting.rewrite(tx.execute, tables, self.write_timeout)
             finally:
                 if not tx.connection.closed:
                     self._connections.settle(tx.execute)

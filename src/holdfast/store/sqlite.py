@@ -142,7 +142,7 @@ class SqliteDriver(whole.Whole):
         self.path = target if self.memory else place.named(target)
         self._durability = durability
         self._clock = clock
-        self._write_timeout = write_timeout
+        self.write_timeout = write_timeout
         self._folder = sql
         self._sql = queries.load(sql)
         self._plan = plan
@@ -191,7 +191,7 @@ class SqliteDriver(whole.Whole):
     def _connect(self, *, reader: bool) -> apsw.Connection:
         flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if self.memory else 0)
         connection = apsw.Connection(self.path, flags)
-        connection.set_busy_timeout(int(self._write_timeout * 1000))
+        connection.set_busy_timeout(int(self.write_timeout * 1000))
         # Plans that do not depend on bound values: without this, joins are planned anew at every call.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         if not self.memory and not reader:
@@ -238,7 +238,7 @@ class SqliteDriver(whole.Whole):
             raise
 
     def _in_line(self, work: Callable[[], T]) -> T:
-        return work() if self._line is None else self._line.run(self._write_timeout, work)
+        return work() if self._line is None else self._line.run(self.write_timeout, work)
 
     def close(self) -> None:
         if self._closed or self._pid != os.getpid():
@@ -304,7 +304,7 @@ class SqliteDriver(whole.Whole):
         """Committed, and into which log: it is synced when nobody waits for this thread any more."""
         if self._pid != os.getpid():
             raise errors.StoreForked()
-        if not self._writing.acquire(timeout=self._write_timeout):
+        if not self._writing.acquire(timeout=self.write_timeout):
             raise errors.StoreBusy()
         try:
             self._check_open()
@@ -353,7 +353,7 @@ class SqliteDriver(whole.Whole):
 
     def _begin_patiently(self) -> None:
         """The front of the line, and still locked: a foreign program writes, or there is no line."""
-        deadline = time.monotonic() + self._write_timeout
+        deadline = time.monotonic() + self.write_timeout
         while True:
             time.sleep(random.uniform(0.0002, 0.004))
             try:

@@ -42,13 +42,14 @@ class Together:
     def answered(self, row: port.Row) -> list[Outcome]:
         if len(self._steps) == 1:
             return [self._steps[0].answered(row)]
-        epochs = dict(zip(*row, strict=True))
-        return [self._receipts(step, epochs) for step in self._steps]
+        heads = {key: (epoch, head_id) for key, epoch, head_id in zip(*row, strict=True)}
+        return [self._receipts(step, heads) for step in self._steps]
 
-    def _receipts(self, step: log.Append, epochs: dict[int, int]) -> Outcome:
+    def _receipts(self, step: log.Append, heads: dict[int, tuple[int, str]]) -> Outcome:
         assert step.tip is not None  # there was something to ask
         place, last = step.tip.place, step.tip.last_seq + len(step.messages)
-        return step.written(place, last, epochs[place.key])
+        epoch, head_id = heads[place.key]
+        return step.written(place._replace(head_id=head_id), last, epoch)
 
 
 class Passing(Together):

@@ -43,7 +43,7 @@ class Whole:
     _tx: Any
     _log: durable.Log | None
     _writing: threading.RLock
-    _write_timeout: float
+    write_timeout: float
     _clock: Callable[[], float] | None
     facts: Callable[[], dict[str, Any]]
     _check_usable: Callable[[], None]
@@ -139,7 +139,7 @@ class Whole:
         self._check_usable()
         if self.memory:
             return
-        deadline = time.monotonic() + self._write_timeout
+        deadline = time.monotonic() + self.write_timeout
         with self._translating(), contextlib.closing(self._connect(reader=True)) as own:
             own.set_busy_timeout(0)
             while not self._wiped(own):
@@ -184,7 +184,7 @@ class Whole:
             self._prepare_schema()
 
     def _vacuum(self) -> None:
-        self._writer.set_busy_timeout(int(self._write_timeout * 1000))
+        self._writer.set_busy_timeout(int(self.write_timeout * 1000))
         points.reach("shrink", "begun")
         self._writer.execute("VACUUM")
         points.reach("shrink", "rewritten")

@@ -6,27 +6,32 @@ VALUES (%(conversation)s, %(seq)s, %(session)s, %(uid)s, %(role)s, %(at)s, %(bod
 -- name: append_plain
 -- A whole append of one message, where the conversation is as it was seen last; no row answers where it is not, or
 -- where another has it: that one most likely writes, and then it is not. Nothing else is looked at before it is locked.
+-- Its number leads to it, its id says that it is the one: a server that was put back gives numbers out again.
 WITH here AS (
   SELECT key, epoch FROM conversations
-   WHERE key = %(key)s AND last_seq = %(seen)s AND head = %(head)s AND live = 1 FOR NO KEY UPDATE SKIP LOCKED),
+   WHERE key = %(key)s AND id = %(conversation)s AND last_seq = %(seen)s AND head = %(head)s AND live = 1
+     FOR NO KEY UPDATE SKIP LOCKED),
 added AS (
   INSERT INTO messages (conversation, seq, session, uid, role, at, body, digest)
   SELECT key, %(seen)s + 1, %(head)s, %(uid)s::text, %(role)s::text, %(at)s::double precision, %(body)s::text,
          %(digest)s::bytea FROM here)
-SELECT epoch FROM here;
+SELECT epoch, (SELECT s.id FROM sessions s WHERE s.conversation = key AND s.ordinal = %(head)s) FROM here;
 
 -- name: append_several
 -- The same for messages of several conversations: all of them, or none and no row.
 WITH here AS (
-  SELECT c.key, c.epoch FROM conversations c
-    JOIN unnest(%(keys)s::bigint[], %(seen)s::bigint[], %(heads)s::bigint[]) AS w (key, seen, head) ON w.key = c.key
-   WHERE c.last_seq = w.seen AND c.head = w.head AND c.live = 1 FOR NO KEY UPDATE OF c SKIP LOCKED),
+  SELECT c.key, c.head, c.epoch FROM conversations c
+    JOIN unnest(%(keys)s::bigint[], %(ids)s::text[], %(seen)s::bigint[], %(heads)s::bigint[])
+         AS w (key, id, seen, head) ON w.key = c.key
+   WHERE c.id = w.id AND c.last_seq = w.seen AND c.head = w.head AND c.live = 1 FOR NO KEY UPDATE OF c SKIP LOCKED),
 added AS (
   INSERT INTO messages (conversation, seq, session, uid, role, at, body, digest)
   SELECT m.* FROM unnest(%(conversations)s::bigint[], %(seqs)s::bigint[], %(sessions)s::bigint[], %(uids)s::text[],
                          %(roles)s::text[], %(ats)s::double precision[], %(bodies)s::text[], %(digests)s::bytea[]) AS m
    WHERE (SELECT count(*) FROM here) = cardinality(%(keys)s::bigint[]))
-SELECT array_agg(key), array_agg(epoch) FROM here HAVING count(*) = cardinality(%(keys)s::bigint[]);
+SELECT array_agg(h.key), array_agg(h.epoch), array_agg(s.id)
+  FROM here h JOIN sessions s ON s.conversation = h.key AND s.ordinal = h.head
+HAVING count(*) = cardinality(%(keys)s::bigint[]);
 
 -- name: append_shared
 -- One message where others write too: it does not keep them waiting for the disk, so `flushed` comes after it.
