@@ -43,6 +43,20 @@ def test_nothing_is_sent_while_nobody_listens_and_that_is_not_asked_for_every_wr
     assert len(asked) < 50
 
 
+def test_a_server_that_is_slow_to_answer_is_not_asked_by_every_write() -> None:
+    asked: list[int] = []
+
+    def listened() -> bool:
+        asked.append(1)
+        raise errors.StoreBusy()
+
+    told = notifying.Notifier(listened, Post())
+    for _ in range(100):
+        told.tell({ONE})
+    told.close()
+    assert len(asked) == 1
+
+
 def test_whoever_begins_to_listen_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     post, anybody = Post(), [False, True]
     monkeypatch.setattr(notifying, "LOOK", 0.0)

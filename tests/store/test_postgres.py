@@ -209,3 +209,36 @@ def test_tables_are_written_anew_however_long_it_takes(pair: hosts.Pair) -> None
         db.driver.rewrite("scrub", ("meta",))
         with db.driver._transaction() as tx:
             assert tx.execute("SHOW statement_timeout").fetchone() == ("10min",)
+
+
+# --- what was refused within a step -----------------------------------------------------------------------------------
+
+
+def twice(tx: port.Tx) -> None:
+    for _ in range(2):
+        tx.later("meta_set", key="noted", value="x")
+    tx.later("route_insert", key="chat", conversation=None, at=1.0)
+    tx.later("route_insert", key="chat", conversation=None, at=1.0)
+
+
+def test_a_step_that_went_on_after_a_refusal_is_not_taken_for_done() -> None:
+    def step(tx: port.Tx) -> None:
+        tx.run("meta_set", key="noted", value="x")
+        with pytest.raises(errors.StoreRefused):
+            tx.one("route_insert", key="", conversation=None, at=1.0)
+
+    with SessionDB(postgres.fresh()) as db:
+        with pytest.raises(errors.StoreRefused, match="undone"):
+            db.driver.write("test", step)
+        assert db.meta("noted") is None
+
+
+def test_what_was_gathered_within_a_savepoint_is_undone_with_it() -> None:
+    def step(tx: port.Tx) -> None:
+        with pytest.raises(errors.StoreRefused), tx.savepoint():
+            twice(tx)
+        tx.run("meta_set", key="after", value="y")
+
+    with SessionDB(postgres.fresh()) as db:
+        db.driver.write("test", step)
+        assert (db.meta("noted"), db.meta("after")) == (None, "y")

@@ -130,6 +130,7 @@ def test_what_a_server_does_not_change_its_mind_about_is_said_at_once(word: str)
         ("… failed: FATAL:  the database system is starting up", "the database system is starting up", True),
         ("… failed: FATAL:  sorry, too many clients already", "sorry, too many clients already", True),
         ("consuming input failed: server closed the connection unexpectedly", "server closed the connection", True),
+        ("[Errno -2] Name or service not known", "[Errno -2] Name or service not known", True),
         ("", "no answer", True),
     ],
 )

@@ -57,7 +57,7 @@ def prepare(message: types.NewMessage, now: float) -> Prepared:
         mint_uid() if uid is None else checked_id(uid, "uid"),
         uid is None,
         role,
-        float(now) if at is None else checked_time(at),
+        checked_time(now if at is None else at),
         body,
     )
 

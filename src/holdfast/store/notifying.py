@@ -12,7 +12,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 
 from holdfast import errors
 from holdfast.store import hints
@@ -76,9 +75,11 @@ class Notifier:
     def _wanted(self) -> bool:
         now = time.monotonic()
         if self._asked is None or now - self._asked >= LOOK:
-            before, self._asked, anybody = self._asked, now, None
-            with suppress(errors.StoreError):
+            before, self._asked = self._asked, now
+            try:
                 anybody = self._listened()
+            except errors.StoreError:
+                anybody = self._anybody  # a server that is slow to say so is not asked by every write
             if anybody is None:
                 self._asked = before  # the next one asks again; until then it is as it was
             else:

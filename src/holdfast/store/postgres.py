@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import threading
 import time
@@ -58,6 +59,8 @@ def _psycopg() -> ModuleType:
         raise errors.PartMissing(
             "A store in PostgreSQL needs a part that is not installed: pip install 'holdfast[pg]'"
         ) from error
+    # What it warns of is told by the errors that come with it; without a handler it would go to standard error.
+    logging.getLogger("psycopg").addHandler(logging.NullHandler())
     return psycopg
 
 
@@ -271,7 +274,7 @@ class PostgresDriver:
             result = step(tx)
             if points.hook is not None:
                 points.reach(operation, "committing")
-            tx.command("COMMIT")
+            tx.commit()
             noted = tx.noted
         if points.hook is not None:
             points.reach(operation, "committed")

@@ -100,7 +100,10 @@ _FINAL = re.compile(
 # What no waiting cures: something was asked for on this side that is not to be had.
 _ASKED = (
     (re.compile(r"no password supplied"), "Put it into ~/.pgpass or PGPASSWORD."),
-    (re.compile(r"\bservice\b"), "PGSERVICEFILE or ~/.pg_service.conf has the services there are."),
+    (
+        re.compile(r"definition of service|service file"),
+        "PGSERVICEFILE or ~/.pg_service.conf has the services.",
+    ),
     (
         re.compile(
             r"certificate|private key|SSL was required|sslmode|unknown ca|protocol version|wrong version number"

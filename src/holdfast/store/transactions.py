@@ -113,11 +113,20 @@ class Transaction:
             self._send()
         self._wire.command(sql)
 
+    def commit(self) -> None:
+        """What a step was refused and went on after, the server has undone, and says so by no error."""
+        if self._gathered:
+            self._send()
+        if self._wire.command("COMMIT") != b"COMMIT":
+            raise errors.StoreRefused("The database has undone the step: something in it was refused before.")
+
     @contextlib.contextmanager
     def savepoint(self) -> Iterator[None]:
         self.command("SAVEPOINT step")
         try:
             yield
+            if self._gathered:
+                self._send()
         except BaseException:
             self._gathered.clear()
             if not self.connection.closed:

@@ -74,10 +74,11 @@ class Wire:
             self._server.send_query_params(asked.sql, given, convert.types, convert.formats, _BINARY)
         return self._answer()
 
-    def command(self, sql: str) -> None:
-        """Statements without values or rows."""
+    def command(self, sql: str) -> bytes:
+        """Statements without values or rows; what the last of them came to."""
         self._server.send_query(sql.encode())
-        self._answer()
+        came: bytes = self._answer().command_status or b""
+        return came
 
     def _answer(self) -> Any:
         *_, answer = self._connection.wait(self._answered(self._server))
