@@ -2,8 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# 2 workers: the tests start processes of their own.
-JOBS ?= 2
+# 3 workers for 2 cores: many tests wait for processes, servers and clocks.
+JOBS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help run test acceptance lint types bench chaos pictures clean

@@ -53,8 +53,8 @@ class Scale:
 
 FULL = Scale()
 QUICK = Scale(
-    search_some=3_000,
-    search_many=4_000,
+    search_some=1_000,
+    search_many=1_500,
     search_questions=5,
     warm_up=50,
     appends=50,
@@ -64,8 +64,10 @@ QUICK = Scale(
     sizes=(200, 1_000),
     history_rounds=5,
     pasts=(1, 5, 20),
-    seconds=0.2,
+    processes=3,
+    seconds=0.1,
     writer_rounds=1,
+    shared_processes=3,
     shared_appends=10,
     group_rounds=1,
     group_appends=3,

@@ -21,6 +21,8 @@ from tests.faults import (
     compacting,
     deaths,
     flips,
+    fullness,
+    interleavings,
     keeping,
     kills,
     power,
@@ -116,6 +118,50 @@ def kill_keeping(run: Run) -> Iterator[str]:
                 yield f"{done}, {times:,} at any time"
 
 
+def create(run: Run) -> Iterator[str]:
+    """A store's first creation, killed before every write to the disk."""
+
+    def works(path: Path) -> None:
+        with SessionDB(path) as db:
+            steps.say(db, "c", 1)
+            assert checker.verify(db) == [], path.name
+
+    try:
+        yield f"{kills.kill_creation(run.zygote, run.folder, works):,} kills between writes"
+    except AssertionError as error:
+        yield Wrong(f"creation: {error}")
+
+
+def fill_disk(run: Run) -> Iterator[str]:
+    """A disk that is full at any write of any step and of a store's creation, in every way."""
+    tried = 0
+    for how in fullness.HOWS:
+        for name in [None, *run.chance.sample(list(steps.STEPS), len(steps.STEPS))]:
+            if not run.goes_on():
+                return
+            with zygote.folder() as folder:
+                try:
+                    if name is None:
+                        tried += len(fullness.creation(run.zygote, Path(folder), how))
+                    else:
+                        tried += len(fullness.step(run.zygote, Path(folder), name, how))
+                except AssertionError as error:
+                    yield Wrong(f"{name or 'creation'}, {how}: {error}")
+            yield f"{tried:,} disks that were full"
+
+
+def interleave(run: Run) -> Iterator[str]:
+    """Every interleaving of larger casts than an ordinary run plays."""
+    played = 0
+    for name, cast in interleavings.LARGE.items():
+        if not run.goes_on():
+            return
+        result = interleavings.every_schedule(cast)
+        yield from (Wrong(f"{name}: {problem}") for problem in result.problems)
+        played += result.count
+        yield f"{played:,} interleavings"
+
+
 def kill_at_any_time(run: Run) -> Iterator[str]:
     """Processes doing anything, killed or stopped for a while at any instant, until all are gone."""
     path, killed, era = run.folder / "store.db", 0, 0
@@ -193,6 +239,9 @@ PARTS: dict[str, Callable[[Run], Iterator[str]]] = {
     "races": race,
     "kills": kill,
     "keeping": kill_keeping,
+    "creation": create,
+    "disk": fill_disk,
+    "interleavings": interleave,
     "random": kill_at_any_time,
     "flips": flip,
     "wreckage": wreck,

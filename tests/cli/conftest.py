@@ -24,6 +24,13 @@ def waiting() -> Iterator[ready.Server]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def asking() -> Iterator[ready.Server]:
+    """One that has loaded what it takes to ask a provider, too."""
+    with ready.Server("holdfast.model.openai") as server:
+        yield server
+
+
 @pytest.fixture
 def holdfast(tmp_path: Path, waiting: ready.Server) -> Callable[..., program.Run]:
     def run(*arguments: str | Path, **env: str) -> program.Run:

@@ -22,7 +22,7 @@ import pytest
 from holdfast import SessionDB, config, events
 from holdfast.app import running
 from holdfast.cli import chatting, console, once, stdin
-from tests.cli import inside, program, provider
+from tests.cli import inside, program, provider, ready
 
 OFFLINE = {"HOLDFAST_MODEL": "offline"}
 RESULT = {
@@ -44,26 +44,16 @@ Ask = Callable[..., program.Run]
 
 
 @pytest.fixture
-def ask(tmp_path: Path) -> Ask:
+def ask(tmp_path: Path, asking: ready.Server) -> Ask:
     """Run the program; `piped` is its standard input."""
 
     def run(*arguments: str | Path, piped: str | bytes | None = None, env: dict[str, str] | None = None) -> program.Run:
-        done = subprocess.run(
-            [*program.PROGRAM, *map(str, arguments)],
-            env=program.environment(tmp_path, OFFLINE if env is None else env),
-            cwd=tmp_path,
-            capture_output=True,
-            timeout=program.PATIENCE,
-            check=False,
-            **({"stdin": subprocess.DEVNULL} if piped is None else {"input": _bytes(piped)}),  # type: ignore[call-overload]
-        )
-        return program.Run(done.returncode, done.stdout.decode(), done.stderr.decode())
+        given = piped.encode() if isinstance(piped, str) else piped
+        words = map(str, arguments)
+        code, out, err = asking.pipe(tmp_path, *words, piped=given, env=OFFLINE if env is None else env)
+        return program.Run(code, out.decode(), err.decode())
 
     return run
-
-
-def _bytes(piped: str | bytes) -> bytes:
-    return piped.encode() if isinstance(piped, str) else piped
 
 
 def log(home: Path) -> list[tuple[str, str]]:
@@ -81,10 +71,10 @@ def _text(content: str | list[dict[str, Any]]) -> str:
 # --- the message ---------------------------------------------------------------------------------------
 
 
-def test_the_offline_model_remembers_over_processes(ask: Ask) -> None:
-    first = ask("-p", "My train leaves at 9:40.")
+def test_the_offline_model_remembers_over_processes(tmp_path: Path) -> None:
+    first = program.run(tmp_path, "-p", "My train leaves at 9:40.", env=OFFLINE)
     assert (first.code, first.err) == (0, "")
-    second = ask("-c", "-p", "When does my train leave?")
+    second = program.run(tmp_path, "-c", "-p", "When does my train leave?", env=OFFLINE)
     assert second.code == 0
     assert "9:40" in second.out
 
@@ -481,8 +471,10 @@ def test_one_message_loads_no_part_of_the_chat(tmp_path: Path) -> None:
     assert not loaded & {"prompt_toolkit", "rich", "httpx2", "holdfast.terminal.chat"}
 
 
-def test_a_message_may_be_larger_than_a_pipe(ask: Ask, tmp_path: Path) -> None:
-    assert ask("-p", "x", piped="line\n" * 50_000).code == 0
+def test_a_message_may_be_larger_than_a_pipe(tmp_path: Path) -> None:
+    process = piped(tmp_path, "-p", "x")
+    process.communicate(b"line\n" * 50_000, program.PATIENCE)
+    assert process.returncode == 0
     assert len(log(tmp_path)[0][1]) == len("x\n\n") + 250_000 - 1
 
 

@@ -409,9 +409,9 @@ class InPostgres(Store):
 
 TestStore, TestInPostgres = Store.TestCase, InPostgres.TestCase
 TestStore.settings = hypothesis.settings(
-    hypothesis.settings(), max_examples=hypothesis.settings().max_examples * 2, stateful_step_count=40
+    hypothesis.settings(), max_examples=hypothesis.settings().max_examples, stateful_step_count=40
 )
 # There a step takes some ten times as long.
 TestInPostgres.settings = hypothesis.settings(
-    hypothesis.settings(), max_examples=hypothesis.settings().max_examples // 3, stateful_step_count=40
+    hypothesis.settings(), max_examples=hypothesis.settings().max_examples // 6, stateful_step_count=40
 )

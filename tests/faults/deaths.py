@@ -24,6 +24,7 @@ from tests.faults import keeping, zygote
 Parts = dict[str, Any]
 # Kinds of rounds: which history a kill is in, and which of these it is, change from one to the next.
 FIRST, LAST, AGAIN = 0, 1, (2, 3)
+KINDS = 10
 
 
 class Course(NamedTuple):
@@ -122,10 +123,11 @@ class Round(NamedTuple):
         return f"{self.course.act} killed at {self.course.points[self.at]} ({self.at}), {how}"
 
 
-def rounds(courses: Sequence[Course], point: str, kills: int, chance: random.Random) -> Iterator[Round]:
-    """So many, no two alike as long as there are histories and occurrences enough."""
+def rounds(courses: Sequence[Course], point: str, kills: int, chance: random.Random, begin: int) -> Iterator[Round]:
+    """So many, no two alike as long as there are histories and occurrences enough; where they are few at each point,
+    they begin at another kind than at the point before."""
     having = [course for course in courses if point in course.points]
-    for number in range(kills):
+    for number in range(begin, begin + kills):
         turn, which = divmod(number, len(having))
         course, kind = having[which], turn + which
         places = [at for at, name in enumerate(course.points) if name == point]
@@ -143,8 +145,9 @@ def kill_at_every_point(
     courses = stock.courses(act)
     done: Counter[str] = Counter()
     gains: dict[int, dict[int, frozenset[str]]] = {course.template.seed: {} for course in courses}
-    for point in sorted({name for course in courses for name in course.points if name.endswith(tuple(among))}):
-        for round_ in rounds(courses, point, kills(point), chance):
+    points = sorted({name for course in courses for name in course.points if name.endswith(tuple(among))})
+    for number, point in enumerate(points):
+        for round_ in rounds(courses, point, kills(point), chance, number * kills(point) % KINDS):
             gained = kill_once(stock, round_)
             known = gains[round_.course.template.seed].setdefault(round_.at, gained)
             assert known == gained, f"{round_.where}: {sorted(known)} another time"

@@ -258,6 +258,14 @@ UNDOING_SHOWER = Actor("hider, undoer, shower and redoer", (_hide, _undo, _show,
 REDACTOR = Actor("redactor", (_redact,))
 TIME = Actor("time", (_time_passes,))
 
+# As many as an ordinary run has no time for: the long fault runs play them.
+LARGE = {
+    "end": [compactor("one"), compactor("two"), appender(2), ENDER],
+    "end and resume": [compactor("one"), compactor("two"), appender(1), RESUMER],
+    "undo": [compactor("one"), compactor("two"), appender(2), UNDOER],
+    "hide": [compactor("one"), compactor("two"), appender(2), HIDER],
+}
+
 
 # --- running them --------------------------------------------------------------------------------------
 

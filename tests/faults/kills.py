@@ -71,7 +71,6 @@ class _Spot(NamedTuple):
     """A point of a step, and all there is to kill somebody at it."""
 
     running: zygote.Zygote
-    folder: Path
     name: str
     course: Course
     number: int
@@ -97,13 +96,15 @@ def kill_at_every_point(running: zygote.Zygote, folder: Path, name: str, kills: 
 
     Raises AssertionError with what was wrong at the first that did harm.
     """
-    course = course_of(name, folder / "watched for points.db")
+    course, home, watched = course_of(name, folder / "watched for points.db"), folder / "alone", folder / "watched.db"
     done: Counter[str] = Counter()
-    for number, point in enumerate(course.names):
-        spot, some = _Spot(running, folder, name, course, number), kills(point)
-        watched = spot.folder / "watched.db"
-        done[point] += _kill_watched(spot, watched, some // 2) + _kill_alone(spot, some - some // 2)
-        remove(watched)
+    with SessionDB(watched) as db:
+        for number, point in enumerate(course.names):
+            spot, some = _Spot(running, name, course, number), kills(point)
+            done[point] += _kill_watched(spot, db, watched, some // 2)
+            done[point] += _kill_alone(spot, home, some - some // 2)
+        assert checker.verify(db) == [], f"{name} killed at all of its points"
+    remove(watched)
     return done
 
 
@@ -112,7 +113,7 @@ def kill_clients_at_every_point(running: zygote.Zygote, address: str, name: str,
     course = course_of(name, address)
     with SessionDB(address) as db:
         for number in range(len(course.names)):
-            _kill_clients(_Spot(running, Path(), name, course, number), db, address, kills)
+            _kill_clients(_Spot(running, name, course, number), db, address, kills)
         assert checker.verify(db) == []
     return kills * len(course.names)
 
@@ -131,28 +132,29 @@ def _kill_clients(spot: _Spot, db: SessionDB, address: str, kills: int) -> None:
             settle(db, spot.name, args, spot.course.done, message_first=first, fsck=False, where=where)
 
 
-def _kill_watched(spot: _Spot, path: Path, kills: int) -> int:
+def _kill_watched(spot: _Spot, db: SessionDB, path: Path, kills: int) -> int:
     """Another process has the store open all along: one kill after the other, each in a conversation of its own."""
-    with SessionDB(path) as db:
-        for round_ in range(kills):
-            args = {**steps.STEPS[spot.name].prepare(db, f"conversation{round_:04d}"), "step": spot.name}
-            spot.kill(path, args)
-            where = f"{spot.where}, watched, round {round_}"
-            spot.check(db, args, message_first=round_ % 2 == 1, fsck=round_ == kills - 1, where=where)
+    for round_ in range(kills):
+        c = f"conversation{spot.number:02d}{round_:04d}"
+        args = {**steps.STEPS[spot.name].prepare(db, c), "step": spot.name}
+        spot.kill(path, args)
+        where = f"{spot.where}, watched, round {round_}"
+        spot.check(db, args, message_first=(spot.number + round_) % 2 == 1, fsck=False, where=where)
     return kills
 
 
-def _kill_alone(spot: _Spot, kills: int) -> int:
+def _kill_alone(spot: _Spot, home: Path, kills: int) -> int:
     """Nobody else has it open: the next one recovers what was left. What differs is looked at, each way once."""
-    home, known = spot.folder / "alone", set[tuple[str, bool]]()
+    known = set[tuple[str, bool]]()
     home.mkdir(mode=0o700)
+    # Prepared for each point: a lease in it lasts for thirty seconds, and all points may take longer.
     with SessionDB(home / "store.db") as db:
         args = {**steps.STEPS[spot.name].prepare(db, "conversation"), "step": spot.name}
     original = copies.Folder(home)
     for round_ in range(kills):
         shutil.rmtree(home)
         path = original.lay_out(home) / "store.db"
-        found = spot.kill(path, args, str(home)), round_ % 2 == 1
+        found = spot.kill(path, args, str(home)), (spot.number + round_) % 2 == 0
         if found not in known:
             with SessionDB(path) as db:
                 where = f"{spot.where}, alone, round {round_}"
@@ -204,18 +206,18 @@ def _next_message(db: SessionDB, c: str) -> list[checker.Record]:
 # --- kills inside of a commit, between two writes to the disk ------------------------------------------
 
 
-def kill_at_every_write(running: zygote.Zygote, folder: Path, name: str) -> int:
-    """SQLite writes, truncates and syncs; the process dies before each of them, in commit and in close."""
-    course = course_of(name, folder / "watched for writes.db")
-    touches, number = 1, 0
-    while number < touches:
-        touches = _kill_at_write(running, folder / "writes.db", name, course, number)
-        number += 1
-    assert number > 3, f"{name} wrote next to nothing"
-    return number - 1
+def kill_at_every_write(running: zygote.Zygote, folder: Path, name: str, every: int = 1) -> int:
+    """SQLite writes, truncates and syncs; the process dies before each of them, or before every so many-th, in commit
+    and in close. How many kills there were."""
+    course, count = course_of(name, folder / "watched for writes.db"), 0
+    while _killed_at_write(running, folder / "writes.db", name, course, count * every):
+        count += 1
+    assert count * every >= 3, f"{name} wrote next to nothing"
+    return count
 
 
-def _kill_at_write(running: zygote.Zygote, path: Path, name: str, course: Course, number: int) -> int:
+def _killed_at_write(running: zygote.Zygote, path: Path, name: str, course: Course, number: int) -> bool:
+    """False: it was done before it came so far."""
     step, c, where = steps.STEPS[name], f"conversation{number:04d}", f"{name} killed at write {number}"
     with SessionDB(path) as db:
         args = {**step.prepare(db, c), "step": name, "disk": {"at": number, "how": "kill"}}
@@ -225,11 +227,25 @@ def _kill_at_write(running: zygote.Zygote, path: Path, name: str, course: Course
         assert state in course.states, f"{where}: half done"
         if outcome.state == "exited":
             assert (state, outcome.error) == (course.done, None), where
-        settle(db, name, args, course.done, message_first=number % 2 == 1, fsck=True, where=where)
-    return int(outcome.told[0]["touches"]) if outcome.state == "exited" else number + 2
+        # All share a store, and nothing is removed: after the last all of it is looked at.
+        last = outcome.state == "exited"
+        settle(db, name, args, course.done, message_first=number % 2 == 1, fsck=last, where=where)
+    return outcome.state == "killed"
 
 
 def remove(path: Path) -> None:
     for suffix in ("", "-wal", "-shm", "-journal", ".queue"):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{path}{suffix}")
+
+
+def kill_creation(running: zygote.Zygote, folder: Path, works: Callable[[Path], object], every: int = 1) -> int:
+    """The same of a store's first creation; `works` opens what was left. How many kills there were."""
+    count, outcome = 0, None
+    while outcome is None or outcome.state == "killed":
+        path = folder / f"{count * every}.db"
+        outcome = running.run(steps.open_only, path, {"disk": {"at": count * every, "how": "kill"}})
+        works(path)
+        remove(path)
+        count += 1
+    return count - 1

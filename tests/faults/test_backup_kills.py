@@ -1,6 +1,6 @@
 """A process killed anywhere in backup, restore, prune, deletion, scrub, import or salvage leaves the old or the new.
 
-Twenty kills at every named point of a backup, five at all others (HOLDFAST_KILLS sets another number for all), some
+Twenty kills at every named point of a backup, two at all others (HOLDFAST_KILLS sets another number for all), some
 before writes to the disk, some at any time. Nothing is repaired in between: the next process opens the store and goes
 on, and doing it again ends in the new state.
 """
@@ -21,7 +21,7 @@ from tests.faults import zygote as zygotes
 
 KILLS = int(os.environ.get("HOLDFAST_KILLS") or 0)
 SEEDS = range(5)
-WRITES = 12
+WRITES = 6
 # Points that are there for a reason: an act that no longer passes them is not tested any more.
 POINTS = {
     "backup": {"backup.pages", "backup.finished", "blob.renamed", "backup.synced", "backup.renamed"},
@@ -42,7 +42,7 @@ TELLING = (".half", ".synced", ".compaction_redact")
 
 
 def kills_at(act: str, point: str) -> int:
-    return KILLS or (20 if (act, point.partition(".")[0]) == ("backup", "backup") else 5)
+    return KILLS or (20 if (act, point.partition(".")[0]) == ("backup", "backup") else 2)
 
 
 def kills_in(act: str) -> int:

@@ -11,7 +11,7 @@ from tests.faults import compacting, turns
 from tests.faults import zygote as zygotes
 
 OPERATIONS = ("acquire", "budget", "commit", "release")
-ROUNDS = 60
+ROUNDS = 12
 
 
 def test_of_many_processes_one_compacts_and_the_others_keep_what_they_had(zygote: zygotes.Zygote, place: Path) -> None:

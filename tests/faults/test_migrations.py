@@ -83,15 +83,8 @@ def test_creation_killed_at_any_point_is_done_by_the_next_open(part: int, zygote
                 known.add(outcome.left)
 
 
-def test_creation_killed_between_any_two_writes_is_done_by_the_next_open(zygote: zygotes.Zygote, place: Path) -> None:
-    number, outcome = 0, None
-    while outcome is None or outcome.state == "killed":
-        path = place / f"{number}.db"
-        outcome = zygote.run(steps.open_only, path, {"disk": {"at": number, "how": "kill"}})
-        _works(path)
-        kills.remove(path)
-        number += 1
-    assert number > 20
+def test_creation_killed_between_two_writes_is_done_by_the_next_open(zygote: zygotes.Zygote, place: Path) -> None:
+    assert kills.kill_creation(zygote, place, _works, every=3) > 20
 
 
 def _fresh(place: Path) -> Path:
