@@ -95,8 +95,8 @@ MUTANTS: dict[str, Mutant] = {
             Edit(
                 postgres.PostgresDriver,
                 "_transact",
-                'tx.command("COMMIT")',
-                'operation == "append" or tx.command("COMMIT")',
+                "tx.commit()",
+                'operation == "append" or tx.commit()',
             ),
         ),
     ),
