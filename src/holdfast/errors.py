@@ -335,6 +335,9 @@ class ImportConflict(HoldfastError):
 class StoreError(HoldfastError):
     """The store could not be used."""
 
+    sqlstate = ""
+    """What PostgreSQL calls it, where it said so."""
+
 
 class StoreBusy(StoreError):
     """The database stayed locked by another process; nothing was written. Try again."""

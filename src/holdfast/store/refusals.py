@@ -66,7 +66,7 @@ def typed(state: str, told: str, where: str) -> errors.StoreError:
         error: errors.StoreError = errors.StoreUnreachable(where, told)
     else:
         error = ours(f"{(ours.__doc__ or '').strip()} ({told})")
-    error.sqlstate = state  # type: ignore[attr-defined]
+    error.sqlstate = state
     return error
 
 
@@ -78,25 +78,25 @@ def unreached(where: str, text: str) -> errors.StoreError:
     if remedy:
         return errors.StoreUnusable(f"No connection to PostgreSQL at {where}: {why.rstrip('.')}. {remedy}")
     error = errors.StoreUnusable(f"PostgreSQL at {where} does not let us in: {why}.")
-    error.sqlstate = _NOT_LET_IN  # type: ignore[attr-defined]
+    error.sqlstate = _NOT_LET_IN
     return error
 
 
 def spent(error: errors.StoreError) -> bool:
     """Whether the connection it came over is better closed."""
-    return getattr(error, "sqlstate", "") in _SPENT
+    return error.sqlstate in _SPENT
 
 
 def waited(error: errors.StoreError) -> bool:
     """Whether it is about a lock that could not be had in time."""
-    return getattr(error, "sqlstate", "") == "55P03"
+    return error.sqlstate == "55P03"
 
 
 def another_way(error: errors.StoreError) -> bool:
     """Whether a step that was tried in one statement is to be run as a whole, which meets what hindered it."""
     known = (errors.StoreRefused, errors.StoreUnreachable, errors.StoreUnusable, errors.StoreBroken)
     # One that is of no kind never got to the server: some values are not to be had in one list.
-    return isinstance(error, known) or type(error) is errors.StoreError or getattr(error, "sqlstate", "") in _OVERTAKEN
+    return isinstance(error, known) or type(error) is errors.StoreError or error.sqlstate in _OVERTAKEN
 
 
 class Patience:
@@ -112,7 +112,7 @@ class Patience:
 
     def spend(self, error: errors.StoreError) -> None:
         """Returns when the step may be run again; else raises the error."""
-        state = getattr(error, "sqlstate", "")
+        state = error.sqlstate
         if isinstance(error, errors.StoreUnreachable) or state in self._away:
             self._wait(error)
         elif state in _OVERTAKEN and self._left > 0:
