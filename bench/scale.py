@@ -49,6 +49,10 @@ class Scale:
     pg_sizes: tuple[int, ...] = (1_000, 100_000)
     pg_search: tuple[int, int] = (6_000, 100_000)
     pg_copied: int = 20_000
+    chats: int = 1_000
+    chat_rate: int = 200
+    """Messages a second that come in, over all chats."""
+    chat_seconds: float = 10.0
 
 
 FULL = Scale()
@@ -84,4 +88,7 @@ QUICK = Scale(
     pg_sizes=(50, 100),
     pg_search=(100, 150),
     pg_copied=100,
+    chats=20,
+    chat_rate=50,
+    chat_seconds=0.5,
 )

@@ -298,8 +298,9 @@ def begin_run() -> None:
         return
     folder = tempfile.mkdtemp(prefix="hf-run-")
     os.environ[RUN] = folder
-    # Held, and never let go: the kernel does that.
+    # Held to the end: where a process is killed, the kernel lets go of it.
     _held.append(_locked(os.path.join(folder, "alive")))
+    atexit.register(_let_go, os.getpid())
     atexit.register(_end_run, folder, os.getpid())
 
 
@@ -307,6 +308,13 @@ def _end_run(folder: str, pid: int) -> None:
     # A server needs its guard to stop it; without one there is only the folder to remove.
     if os.getpid() == pid and not os.path.exists(os.path.join(folder, "asked")):
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _let_go(pid: int) -> None:
+    # A child that was forked has the same lock open, and ends before the run does.
+    if os.getpid() == pid:
+        for file in _held:
+            file.close()
 
 
 _held: list[IO[str]] = []

@@ -18,7 +18,7 @@ from typing import Any, cast
 import psycopg
 
 from holdfast import SessionDB, types
-from holdfast.store import catalog, fsck, port, queries
+from holdfast.store import catalog, fsck, port, queries, sqlite
 
 _SQL = queries.load("postgres")
 # Every check of fsck at once; what it is called is only told by fsck itself.
@@ -27,12 +27,20 @@ _BROKEN = " UNION ALL ".join(f"(SELECT broken::text FROM ({_SQL[name]}) broken)"
 # What is searched by is made from the rest, whenever somebody looks for something.
 _TABLES = [name for name in catalog.declared().names("table") if not name.startswith("search_")]
 _ROWS = " UNION ALL ".join(f"SELECT '{name}', kept::text FROM {name} kept" for name in _TABLES)
+_SQLITE_TABLES = [name for kind, name in sqlite._declared("sqlite") if kind == "table"]
 
 
 def rows(db: SessionDB) -> list[port.Row]:
-    """All that a PostgreSQL store holds: equal before and after means that nothing was changed."""
+    """All that a store holds: equal before and after means that nothing was changed."""
+    if db.driver.name != "postgres":
+        return db.driver.read(_all_of)
     with _looking(db.driver.target) as tx:
         return sorted(tx.all("rows"))
+
+
+def _all_of(tx: port.Tx) -> list[port.Row]:
+    """Of SQLite, where a look at a table costs next to nothing."""
+    return [(name, *row) for name in _SQLITE_TABLES for row in tx.execute(f"SELECT * FROM {name}")]
 
 
 def report(db: SessionDB) -> types.Report | None:

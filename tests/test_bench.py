@@ -26,6 +26,8 @@ LINES = {
     "group", "fire", "version",
     "search-append", "agent.turn", "agent.beside", "agent.extract", "agent.wire", "agent.flat", "agent.first",
     "agent.memory", "agent.servers",
+    *(f"{store}gateway.{line}" for store in ("", "pg.")
+      for line in ("p50", "p99", "worst", "rate", "flooded", "memory")),
     "pg.append.p50", "pg.append.p99", "pg.load.transcript", "pg.load.context",
     "pg.own.rate", "pg.own.p99", "pg.own.fair", "pg.own.worst", "pg.own.gain",
     "pg.one.rate", "pg.one.p99", "pg.one.fair", "pg.one.worst", "pg.one.lost",

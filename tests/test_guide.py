@@ -23,7 +23,7 @@ from holdfast.agent import commands
 from holdfast.cli import program
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "docs" / name for name in ("guide.md", "troubleshooting.md")]
+PAGES = [ROOT / "docs" / name for name in ("guide.md", "troubleshooting.md", "gateway.md")]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -96,7 +96,7 @@ def check(words: list[str]) -> None:
         assert found is not None, words
         command = found
     if isinstance(command, click.Group) and words[:1] not in (["--version"], ["--help"]):
-        talk = command.get_command(context, "chat")
+        talk = command.get_command(context, getattr(command, "_alone", "chat"))
         assert talk is not None
         command = talk
     known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help", "--version"}

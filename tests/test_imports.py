@@ -22,7 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("agent",),
     ("compaction",),
     ("store", "model", "tools", "rpc"),
-    ("alive", "events", "moments", "parts", "reports", "secrets", "types", "errors"),
+    ("alive", "events", "mail", "moments", "parts", "reports", "secrets", "types", "errors"),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
@@ -35,6 +35,7 @@ ON_ONE_FLOOR = {
     ("parts", "types"),
     ("parts", "errors"),
     ("types", "errors"),
+    ("types", "mail"),
 }
 
 # The package itself has the version, and hands out its public names when they are asked for.
@@ -52,10 +53,12 @@ DOORS = {
     "platformdirs": "config.py",
     "httpx2": "model/wire.py",
     "tomllib": "config.py",
+    "uvicorn": "gateway/server.py",
 }
 
-# The library that speaks to servers of tools is given a client of that kind, so there it has to be made.
-SIDE_DOORS = {("httpx2", "tools/mcp/address.py")}
+# The library that speaks to servers of tools is given a client of that kind, so there it has to be made. Replies are
+# posted to addresses that were looked up before.
+SIDE_DOORS = {("httpx2", "tools/mcp/address.py"), ("httpx2", "gateway/callbacks.py")}
 
 # Optional dependencies: imported where they are used, so that the rest runs without them.
 OPTIONAL = {

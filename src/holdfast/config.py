@@ -16,6 +16,7 @@ import msgspec
 import platformdirs
 
 from holdfast import errors
+from holdfast.gateway import settings as gateway
 from holdfast.tools import permits
 from holdfast.tools.mcp import settings as mcp
 
@@ -189,6 +190,7 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     servers: dict[str, mcp.Server] = msgspec.field(default_factory=dict, name="mcpServers")
     backup: Backup = Backup()
     retention: Retention = Retention()
+    gateway: gateway.Settings = gateway.Settings()
     profiles: dict[str, Profile] = {}
 
 
@@ -237,6 +239,10 @@ class Settings(msgspec.Struct, frozen=True):
     """The profile that was chosen: HOLDFAST_PROFILE."""
     backup: Backup = Backup()
     retention: Retention = Retention()
+    gateway: gateway.Settings = gateway.Settings()
+    """Chats and programs that talk to the agent from outside."""
+    secrets: dict[str, Secret] = {}
+    """What is in the variables that the gateway's settings name, by variable; one that is not set is not here."""
     model: str | None = None
     """The model to ask, as provider/model: HOLDFAST_MODEL, else the project's file, else the user's."""
     fallback: tuple[str, ...] = ()
@@ -285,6 +291,8 @@ def load(
         profile=chosen,
         backup=msgspec.structs.replace(said.backup, folder=_path(said.backup.folder, users)),
         retention=msgspec.structs.replace(said.retention, archive=_path(said.retention.archive, users)),
+        gateway=said.gateway.placed(lambda path: _path(path, users)),
+        secrets=_secrets(said.gateway.variables, given),
         model=given.get("HOLDFAST_MODEL") or said.model,
         fallback=tuple(said.fallback),
         providers=(providers := _providers(said, given)),
@@ -345,6 +353,10 @@ def _keys(providers: dict[str, Provider], given: Mapping[str, str]) -> dict[str,
     return {name: Secret(key.strip()) for name, key in named if key and key.strip()}
 
 
+def _secrets(named: list[str], given: Mapping[str, str]) -> dict[str, Secret]:
+    return {name: Secret(value.strip()) for name in named if (value := given.get(name)) and value.strip()}
+
+
 def size(text: str) -> int:
     """Bytes, from the way people write them: 800, 500MB, 2 GB."""
     found = re.fullmatch(r"(\d{1,12})\s*([kmg]?)b?", text.strip().lower(), re.ASCII)
@@ -384,6 +396,8 @@ def checked(said: dict[str, Any]) -> File:
     if found.retention.max_size is not None:
         size(found.retention.max_size)
     found.permissions.rules()
+    if (wrong := found.gateway.wrong()) is not None:
+        raise errors.SettingInvalid(f"`{'.'.join(('gateway', *wrong[0]))}`: {wrong[1]}")
     for each in found.profiles.values():
         each.permissions.rules()
     return found

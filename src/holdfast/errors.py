@@ -99,6 +99,17 @@ class ForkRefused(HoldfastError):
         self.continuation = continuation
 
 
+class PairingRefused(HoldfastError):
+    """No such pairing code is waiting: codes are good for an hour, and once. Let them ask for another."""
+
+    def __init__(self, message: str | None = None, *, locked_for: float = 0.0) -> None:
+        if locked_for > 0 and message is None:
+            minutes = max(1, round(locked_for / 60))
+            message = f"Too many wrong pairing codes were given; none is taken for {minutes} more minutes."
+        super().__init__(message)
+        self.locked_for = locked_for
+
+
 class RouteMoved(HoldfastError):
     """The route was bound by somebody else; read it again."""
 
@@ -296,6 +307,21 @@ class NotAllowed(ToolFailed):
 
 class PartMissing(HoldfastError):
     """An optional part of Holdfast is not installed."""
+
+
+# --- what goes out ---------------------------------------------------------------------------------------
+
+
+class SendFailed(HoldfastError):
+    """The platform did not take the message; it is sent again later."""
+
+    def __init__(self, message: str | None = None, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class SendRefused(HoldfastError):
+    """The platform will never take the message: it is not sent again."""
 
 
 # --- settings ------------------------------------------------------------------------------------------

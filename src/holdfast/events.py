@@ -133,6 +133,8 @@ class ApprovalAsked(Event, frozen=True, tag="approval.request"):
     """Why to look twice; with it, the answer holds for this once only."""
     remembers: str = ""
     """What `conversation` and `always` would allow from now on, in words; empty: only `once` can be answered."""
+    number: int = 0
+    """Which question of its conversation it is, for those who answer in words: `/approve 2`."""
 
 
 class ApprovalSettled(Event, frozen=True, tag="approval.settled"):
@@ -240,6 +242,8 @@ class Submit(msgspec.Struct, frozen=True, tag_field="type", tag="submit"):
     uid: str | None = None
     content: types.Content | None = None
     """The message with its parts, where it has more than text."""
+    route: str | None = None
+    """The chat key of a conversation that begins with it; of one that has begun, its routes stay as they are."""
 
 
 class Interrupt(msgspec.Struct, frozen=True, tag_field="type", tag="interrupt"):
@@ -247,9 +251,13 @@ class Interrupt(msgspec.Struct, frozen=True, tag_field="type", tag="interrupt"):
 
 
 class Steer(msgspec.Struct, frozen=True, tag_field="type", tag="steer"):
-    """Tell the running turn something before its next step; without one, it is a message like any other."""
+    """Tell the running turn something before its next step; without one, it is a message like any other.
+
+    The uid makes asking again harmless: in the log it stands behind `steer:`.
+    """
 
     text: str
+    uid: str | None = None
 
 
 Place = Literal["terminal", "once", "chat", "editor", "web"]

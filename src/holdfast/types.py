@@ -8,10 +8,24 @@ from typing import Any, Literal, overload
 
 import msgspec
 
-from holdfast import errors
+from holdfast import errors, mail
 
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: tuple[Role, ...] = ("system", "user", "assistant", "tool")
+
+# What comes in and goes out has a file of its own.
+NewArrival = mail.NewArrival
+Arrival = mail.Arrival
+Home = mail.Home
+NewOutgoing = mail.NewOutgoing
+Outgoing = mail.Outgoing
+OutgoingKind = mail.OutgoingKind
+Claim = mail.Claim
+TakenUp = mail.TakenUp
+Awaited = mail.Awaited
+ClaimHeld = mail.ClaimHeld
+Person = mail.Person
+PersonRole = mail.PersonRole
 
 Content = str | list[dict[str, Any]]
 Purpose = Literal["compact", "turn"]

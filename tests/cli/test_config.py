@@ -181,3 +181,18 @@ def test_a_working_folder_that_was_removed_has_no_projects_file(
 def test_a_path_of_ones_own_is_told_from_home(path: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ann")
     assert config.from_home(path) == shown
+
+
+def test_secrets_of_the_gateway_are_in_the_variables_that_are_named_and_are_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(
+        "[gateway]\nfolder = 'theirs'\n[gateway.http.tokens]\nann = 'ANN'\nben = 'BEN'\n"
+        "[gateway.hooks.ci]\nsecret_env = 'CI'\n[gateway.loopback]\nsocket = 's.sock'\n",
+        "utf-8",
+    )
+    given = {"HOLDFAST_HOME": str(tmp_path), "ANN": "one-secret\n", "BEN": "", "CI": "two-secret", "OTHER": "x"}
+    found = config.load(given, str(tmp_path))
+    assert found.secrets == {"ANN": "one-secret", "CI": "two-secret"}
+    assert "-secret" not in repr(found)
+    assert found.gateway.folder == str(tmp_path / "theirs")
+    assert found.gateway.loopback is not None
+    assert found.gateway.loopback.socket == str(tmp_path / "s.sock")

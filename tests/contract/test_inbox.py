@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast import SessionDB, errors
-from tests.contract import backends, steps
+from holdfast import SessionDB, errors, types
+from tests.contract import backends, mail, steps
 
 MakeDb = Callable[..., SessionDB]
 
@@ -153,3 +153,21 @@ def test_damaged_row_is_named(db: SessionDB) -> None:
     steps.begin(db, "c", "a")
     steps.act(db, "c")
     assert backends.damage(db, "what came in is half settled") in {each.promise for each in db.fsck().violations}
+
+
+def test_conversations_with_a_chat_are_told_of_and_others_hide_none_of_them(db: SessionDB) -> None:
+    steps.begin(db, "terminal", "a")
+    for number in range(3):
+        db.receive("terminal", f"t{number}", "nobody spoke to it from outside")
+    for name, key in (("one", "1"), ("two", "2")):
+        mail.answered(db, name, key)
+    (moved,) = mail.came(db, "3", route="agent:main:far:dm:2", chat="2")
+    db.settle_arrival(None, moved.id, "command", conversation_id="two")
+    second, _, first = (db.receive(name, key, "came in") for name, key in (("two", "b"), ("two", "c"), ("one", "a")))
+    awaited = [types.Awaited("two", second.id, "agent:main:far:dm:2"), types.Awaited("one", first.id, mail.ROUTE)]
+    assert db.waiting_homes() == awaited
+    assert db.waiting_homes(limit=1) == awaited[:1]
+    db.settle(second.id, "answered")
+    assert [each.conversation_id for each in db.waiting_homes()] == ["two", "one"]
+    db.delete_conversation("two")
+    assert db.waiting_homes() == awaited[1:]

@@ -304,6 +304,17 @@ def test_child_of_an_unknown_or_deleted_parent_is_refused(db: SessionDB) -> None
         db.create_session("gone", source="s")
 
 
+def test_of_what_was_deleted_nobody_who_shares_a_store_is_told(db: SessionDB) -> None:
+    db.create_session("20260101-000000-secret", source="far", owner="far:ann")
+    db.delete_conversation("20260101-000000-secret")
+    for text in ("20260101-000000-secret", "20260101-000000-other"):
+        with pytest.raises(errors.NoSuchSession) as told:
+            db.resolve(text, owner="far:bob")
+        assert not isinstance(told.value, errors.ConversationDeleted)
+    with pytest.raises(errors.ConversationDeleted):
+        db.resolve("20260101-000000-secret", owner="")
+
+
 # --- the database over time ------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from holdfast import types
 from holdfast.store.db import SessionDB
+from tests.faults import forbidden_mail
 
 
 class Forbidden(NamedTuple):
@@ -54,6 +55,7 @@ def furnish(db: SessionDB) -> None:
     _say(db, "u", 3)
     db.commit_compaction(db.acquire_lease("u", "compact", "me"), summary="s", cut_seq=2, child_id="u-1")
     db.undo_compaction("u")
+    forbidden_mail.furnish(db)
 
 
 def _act(db: SessionDB, c: str) -> None:
@@ -459,4 +461,7 @@ ACTS = [
     Forbidden("pin moved to another conversation", _set("pins", f"conversation = {E}", f"conversation = {B}"), False),
 ]
 
-EVERY = [*LINEAGE, *CONVERSATIONS, *MESSAGES, *COMPACTIONS, *THE_REST, *ACTS]
+EVERY = [
+    *(*LINEAGE, *CONVERSATIONS, *MESSAGES, *COMPACTIONS, *THE_REST, *ACTS),
+    *(Forbidden(*bad) for bad in forbidden_mail.EVERY),
+]

@@ -31,7 +31,7 @@ def sweep(attempt: Callable[[int], dict[str, Any]], every: int = 1) -> Errors:
 
 def step(running: zygote.Zygote, place: Path, name: str, how: str, every: int = 1) -> Errors:
     """A step of `steps`. AssertionError tells what did harm."""
-    course, work = kills.course_of(name, place / f"watched {how}.db"), steps.STEPS[name]
+    course, work = kills.known_course(name), steps.STEPS[name]
 
     def attempt(at: int) -> dict[str, Any]:
         c = f"conversation{at:04d}"

@@ -9,6 +9,7 @@ comes first.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import shutil
@@ -32,6 +33,13 @@ class Course(NamedTuple):
     @property
     def done(self) -> str:
         return self.states[-1]
+
+
+@functools.cache
+def known_course(name: str) -> Course:
+    """The same of a store in a file, which is the same each time."""
+    with zygote.folder() as made:
+        return course_of(name, f"{made}/store.db")
 
 
 def course_of(name: str, path: Path | str, without_triggers: Sequence[str] = ()) -> Course:
@@ -76,6 +84,11 @@ class _Spot(NamedTuple):
     number: int
 
     @property
+    def undone(self) -> bool:
+        """Nothing of it is there after a kill, so the next may be killed in the same conversation."""
+        return self.course.states[self.number] == self.course.states[0] != self.course.done
+
+    @property
     def where(self) -> str:
         return f"{self.name} killed at {self.course.names[self.number]}"
 
@@ -96,12 +109,12 @@ def kill_at_every_point(running: zygote.Zygote, folder: Path, name: str, kills: 
 
     Raises AssertionError with what was wrong at the first that did harm.
     """
-    course, home, watched = course_of(name, folder / "watched for points.db"), folder / "alone", folder / "watched.db"
+    course, home, watched = known_course(name), folder / "alone", folder / "watched.db"
     done: Counter[str] = Counter()
     with SessionDB(watched) as db:
         for number, point in enumerate(course.names):
             spot, some = _Spot(running, name, course, number), kills(point)
-            done[point] += _kill_watched(spot, db, watched, some // 2)
+            done[point] += _kill_many(spot, db, watched, some // 2, "watched")
             done[point] += _kill_alone(spot, home, some - some // 2)
         assert checker.verify(db) == [], f"{name} killed at all of its points"
     remove(watched)
@@ -109,37 +122,43 @@ def kill_at_every_point(running: zygote.Zygote, folder: Path, name: str, kills: 
 
 
 def kill_clients_at_every_point(running: zygote.Zygote, address: str, name: str, kills: int) -> int:
-    """The same of clients of a server, which undoes what the dead left: so many are killed in one conversation."""
+    """The same of clients of a server, which undoes what the dead left."""
     course = course_of(name, address)
     with SessionDB(address) as db:
-        for number in range(len(course.names)):
-            _kill_clients(_Spot(running, name, course, number), db, address, kills)
+        spots = [_Spot(running, name, course, number) for number in range(len(course.names))]
+        if kills == 1:
+            # All that leave nothing in one conversation: who comes next needs whatever the one before had locked.
+            undone = [spot for spot in spots if spot.undone]
+            _kill_in_one(undone, db, address, f"conversation {name}")
+            spots = [spot for spot in spots if not spot.undone]
+        for spot in spots:
+            _kill_many(spot, db, address, kills, "by a client")
         assert checker.verify(db) == []
     return kills * len(course.names)
 
 
-def _kill_clients(spot: _Spot, db: SessionDB, address: str, kills: int) -> None:
-    undone = spot.course.states[spot.number] == spot.course.states[0] != spot.course.done
-    conversations = 2 if undone else kills
-    for which in range(min(conversations, kills)):
+def _kill_in_one(spots: Sequence[_Spot], db: SessionDB, path: Path | str, c: str) -> None:
+    args = steps.STEPS[spots[0].name].prepare(db, c)
+    for spot in spots:
+        spot.kill(path, {**args, "step": spot.name})
+        assert steps.observe(db, c) == spot.course.states[spot.number], spot.where
+    last = spots[-1]
+    settle(db, last.name, args, last.course.done, message_first=False, fsck=False, where=last.where)
+
+
+def _kill_many(spot: _Spot, db: SessionDB, path: Path | str, kills: int, by: str) -> int:
+    """Others have the store open all along. Where nothing is left, two conversations do for all kills: in one the
+    next message comes first, in the other the repeated step."""
+    conversations = min(kills, 2 if spot.undone else kills)
+    for which in range(conversations):
         args = steps.STEPS[spot.name].prepare(db, f"conversation{spot.number:02d}{which:04d}")
-        where = f"{spot.where}, conversation {which}"
+        where = f"{spot.where}, {by}, conversation {which}"
         for _ in range(which, kills, conversations):
-            spot.kill(address, {**args, "step": spot.name})
+            spot.kill(path, {**args, "step": spot.name})
             assert steps.observe(db, args["id"]) == spot.course.states[spot.number], where
         if which < 2:
             first = (spot.number + which) % 2 == 1
             settle(db, spot.name, args, spot.course.done, message_first=first, fsck=False, where=where)
-
-
-def _kill_watched(spot: _Spot, db: SessionDB, path: Path, kills: int) -> int:
-    """Another process has the store open all along: one kill after the other, each in a conversation of its own."""
-    for round_ in range(kills):
-        c = f"conversation{spot.number:02d}{round_:04d}"
-        args = {**steps.STEPS[spot.name].prepare(db, c), "step": spot.name}
-        spot.kill(path, args)
-        where = f"{spot.where}, watched, round {round_}"
-        spot.check(db, args, message_first=(spot.number + round_) % 2 == 1, fsck=False, where=where)
     return kills
 
 
@@ -209,7 +228,7 @@ def _next_message(db: SessionDB, c: str) -> list[checker.Record]:
 def kill_at_every_write(running: zygote.Zygote, folder: Path, name: str, every: int = 1) -> int:
     """SQLite writes, truncates and syncs; the process dies before each of them, or before every so many-th, in commit
     and in close. How many kills there were."""
-    course, count = course_of(name, folder / "watched for writes.db"), 0
+    course, count = known_course(name), 0
     while _killed_at_write(running, folder / "writes.db", name, course, count * every):
         count += 1
     assert count * every >= 3, f"{name} wrote next to nothing"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.store import compactions, erase, hides, leases, log, postgres, refusals, routes
+from holdfast.store import arrivals, compactions, erase, hides, leases, log, outbox, postgres, refusals, routes
 from tests.faults import mutants
 from tests.faults.mutants import Edit, Query
 
@@ -150,5 +150,31 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "route that takes itself for another's": Mutant(
         "in doubt", (Edit(routes, "bind", "if found == bound and", "if False and"),)
+    ),
+    # mail
+    "no lock on a claim": Mutant("overtaken meanwhile", (Query("claim_row", " FOR UPDATE", "", "postgres"),)),
+    "begun by a claim that was overtaken": Mutant(
+        "overtaken meanwhile", (Edit(arrivals, "begin", "claims.check(tx, claim)", "pass"),)
+    ),
+    "settled by a claim that was overtaken": Mutant(
+        "overtaken meanwhile", (Edit(arrivals, "settle", "claims.check(tx, said.claim)", "pass"),)
+    ),
+    "sent by a claim that was overtaken": Mutant(
+        "overtaken meanwhile", (Edit(outbox, "begin", "claims.check(tx, claim)", "pass"),)
+    ),
+    "attempt that is counted twice": Mutant(
+        "mail in doubt", (Edit(arrivals, "begun", "if found.attempts == before:", "if True:"),)
+    ),
+    "sending that is counted twice": Mutant(
+        "mail in doubt", (Edit(outbox, "begin", "found.attempts == before and", ""),)
+    ),
+    "arrival that takes itself for another's": Mutant(
+        "mail in doubt", (Edit(arrivals, "arrive", " or tx.meant.get(uid, False)", ""),)
+    ),
+    "settling that takes itself for another's": Mutant(
+        "mail in doubt", (Edit(arrivals, "settle", "row is not None and row[0] == said.uid", "False"),)
+    ),
+    "delivery that takes itself for another's": Mutant(
+        "mail in doubt", (Edit(outbox, "_ended", "tx.meant[mine] = True", "return True"),)
     ),
 }

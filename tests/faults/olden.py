@@ -32,6 +32,10 @@ class Older(NamedTuple):
 ALL_TRIGGERS = tuple(re.findall(r"CREATE TRIGGER (\w+)", queries.schema("sqlite")))
 
 ACTS = ("memories", "inbox", "processes", "grants", "audit", "pins")
+# What refers to others goes first.
+MAIL = ("outbox", "arrivals", "claims", "people", "strangers", "lockouts")
+OF_MAIL = tuple(re.findall(rf"INDEX (\w+) ON (?:{'|'.join(MAIL)}) ", queries.schema("sqlite")))
+TAKES_MAIL = "conversation_takes_its_mail"
 OF_ACTS = tuple(re.findall(rf"INDEX (\w+) ON (?:{'|'.join(ACTS)}) ", queries.schema("sqlite")))
 
 OLDER: dict[str, Older] = {
@@ -43,16 +47,17 @@ OLDER: dict[str, Older] = {
     "no tombstones": Older(tables=("tombstones",)),
     "no leases": Older(tables=("leases",)),
     "no budgets": Older(tables=("budgets",)),
-    "no acts": Older(tables=ACTS, indexes=OF_ACTS),
+    "no acts": Older(tables=(*MAIL, *ACTS), indexes=(*OF_MAIL, *OF_ACTS), triggers=(TAKES_MAIL,)),
+    "no mail": Older(tables=MAIL, indexes=OF_MAIL, triggers=(TAKES_MAIL,)),
     "no index": Older(indexes=("conversations_by_origin", "routes_by_conversation")),
     "no triggers": Older(triggers=ALL_TRIGGERS),
     "other triggers": Older(changed=ALL_TRIGGERS[:5]),
     "much": Older(
         columns=(("messages", "redacted_at"), ("compactions", "redacted_at"), ("conversations", "redo_epoch")),
-        tables=("hides", "tombstones", "leases", "budgets", *ACTS),
-        triggers=ALL_TRIGGERS[::2],
+        tables=("hides", "tombstones", "leases", "budgets", *MAIL, *ACTS),
+        triggers=tuple({*ALL_TRIGGERS[::2], TAKES_MAIL}),
         changed=ALL_TRIGGERS[1::4],
-        indexes=("conversations_by_origin", "messages_redacted", *OF_ACTS),
+        indexes=("conversations_by_origin", "messages_redacted", *OF_MAIL, *OF_ACTS),
     ),
 }
 
@@ -140,7 +145,7 @@ def _table(sql: str, gone: list[str]) -> str:
 
 NEXT = reconcile.Plan(
     format=2,
-    revision=6,
+    revision=7,
     steps={
         2: [
             "ALTER TABLE routes ADD COLUMN label TEXT",

@@ -11,16 +11,19 @@ import contextlib
 import pickle
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast import errors
+import msgspec
+
+from holdfast import errors, types
 from holdfast.store.db import SessionDB
-from tests.faults import checker, disk, zygote
+from tests.faults import checker, disk, steps, zygote
 
 SECTOR = 512
 LIFE = 4
+ROUTE, CLAIM = "chat:c", "route:chat:c"
 
 
 def live(stage: zygote.Stage) -> None:
@@ -37,15 +40,48 @@ def live(stage: zygote.Stage) -> None:
 def _converse(db: SessionDB, shim: disk.Disk, life: int) -> None:
     if life == 0:
         db.create_session("c", source="test")
-    for number in range(LIFE):
+    for number in range(LIFE - 1):
         uid = f"{life}.{number}"
         with contextlib.suppress(errors.StoreError):
             db.append_message("c", role="user", content=f"said {uid} " * 100, uid=uid)
-            shim.note(uid)
-    lease = db.acquire_lease("c", "compact", "me")
+            shim.note(f"said {uid}")
+    with contextlib.suppress(errors.StoreError):
+        _correspond(db, shim, f"{life}.{LIFE - 1}")
+    # Neither this nor the claim is synced, nor is what begins under it.
+    lease = db.acquire_lease("c", "compact")
+    shim.note(f"leased {msgspec.json.encode(lease).decode()}")
     cut = lease.snapshot.last_seq - 1
     db.commit_compaction(lease, summary=checker.summarize(db.context("c"), cut), cut_seq=cut, child_id=f"c-{life}")
     shim.note(f"compacted c-{life}")
+
+
+def _correspond(db: SessionDB, shim: disk.Disk, key: str) -> None:
+    """A message comes in from outside, is answered, and the answer is sent: what is acknowledged on the way."""
+    arrival = steps.came(db, "c", key)
+    shim.note(f"arrived {key}")
+    taken = db.take_up(ROUTE, lambda waiting, _: (waiting[0].id, "c", ()))
+    assert taken.claim is not None
+    shim.note(f"claimed {msgspec.json.encode(taken.claim).decode()}")
+    try:
+        _answer(db, shim, taken.claim, arrival)
+    finally:
+        db.release_claim(taken.claim)
+
+
+def _answer(db: SessionDB, shim: disk.Disk, claim: types.Claim, arrival: types.Arrival) -> None:
+    key = arrival.key
+    seq = db.append_message("c", role="user", content=arrival.text, uid=uid_of(key)).seq
+    shim.note(f"said {uid_of(key)}")
+    steps.answer(db, claim, arrival.id, seq)
+    shim.note(f"answered {key}")
+    for part in db.replies(arrival.id):
+        db.begin_sending(claim, part.id)
+        db.delivered(part.id, "there")
+        shim.note(f"delivered {key} {part.part}")
+
+
+def uid_of(key: str) -> str:
+    return f"inbox:far:{key}"
 
 
 class Moment(NamedTuple):
@@ -55,6 +91,10 @@ class Moment(NamedTuple):
     acknowledged: list[str]
     files: dict[str, bytes]
     certain: bool  # nothing but what was synced
+
+    def noted(self, verb: str) -> list[str]:
+        """What was acknowledged of one kind, in order."""
+        return [note.removeprefix(f"{verb} ") for note in self.acknowledged if note.startswith(f"{verb} ")]
 
 
 class _Files:
@@ -113,8 +153,7 @@ def opened(moment: Moment, folder: Path) -> SessionDB:
 
 def wrong(moment: Moment, folder: Path) -> list[str]:
     """What is missing of what was acknowledged, or broken; the folder is gone afterwards."""
-    messages = [uid for uid in moment.acknowledged if not uid.startswith("compacted ")]
-    compacted = {uid.removeprefix("compacted ") for uid in moment.acknowledged if uid not in messages}
+    messages, compacted = moment.noted("said"), set(moment.noted("compacted"))
     with opened(moment, folder) as db:
         log = [message.uid for message in db.transcript("c")] if db.get_session("c") else []
         found = checker.verify(db, also=["c"] if log else [])
@@ -123,8 +162,50 @@ def wrong(moment: Moment, folder: Path) -> list[str]:
             found.append(f"the log is {log} and should be {messages}")
         if not compacted <= {session.id for session in db.list_sessions(every=True)}:
             found.append(f"of the compactions {compacted} one is missing")
+        found += _mail_missing(db, moment) + _still_good(db, moment)
     shutil.rmtree(folder)
     return [f"power lost at {moment.number}: {problem}" for problem in found]
+
+
+def _mail_missing(db: SessionDB, moment: Moment) -> list[str]:
+    found = list[str]()
+    arrived = {key: db.arrival_by_key("far", key) for key in moment.noted("arrived")}
+    for key, arrival in arrived.items():
+        replies = [] if arrival is None else db.replies(arrival.id)
+        sent = {f"{key} {each.part}" for each in replies if each.delivered_at is not None}
+        if arrival is None:
+            found.append(f"what came in as {key} is gone")
+        elif key in moment.noted("answered") and (arrival.outcome, len(replies)) != ("answered", 2):
+            found.append(f"what came in as {key} was answered and is {arrival.outcome} with {len(replies)} replies")
+        elif not {each for each in moment.noted("delivered") if each.startswith(f"{key} ")} <= sent:
+            found.append(f"of the replies to {key} only {sent} were delivered")
+    return found
+
+
+def _still_good(db: SessionDB, moment: Moment) -> list[str]:
+    """What those who had a claim or a lease could still do, had they survived, when somebody else has it now.
+
+    That somebody has it may have been forgotten: then the next one has the same token, and yet is another.
+    """
+    found = list[str]()
+    for text in moment.noted("claimed")[-1:]:
+        old = msgspec.json.decode(text, type=types.Claim)
+        last = steps.came(db, "c", "last").id
+        db.claim(CLAIM)
+        found += _not_refused("a claim", lambda old=old, last=last: db.settle_arrival(old, last, "ignored"))
+    for text in moment.noted("leased")[-1:]:
+        lease = msgspec.json.decode(text, type=types.Lease)
+        db.acquire_lease("c", "compact")
+        found += _not_refused("a lease", lambda lease=lease: db.commit_compaction(lease, summary="", cut_seq=1))
+    return found
+
+
+def _not_refused(what: str, call: Callable[[], object]) -> list[str]:
+    try:
+        call()
+    except (errors.LeaseLost, errors.Superseded):
+        return []
+    return [f"{what} of before is good for a write"]
 
 
 def last_moment(notes: Path) -> Moment:
@@ -137,8 +218,9 @@ def last_moment(notes: Path) -> Moment:
     return Moment(last, acknowledged, files.kept(None), certain=True)
 
 
-def moments(notes: Path, chance: random.Random) -> Iterator[Moment]:
-    """After every touch of the disk, with a part of what was not synced; after every sync also without."""
+def moments(notes: Path, chance: random.Random, every: int = 1) -> Iterator[Moment]:
+    """After every touch of the disk, or every so many-th, with a part of what was not synced; after every sync also
+    without. While the store is made, which is long and acknowledges nothing, after every fifth."""
     log = _noted(notes)
     files, acknowledged = _Files(), list[str]()
     for number, touch in enumerate(log):
@@ -148,7 +230,14 @@ def moments(notes: Path, chance: random.Random) -> Iterator[Moment]:
             continue
         if _certain(log, number):
             yield Moment(number, list(acknowledged), files.kept(None), certain=True)
-        yield Moment(number, list(acknowledged), files.kept(chance), certain=False)
+        if number % (every if acknowledged else max(every, 5)) == 0:
+            yield Moment(number, list(acknowledged), files.kept(chance), certain=False)
+
+
+def syncs_of_the_log(notes: Path) -> list[int]:
+    """The number of each among all touches of the disk."""
+    touches = [touch for touch in _noted(notes) if touch.kind not in ("note", "delete")]
+    return [number for number, touch in enumerate(touches) if touch.kind == "sync" and touch.file.endswith("-wal")]
 
 
 def _noted(notes: Path) -> list[disk.Touch]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from holdfast import errors, types
 from holdfast.store import budgets, inbox
 from holdfast.store.db import SessionDB
-from tests.faults import checker, interleavings, kills, steps, zygote
+from tests.faults import checker, interleavings, kills, scenes_mail, steps, zygote
 from tests.faults.interleavings import appender, compactor
+from tests.faults.scenes_mail import refused
 
 ONE, TWO = compactor("one"), compactor("two")
 
@@ -39,14 +41,6 @@ def opened(path: str, without_triggers: Sequence[str], clock: Callable[[], float
     db = SessionDB(path, clock=clock)
     interleavings.drop_triggers(db, without_triggers)
     return db
-
-
-def _refused(what: str, expected: type[errors.HoldfastError], call: Callable[[], Any]) -> list[str]:
-    try:
-        call()
-    except expected:
-        return []
-    return [f"{what} was not refused with {expected.__name__}"]
 
 
 def _watching(without_triggers: Sequence[str]) -> list[str]:
@@ -82,7 +76,7 @@ def _repeating(without_triggers: Sequence[str]) -> list[str]:
         for _ in range(3):
             receipt = db.append_message("c", role="user", content="once", uid="once")
             history.append(checker.Sent("client", "c", "once", "once", receipt))
-        found = _refused(
+        found = refused(
             "other content", errors.UidReused, lambda: db.append_message("c", role="user", content="other", uid="once")
         )
         if db.conversation("c").last_seq != 5:
@@ -96,7 +90,7 @@ def _asking_again(without_triggers: Sequence[str]) -> list[str]:
         steps.say(db, "c")
         leases = [db.acquire_lease("c", "compact", "me") for _ in range(2)]
         history: list[checker.Record] = [checker.Granted("me", lease) for lease in leases]
-        found = _refused(
+        found = refused(
             "the older lease", errors.LeaseLost, lambda: db.commit_compaction(leases[0], summary="", cut_seq=1)
         )
         child = db.commit_compaction(leases[1], summary="", cut_seq=1, child_id="c-1").id
@@ -111,10 +105,10 @@ def _turning(without_triggers: Sequence[str]) -> list[str]:
         steps.compacted(db, "c")
         mine = db.acquire_lease("c", "turn", "slow", 30.0)
         clock[0] += 31
-        found = _refused("a renewal", errors.LeaseLost, lambda: db.renew_lease(mine))
+        found = refused("a renewal", errors.LeaseLost, lambda: db.renew_lease(mine))
         db.acquire_lease("c", "turn", "other", 30.0)
-        found += _refused("the old turn", errors.LeaseLost, lambda: _say(db, "c", "late", lease=mine))
-        found += _refused("a strict append", errors.Superseded, lambda: _say(db, "c", "strict", expect_head=True))
+        found += refused("the old turn", errors.LeaseLost, lambda: _say(db, "c", "late", lease=mine))
+        found += refused("a strict append", errors.Superseded, lambda: _say(db, "c", "strict", expect_head=True))
         history = [checker.Sent("client", "c", uid, uid, refused="refused") for uid in ("late", "strict")]
         return found + checker.verify(db, history, also=["c"])
 
@@ -142,7 +136,7 @@ def _calling_twice(without_triggers: Sequence[str]) -> list[str]:
     with opened(":memory:", without_triggers) as db:
         steps.say(db, "c")
         steps.two_calls(db, {"id": "c"})
-        found = _refused(
+        found = refused(
             "the second", errors.ForkRefused, lambda: db.create_session("c-2", source="test", parent_session_id="c")
         )
         return found + checker.verify(db, also=["c"])
@@ -167,7 +161,7 @@ def _arriving(without_triggers: Sequence[str]) -> list[str]:
         steps.say(db, "c")
         first, again = (db.receive("c", "k", "came in") for _ in range(2))
         found = [] if first == again else ["what came in twice is two"]
-        found += _refused("another text", errors.KeyReused, lambda: db.receive("c", "k", "something else"))
+        found += refused("another text", errors.KeyReused, lambda: db.receive("c", "k", "something else"))
         told = [db.settle(first.id, outcome, 1) for outcome in ("completed", "failed")]
         found += [] if told == [True, False] else [f"of those who settled it {told} were told they were first"]
         db.process_started(steps.process("c"))
@@ -190,13 +184,16 @@ def _pinning(without_triggers: Sequence[str]) -> list[str]:
         lease = db.acquire_lease("c", "compact", "me")
         for seq in (2, 2, 4):
             db.pin("c", seq)
-        found = _refused(
-            "the compaction", errors.Superseded, lambda: db.commit_compaction(lease, summary="", cut_seq=2)
-        )
+        found = refused("the compaction", errors.Superseded, lambda: db.commit_compaction(lease, summary="", cut_seq=2))
         db.branch("c", 3, branch_id="b")
         told = [[each.seq for each in db.pins(name)] for name in "cb"]
         found += [] if told == [[2, 4], [2]] else [f"pinned are {told}"]
         return found + checker.verify(db, also=["c", "b"])
+
+
+def _with_mail(without_triggers: Sequence[str], scene: Callable[[SessionDB], list[str]]) -> list[str]:
+    with opened(":memory:", without_triggers) as db:
+        return scene(db)
 
 
 SCENES: dict[str, Callable[[Sequence[str]], list[str]]] = {
@@ -209,5 +206,7 @@ SCENES: dict[str, Callable[[Sequence[str]], list[str]]] = {
     "calling twice": _calling_twice,
     "spending": _spending,
     "arriving": _arriving,
+    "watching an answer": scenes_mail.watching,
+    **{name: partial(_with_mail, scene=scene) for name, scene in scenes_mail.SCENES.items()},
     "pinning": _pinning,
 }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import psycopg
 
 from holdfast import errors, types
-from holdfast.store import compactions, hides, holders, leases, log, port, sessions
+from holdfast.store import claims, compactions, hides, holders, leases, log, port, sessions
 from holdfast.store.db import SessionDB
 from tests import postgres
 from tests.faults import checker, interleavings, kills, overlaps, proxy, steps, storms
@@ -19,6 +20,7 @@ Without = Sequence[str]
 Inside = Sequence[Function]
 Played = Callable[[Callable[[port.Tx], Any], Callable[[], Any]], Any]
 IN_DOUBT = ("append_batch", "undo", "redo", "hide", "delete", "redact", "route")
+MAIL_IN_DOUBT = ("arrive", "begin_arrival", "settle_arrival", "begin_sending", "delivered")
 
 
 def play(scene: str, inside: Inside = (), without_triggers: Without = ()) -> list[str]:
@@ -247,18 +249,54 @@ def _reading(inside: Inside, without_triggers: Without) -> list[str]:
         return found + both.wrong()
 
 
+def _overtaken_meanwhile(inside: Inside, without_triggers: Without) -> list[str]:
+    """A claim is taken over, which is not committed yet, while the one that had it begins, settles or sends."""
+    with pair(inside, without_triggers) as both:
+        arrival, key = steps.came(both.one, "c"), "route:chat:c"
+        old = both.one.claim(key, 300.0, "me")
+        both.one.begin_arrival(old, arrival.id, "c")
+        posted = both.one.post(types.NewOutgoing(platform="far", chat="c", address={"chat": "c"}, text="a question")).id
+        seq, found = both.say(both.one, "c", "inbox:far:c").seq, list[str]()
+        calls: dict[str, Callable[[types.Claim], Any]] = {
+            "begun": lambda claim: both.other.begin_arrival(claim, arrival.id, "c"),
+            "settled": lambda claim: steps.answer(both.other, claim, arrival.id, seq),
+            "sent": lambda claim: both.other.begin_sending(claim, posted),
+        }
+        for what, call in calls.items():
+            held = both.one.claim(key, 300.0, "me")
+
+            def taken(tx: port.Tx) -> object:
+                return claims.take(tx, key, holders.this_process("me"), 300.0)
+
+            answer = both.meanwhile(taken, partial(call, held))
+            if not isinstance(answer, errors.LeaseLost):
+                found.append(f"by a claim that was taken over meanwhile it was {what}")
+        return found + both.wrong()
+
+
 def _in_doubt(_: Inside, __: Without) -> list[str]:
     """The answer to a commit is lost, of steps that know by different means whether they were done."""
+    return _unheard(IN_DOUBT)
+
+
+def _mail_in_doubt(_: Inside, __: Without) -> list[str]:
+    """The same of what comes in and goes out; and whoever was the first is told so."""
+    return _unheard(MAIL_IN_DOUBT)
+
+
+def _unheard(names: Sequence[str]) -> list[str]:
     address, found = postgres.fresh(), list[str]()
     with proxy.Proxy() as network, SessionDB(address) as db, SessionDB(network.through(address)) as far:
-        for name in IN_DOUBT:
+        for name in names:
             step, wanted = steps.STEPS[name], f"undisturbed {name}"
-            step.run(db, step.prepare(db, wanted))
+            told = step.run(db, step.prepare(db, wanted))
             args = step.prepare(db, f"in doubt {name}")
             network.trap(b"COMMIT", proxy.UNHEARD)
-            step.run(far, args)
+            heard = step.run(far, args)
             if steps.observe(db, args["id"]) != steps.observe(db, wanted):
                 found.append(f"{name} was not done once")
+            if isinstance(told, bool) and heard != told:
+                found.append(f"{name} was told that it was not the first")
     return found
 
 
@@ -275,4 +313,6 @@ SCENES: dict[str, Callable[[Inside, Without], list[str]]] = {
     "taking turns": _taking_turns,
     "reading": _reading,
     "in doubt": _in_doubt,
+    "mail in doubt": _mail_in_doubt,
+    "overtaken meanwhile": _overtaken_meanwhile,
 }

@@ -8,7 +8,7 @@ conversation's own name, minted ids and times. Two equal observations are two eq
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -150,6 +150,75 @@ def _all_of_it(db: SessionDB, c: str) -> Args:
     return args
 
 
+def came(db: SessionDB, c: str, key: str = "") -> types.Arrival:
+    """What came in on the route of a conversation."""
+    return arrived(db, c, key)[0]
+
+
+def arrived(db: SessionDB, c: str, key: str = "") -> tuple[types.Arrival, bool]:
+    """The same, and whether it was new."""
+    place = {"route": f"chat:{c}", "chat": c, "sender": c, "address": {"chat": c}}
+    return db.arrive(types.NewArrival(platform="far", key=key or c, text=f"said {c}", **place))
+
+
+def _out(c: str, text: str) -> types.NewOutgoing:
+    return types.NewOutgoing(platform="far", chat=c, address={"chat": c}, text=text)
+
+
+def _arrived(db: SessionDB, c: str) -> Args:
+    args = say(db, c)
+    claim = msgspec.to_builtins(db.claim(f"route:chat:{c}", 300.0, "me"))
+    return {**args, "claim": claim, "arrival": came(db, c).id, "other": came(db, c, f"{c}+").id}
+
+
+def _begin(db: SessionDB, args: Args) -> types.Arrival | None:
+    return db.begin_arrival(_claim(args), args["arrival"], args["id"], [args["other"]])
+
+
+def _waiting(db: SessionDB, c: str) -> Args:
+    args = say(db, c)
+    came(db, c)
+    return {**args, "other": came(db, c, f"{c}+").id}
+
+
+def _take_up(db: SessionDB, args: Args) -> types.TakenUp:
+    def choose(waiting: Sequence[types.Arrival], _: types.Route) -> tuple[int, str, list[int]]:
+        return waiting[0].id, args["id"], [args["other"]]
+
+    return db.take_up(f"chat:{args['id']}", choose)
+
+
+def _worked(db: SessionDB, c: str) -> Args:
+    args = _arrived(db, c)
+    _begin(db, args)
+    db.append_message(c, role="user", content=f"said {c}", uid=f"inbox:far:{c}")
+    return args
+
+
+def answer(db: SessionDB, claim: types.Claim, arrival: int, seq: int, c: str = "c") -> bool:
+    """What came in became this message, and was answered in two parts."""
+    where = {"seq": seq, "conversation_id": c, "outgoing": [_out(c, "one"), _out(c, "two")]}
+    return db.settle_arrival(claim, arrival, "answered", **where)
+
+
+def _answer(db: SessionDB, args: Args) -> bool:
+    return answer(db, _claim(args), args["arrival"], 5, args["id"])
+
+
+def _answered(db: SessionDB, c: str) -> Args:
+    args = _worked(db, c)
+    _answer(db, args)
+    return {**args, "outgoing": db.replies(args["arrival"])[0].id}
+
+
+def _asked(db: SessionDB, c: str) -> Args:
+    return {**say(db, c), "code": db.ask_to_pair(f"far {c}", c)}
+
+
+def _claim(args: Args) -> types.Claim:
+    return msgspec.convert(args["claim"], types.Claim)
+
+
 def _nothing(db: SessionDB, c: str) -> Args:
     return {"id": c}
 
@@ -249,6 +318,25 @@ STEPS: dict[str, Step] = {
         again=False,
     ),
     "audit_end": Step(("audit",), _audited, lambda db, args: db.audit_end(args["act"], True)),
+    "arrive": Step(("arrive",), say, lambda db, args: arrived(db, args["id"])[1]),
+    "take": Step(("take",), say, lambda db, args: db.claim(f"route:chat:{args['id']}", 300.0, "me"), again=False),
+    "begin_arrival": Step(("begin",), _arrived, _begin, again=False),
+    "take_up": Step(("begin",), _waiting, _take_up, again=False),
+    "settle_arrival": Step(("settle",), _worked, _answer),
+    "settle_sending": Step(
+        ("inbox",),
+        _received,
+        lambda db, args: db.settle(args["inbound"], "answered", 2, [_out(args["id"], "told")]),
+    ),
+    "post": Step(("post",), say, lambda db, args: db.post(_out(args["id"], "asked"), key=f"post {args['id']}")),
+    "begin_sending": Step(
+        ("send",), _answered, lambda db, args: db.begin_sending(_claim(args), args["outgoing"]), again=False
+    ),
+    "delivered": Step(("delivered",), _answered, lambda db, args: db.delivered(args["outgoing"], "there")),
+    "send_failed": Step(("send",), _answered, lambda db, args: db.send_failed(args["outgoing"], "no", None)),
+    "pair": Step(("people",), _asked, lambda db, args: db.pair(f"far {args['id']}", args["code"]), again=False),
+    "delete_answered": Step(("delete",), _answered, lambda db, args: db.delete_conversation(args["id"]), again=False),
+    "redact_answered": Step(("redact",), _answered, lambda db, args: db.redact(args["id"], 5), again=False),
     "redact_acts": Step(("redact",), _acted, lambda db, args: db.redact(args["id"], 1), again=False),
 }
 
@@ -257,7 +345,7 @@ def observe(db: SessionDB, c: str) -> str:
     """The state of a conversation and of its branch, as text that two equal states share."""
     seen = [_seen(db, name) for name in (c, f"{c}-b")]
     route, memories = db.route(f"chat:{c}"), [(each.text, each.source) for each in db.memories(c)]
-    found = [seen, route.conversation_id, route.version, memories]
+    found = [seen, route.conversation_id, route.version, memories, _mail(db, c)]
     text = json.dumps(found, default=msgspec.to_builtins, sort_keys=True)
     return text.replace(c, "@")
 
@@ -299,6 +387,23 @@ def _seen(db: SessionDB, name: str) -> Any:
         ],
         "leases": [(held.purpose, held.token) for held in db.leases() if held.conversation_id == stands.id],
     }
+
+
+def _mail(db: SessionDB, c: str) -> list[Any]:
+    """What came in from outside and what goes out, but for numbers and times; who works on it; who is let in."""
+    arrivals = [each for key in (c, f"{c}+") if (each := db.arrival_by_key("far", key))]
+    post = db.driver.read(lambda tx: tx.one("outgoing_by_key", key=f"post {c}"))
+    sent = [each for arrival in arrivals for each in db.replies(arrival.id)] + ([db.outgoing(post[0])] if post else [])
+    told = [
+        (each.text, each.attempts, each.target, bool(each.joined), each.outcome, each.conversation_id, each.seq)
+        for each in arrivals
+    ]
+    out = [(each.text, each.part, each.attempts, each.external, each.error, each.redacted) for each in sent if each]
+    claims = [held.token for held in db.claims() if held.key == f"route:chat:{c}"]
+    person = db.person(f"far {c}", c)
+    # A notice's reply is told by how many there are.
+    waiting = [each.text for each in db.due_outgoing("far", 100_000, 1e11) if each.chat == c]
+    return [told, out, claims, person and person.role, waiting]
 
 
 def _inbox(db: SessionDB, c: str) -> list[Any]:

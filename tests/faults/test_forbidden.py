@@ -16,7 +16,7 @@ import apsw
 import pytest
 
 from holdfast.store.db import SessionDB
-from tests.faults import checker, forbidden
+from tests.faults import checker, forbidden, forbidden_mail
 from tests.faults import zygote as zygotes
 
 SEEN = [bad for bad in forbidden.EVERY if bad.seen]
@@ -66,6 +66,7 @@ def test_what_the_list_is_made_from_is_itself_allowed(path: Path) -> None:
     connection = _connected(path)
     for allowed in (
         forbidden._rotated(),
+        *forbidden_mail.ALLOWED,
         forbidden._conversation("other", last_seq=2, fork=f"'e', 2, NULL, {forbidden.E}"),
         forbidden._message(forbidden.E, 4, 1),
         f"{forbidden.BUDGET} ({forbidden.E}, 1, 'u', '{forbidden.SPENT}')",

@@ -16,7 +16,7 @@ import pytest
 from holdfast.store import catalog, queries
 from holdfast.store.db import SessionDB
 from tests import postgres
-from tests.faults import checker, dialects, forbidden
+from tests.faults import checker, dialects, forbidden, forbidden_mail
 
 # Without a constraint there is nothing an upsert could meet.
 SEEN = [bad for bad in dialects.POSTGRES if bad.seen and "ON CONFLICT" not in bad.sql]
@@ -56,6 +56,7 @@ def _write(connection: Connection, sql: str) -> None:
     "allowed",
     [
         forbidden._rotated(),
+        *forbidden_mail.ALLOWED,
         forbidden._conversation("other", last_seq=2, fork=f"'e', 2, NULL, {forbidden.E}"),
         forbidden._message(forbidden.E, 4, 1),
         f"{forbidden.BUDGET} ({forbidden.E}, 1, 'u', '{forbidden.SPENT}')",

@@ -1,8 +1,8 @@
 """A disk that is full at any write: a typed error, nothing acknowledged is lost, and on it goes with room.
 
 Every write, and every sync, of each kind of work fails once, and all after it; whole, or torn in the middle
-of a page. Of a store's creation, which is long, it is every seventh. Then the same with a file system that is really
-full, and with a real limit on the size of files.
+of a page. Of what is long or like the others it is every few, and of a store's creation every seventh. Then the same
+with a file system that is really full, and with a real limit on the size of files.
 """
 
 from __future__ import annotations
@@ -29,15 +29,18 @@ WRITERS = [
     "acquire",
     "hide",
     "redact",
-    "delete",
+    "settle_arrival",
 ]
+# Each of these writes a row or two, as appends do: every second write does.
+MAIL = ["arrive", "take_up", "delivered", "send_failed", "post", "pair"]
 
 # A write that is torn or not synced is tried with one of each kind: a row, many tables at once, content that goes.
 # A deletion writes the most, and all of it in one way: there every third. `make chaos` tries all of all steps.
 CASES = [
     *((name, "full", 1) for name in WRITERS),
+    *((name, "full", 2) for name in MAIL),
     *((name, how, 1) for name in ("append", "commit", "redact") for how in ("torn", "unsynced")),
-    *(("delete", how, 3) for how in ("torn", "unsynced")),
+    *(("delete", how, 3) for how in ("full", "torn", "unsynced")),
     *((name, "quota", 1) for name in ("append", "commit")),
 ]
 

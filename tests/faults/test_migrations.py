@@ -170,8 +170,8 @@ def test_newer_revision_is_left_alone(labelled: bool, place: Path) -> None:
         before = olden.contents(db)
     more = [
         "ALTER TABLE sessions ADD COLUMN mood TEXT",
-        "CREATE TABLE outbox (id INTEGER PRIMARY KEY)",
-        "CREATE TRIGGER outbox_is_read BEFORE DELETE ON outbox BEGIN SELECT 1; END",
+        "CREATE TABLE letters (id INTEGER PRIMARY KEY)",
+        "CREATE TRIGGER letters_is_read BEFORE DELETE ON letters BEGIN SELECT 1; END",
         "DROP TRIGGER tombstone_stays",
         "CREATE TRIGGER tombstone_stays BEFORE UPDATE ON tombstones BEGIN SELECT raise(ABORT, 'a newer word'); END",
         "UPDATE meta SET value = '7' WHERE key = 'schema_revision'",

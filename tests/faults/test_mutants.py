@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults import mutants, scenes
+from tests.faults import mutants, mutants_mail, scenes
 
-SETTINGS = sorted({(mutant.scene, mutant.without_triggers) for mutant in mutants.MUTANTS.values()})
+MUTANTS = mutants.MUTANTS | mutants_mail.MUTANTS
+SETTINGS = sorted({(mutant.scene, mutant.without_triggers) for mutant in MUTANTS.values()})
 
 
 def test_there_are_enough_mutants() -> None:
-    assert len(mutants.MUTANTS) >= 15
+    assert len(MUTANTS) >= 15
 
 
-@pytest.mark.parametrize("name", mutants.MUTANTS)
+@pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_is_noticed(name: str) -> None:
-    mutant = mutants.MUTANTS[name]
-    with mutants.applied(name):
+    mutant = MUTANTS[name]
+    with mutants.changed(mutant.changes):
         found = scenes.play(mutant.scene, mutant.without_triggers)
     print(f"{name}: {found[:1]}")
     assert found

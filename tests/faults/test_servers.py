@@ -62,6 +62,28 @@ def test_server_killed_under_load_loses_nothing_and_all_go_on(
     assert storm.wrongs() == []
 
 
+def test_token_that_a_server_forgot_is_good_for_nothing(server: postgres.Server, address: str) -> None:
+    """Nobody waits for the disk with a lease or a claim. Who had one when the server died, and still lives, writes
+    nothing when somebody else has it, or the same one again under a name that was given."""
+    now = [1_000.0]
+    with SessionDB(address, clock=lambda: now[0]) as db:
+        for name in (None, "me"):
+            c = f"c of {name}"
+            steps.say(db, c)
+            key, arrival = f"route:chat:{c}", steps.came(db, c).id
+            lease, claim = db.acquire_lease(c, "turn", name, 30.0), db.claim(key, 30.0, name)
+            server.kill()
+            server.start()
+            now[0] += 31
+            db.acquire_lease(c, "turn", name, 30.0)
+            db.claim(key, 30.0, name)
+            with pytest.raises(errors.LeaseLost):
+                db.append_message(c, role="user", content="late", lease=lease)
+            with pytest.raises(errors.LeaseLost):
+                db.begin_arrival(claim, arrival, c)
+            assert (len(db.transcript(c)), db.open_arrivals(f"chat:{c}")[0].attempts) == (4, 0)
+
+
 def processes(pid: int) -> list[int]:
     """The server and all it has started."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

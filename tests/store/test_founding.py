@@ -386,7 +386,7 @@ def test_such_a_role_is_told_which_rights_it_lacks(made: Connection, role: str, 
 
 def test_such_a_role_is_told_that_it_has_no_rights_at_all(made: Connection, role: str) -> None:
     made.execute(f"GRANT USAGE ON SCHEMA {_schema(made)} TO {role}")
-    with pytest.raises(errors.StoreUnusable, match=r"lacks rights .*: DELETE on audit, .* and \d+ more\. .*db init"):
+    with pytest.raises(errors.StoreUnusable, match=r"lacks rights .*: DELETE on arrivals, .* and \d+ more\. .*db init"):
         SessionDB(postgres.with_schema(postgres.dsn(), _schema(made), role))
 
 

@@ -6,12 +6,13 @@ import re
 
 import pytest
 
-from holdfast.store import bodies, hints, queries
+from holdfast.store import hints, queries, routes
 
 MOVED, CAME, FREED = (hints.Hint(kind, "talk") for kind in ("moved", "came", "freed"))
+ARRIVED = hints.Hint("arrived", "chat:1")
 
 
-@pytest.mark.parametrize("hint", [MOVED, CAME, FREED, hints.LOST, hints.Hint("moved", "an id  with spaces ")])
+@pytest.mark.parametrize("hint", [MOVED, CAME, FREED, ARRIVED, hints.LOST, hints.Hint("moved", "an id  with spaces ")])
 def test_a_hint_is_read_as_it_was_written_by_everybody_but_its_sender(hint: hints.Hint) -> None:
     (text,) = hints.written([hint], "me")
     assert hints.read(text, "you") == hint
@@ -22,7 +23,7 @@ def test_a_hint_is_read_as_it_was_written_by_everybody_but_its_sender(hint: hint
     "text",
     [
         "", " ", "x", "x moved", "x moved ", "moved talk", "x stolen talk", "x MOVED talk", "x  moved talk",
-        "x moved a\nb", "x moved \x00", "x moved \x1b[31m", f"x moved {'y' * (bodies.MAX_ID + 1)}",
+        "x moved a\nb", "x moved \x00", "x moved \x1b[31m", f"x moved {'y' * (routes.MAX_KEY + 1)}",
         "x freed " + "z" * 7_000, '{"kind": "moved"}', "\u202e moved \u202e",
     ],
 )  # fmt: skip
@@ -37,7 +38,7 @@ def test_very_many_at_once_are_one_that_says_look_at_all() -> None:
 
 
 def test_every_hint_fits_into_what_postgresql_sends() -> None:
-    (text,) = hints.written([hints.Hint("freed", "\U0001f480" * bodies.MAX_ID)], "0" * 16)
+    (text,) = hints.written([hints.Hint("freed", "\U0001f480" * routes.MAX_KEY)], "0" * 16)
     assert len(text.encode()) < 8_000
 
 
@@ -58,9 +59,16 @@ def test_only_what_somebody_may_wait_for_is_noted_and_only_of_conversations_that
     assert noted.hints == {MOVED, CAME}
 
 
-# What a log, a view, an inbox or a lease is changed by, and why nobody is told of it by the query itself.
+def test_what_arrives_and_what_goes_out_is_noted_by_route_and_platform() -> None:
+    noted = hints.Noted()
+    noted.changed("arrival_insert", {"route": "chat:1", "platform": "far", "key": "k"})
+    noted.changed("outgoing_insert", {"platform": "far", "key": None, "conversation": 7})
+    assert noted.hints == {ARRIVED, hints.Hint("outgoing", "far")}
+
+
+# What a log, a view, an inbox, the mail or a lease is changed by, and why nobody is told of it by the query itself.
 CHANGES = re.compile(
-    r"\b(?:INTO (?:messages|inbox|hides|compactions)|UPDATE (?:messages|conversations|hides)|"
+    r"\b(?:INTO (?:messages|inbox|hides|compactions|arrivals|outbox)|UPDATE (?:messages|conversations|hides)|"
     r"DELETE FROM (?:messages|conversations|leases|hides|compactions))\b"
 )
 SILENT = {
@@ -70,7 +78,7 @@ SILENT = {
     "nobody waits for it": {"fence_next", "title_set", "message_redact"},
     "nobody has a store open that is being filled": {
         *("import_message", "import_moves", "import_fence", "import_compaction", "copy_inbound"),
-        *("restore_counters", "restore_leases"),
+        *("copy_arrival", "copy_outgoing", "restore_counters", "restore_leases"),
     },
 }
 
@@ -79,7 +87,10 @@ def test_every_query_that_changes_what_somebody_may_wait_for_tells_or_is_known_n
     known = queries.load("postgres")
     changing = {name for name, sql in known.items() if CHANGES.search(sql)}
     silent = set().union(*SILENT.values())
-    assert changing - silent - set(hints._TOLD) == set(), "a new one has to be decided about"
-    assert silent <= changing - set(hints._TOLD)
+    told = {*hints._TOLD, *hints._NAMED}
+    assert changing - silent - told == set(), "a new one has to be decided about"
+    assert silent <= changing - told
     for name in hints._TOLD:
         assert "%(conversation)s" in known[name] or "%(key)s" in known[name], "of which conversation?"
+    for name, (_, value) in hints._NAMED.items():
+        assert f"%({value})s" in known[name], "about what?"

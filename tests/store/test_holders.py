@@ -72,11 +72,16 @@ def on(monkeypatch: pytest.MonkeyPatch, **machine: object) -> holders.Holder:
         patched.setattr(alive, "machine_id", lambda: told["machine"])
         patched.setattr(uuid, "getnode", lambda: told["node"])
         patched.setattr(holders, "_namespace", lambda: told["namespace"])
-        holders._host.cache_clear()
+        _forget()
         try:
             return holders.this_process("it")
         finally:
-            holders._host.cache_clear()
+            _forget()
+
+
+def _forget() -> None:
+    holders._host.cache_clear()
+    holders._own.cache_clear()
 
 
 def place(holder: holders.Holder) -> tuple[str, str]:
@@ -150,3 +155,19 @@ def test_either_clock_reads_what_the_other_wrote() -> None:
     machine, given = holders.timeline(None), holders.timeline(lambda: 100.0)
     assert given.left(machine.boot, given.machine + 30) == pytest.approx(30)
     assert machine.left(given.boot, machine.unix + 30) == pytest.approx(30)
+
+
+def test_child_of_a_process_that_was_asked_before_is_itself() -> None:
+    mine = holders.this_process("it")
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, holders.encode(holders.this_process("it")).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        theirs = holders.decode(file.read())
+    os.waitpid(child, 0)
+    assert (theirs.pid, theirs.host) == (child, mine.host)
+    assert theirs.is_dead()
+    assert not mine.is_dead()

@@ -12,7 +12,7 @@ import pytest
 from holdfast import NewMessage, SessionDB, errors
 from holdfast.store import points, port, rewriting, state, transactions
 from tests import postgres
-from tests.contract import steps
+from tests.contract import mail, steps
 from tests.store import hosts
 
 # --- several writers of one conversation ----------------------------------------------------------------------
@@ -60,6 +60,24 @@ def test_a_writer_cut_off_before_the_disk_has_its_message_writes_it_once(
     receipt = pair.one.append_message("talk", role="user", content="in doubt", uid="u")
     assert (receipt.seq, receipt.duplicate) == (6, True)
     assert [message.uid for message in pair.one.transcript("talk")].count("u") == 1
+
+
+def test_only_what_need_not_outlast_a_power_cut_does_not_wait_for_the_disk(
+    pair: hosts.Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: dict[str, str] = {}
+    begin = transactions.Transaction.begin
+
+    def noted(tx: transactions.Transaction, operation: str, how: str) -> None:
+        begin(tx, operation, how)
+        (waits[operation],) = tx.execute("SHOW synchronous_commit").fetchone()
+
+    monkeypatch.setattr(transactions.Transaction, "begin", noted)
+    (reply,) = pair.one.replies(mail.answered(pair.one).id)
+    pair.one.begin_sending(pair.one.claim("out:far:1"), reply.id)
+    pair.one.delivered(reply.id)
+    assert {operation for operation, value in waits.items() if value == "off"} == {"take", "begin", "send"}
+    assert {"arrive", "append", "settle", "delivered"} <= waits.keys()
 
 
 # --- connections that break -----------------------------------------------------------------------------------

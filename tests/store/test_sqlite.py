@@ -116,6 +116,17 @@ def test_refused_file_leaves_no_descriptor_open(path: Path) -> None:
     assert descriptors() <= before + 1
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="only Linux tells which files are open")
+def test_closed_store_has_no_file_open_and_takes_up_no_room(path: Path) -> None:
+    """Though somebody still has the object: the log that was deleted would be on the disk for as long."""
+    db = SessionDB(path)
+    steps.begin(db, "talk", "a")
+    db.close()
+    # Not the one of the listing itself, which is gone by then.
+    opened = [f"/proc/self/fd/{each}" for each in os.listdir("/proc/self/fd")]
+    assert [each for each in opened if os.path.lexists(each) and str(path) in os.readlink(each)] == []
+
+
 def test_many_may_open_a_store_that_is_just_being_made(tmp_path: Path) -> None:
     for number in range(12):
         path = tmp_path / f"{number}.db"

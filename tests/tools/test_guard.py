@@ -107,7 +107,10 @@ def test_one_that_holds_the_pipe_of_its_wardens_holds_up_nobody(
 ) -> None:
     """It kills both, and what it leaves still has the end of the pipe that says somebody is there."""
     monkeypatch.setattr(shell, "STOPPING", 2.0)
-    command = f"{GUARD}; exec 7>/proc/$PPID/fd/1; setsid {sleeper.words} & kill -9 $guard $PPID; {sleeper.words}"
+    # The guard stands still meanwhile: either of them, if it lived to see the other dead, would end the command. And
+    # a child does it, as the command itself dies with its warden.
+    kills = "(kill -STOP $guard; kill -9 $PPID $guard) &"
+    command = f"{GUARD}; exec 7>/proc/$PPID/fd/1; setsid {sleeper.words} & {kills} {sleeper.words}"
     told = asyncio.run(shell.run_tied(command, str(tmp_path), 1, leash.environment))
     assert "nobody knows" in str(told.content)
     assert (sleeper.running(), leash.at_large()) == ([], [])

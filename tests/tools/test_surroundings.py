@@ -43,3 +43,10 @@ def test_what_programs_need_is_given_on(name: str) -> None:
 def test_what_is_given_besides_wins() -> None:
     made = surroundings.of_commands({"PAGER": "less", "HOLDFAST_SESSION_ID": "old"}, HOLDFAST_SESSION_ID="new")
     assert (made["PAGER"], made["HOLDFAST_SESSION_ID"]) == ("cat", "new")
+
+
+def test_what_settings_name_as_a_secret_is_not_given_on_whatever_it_is_called() -> None:
+    environ = {"CAT": "token-of-cat", "HOLDFAST_DB": "postgresql://ann:password@db/x", "LANG": "C"}
+    made = surroundings.of_commands(environ, withheld=["CAT"])
+    assert made == {"LANG": "C", **surroundings.QUIET}
+    assert surroundings.of_commands(environ, passed=["CAT"], withheld=["CAT"])["CAT"] == "token-of-cat"

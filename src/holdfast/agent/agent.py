@@ -114,6 +114,8 @@ class AIAgent:
         self._run: loop.Run | None = None
         self._work: asyncio.Task[None] | None = None
         self._interrupted = False
+        self.abandoned = False
+        """Whether the turn under way is left to another process."""
 
     # --- what others may do to a turn ----------------------------------------------------------------
 
@@ -139,12 +141,18 @@ class AIAgent:
             self._work.cancel()
         return self._interrupted
 
-    def steer(self, text: str) -> bool:
+    def steer(self, text: str, uid: str | None = None) -> bool:
         """Tell the turn under way something before its next step. Whether there was one to tell."""
         if self._run is None or self._run.over:
             return False
-        self._run.steering.append(text)
+        self._run.steering.append(events.Steer(text, uid))
         return True
+
+    def abandon(self) -> bool:
+        """Stop the turn under way and write nothing about it, as if this process had died: another one takes the same
+        message up where it stands. Whether there was one."""
+        self.abandoned = self.busy
+        return self.interrupt()
 
     async def context_tokens(self) -> int:
         """How much of the model's window the next request takes, by the meter; without a conversation, its prompt."""
@@ -210,18 +218,19 @@ class AIAgent:
         *,
         content: types.Content | None = None,
         uid: str | None = None,
+        route: str | None = None,
         emit: Emit = _nobody,
     ) -> events.TurnResult:
         """One turn: the message is stored, the model answers, what it calls is run, all of it is stored.
 
         Nothing of this family of errors is raised: the result says what became of the turn. `content` has the
         message with its parts, where it has more than text. The same uid again is the same message: it is
-        stored once, and answered once.
+        stored once, and answered once. A conversation that begins with it is bound to `route`, or to the agent's own.
         """
         emit = self._heard(emit)
         async with self._one_at_a_time:
-            self._interrupted = self._told_closing = False
-            taken = taking.Taking(self, text, content or text, uid, emit)
+            self._interrupted = self._told_closing = self.abandoned = False
+            taken = taking.Taking(self, text, content or text, uid, emit, route)
             self._emit = emit
             try:
                 with ambient.working_for(self.conversation_id, self.db.db):

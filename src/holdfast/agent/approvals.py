@@ -83,6 +83,8 @@ class Approvals:
         self._approve, self._yes = approve, yes
         self._answering = Counter[str]()
         self._open: dict[tuple[str, str], Question] = {}
+        self._numbers = Counter[str]()
+        """How many questions each conversation was asked: an answer by number is never one to a later question."""
 
     # --- for those who answer ------------------------------------------------------------------------
 
@@ -211,8 +213,16 @@ class Approvals:
             return Decision(False, "--yes", NOT_COVERED) if act.danger else Decision(True, "--yes")
         if not self._answering[here]:
             return Decision(False, "nobody", NOBODY)
+        self._numbers[here] += 1
         asked = events.ApprovalAsked(
-            bodies.mint_uid(), call.id, act.tool, act.summary, act.detail, act.danger, ", ".join(verdict.remembers)
+            bodies.mint_uid(),
+            call.id,
+            act.tool,
+            act.summary,
+            act.detail,
+            act.danger,
+            ", ".join(verdict.remembers),
+            self._numbers[here],
         )
         question = Question(asked, here, verdict.remembers, asyncio.get_running_loop().create_future())
         self._open[here, asked.request_id] = question

@@ -44,14 +44,18 @@ class Cache:
     def __len__(self) -> int:
         return len(self._built)
 
-    async def get(self, conversation_id: str, configuration: str = "") -> agents.AIAgent:
-        """The agent of this conversation; of several who ask for one that is not there, one builds it."""
+    async def get(self, conversation_id: str, configuration: str = "", *, compare: bool = True) -> agents.AIAgent:
+        """The agent of this conversation; of several who ask for one that is not there, one builds it.
+
+        It has seen what others wrote, unless who takes a turn of it next has it look all the same (`compare`).
+        """
         key = (conversation_id, configuration)
         found = self._built.get(key)
         if found is None:
             return await self._made(key)
         self._use(key, found[0])
-        await _settled(found[0])
+        if compare:
+            await _settled(found[0])
         return found[0]
 
     def peek(self, conversation_id: str, configuration: str = "") -> agents.AIAgent | None:

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing, suppress
+from hashlib import blake2b
 from typing import Any, TypeVar, assert_never
 
 import msgspec
@@ -81,7 +82,7 @@ class Run:
         self._meter, self._emit, self._clock = meter, emit, clock
         self._said: gather.Gathering | None = None
         self._open: dict[str, types.ToolCall] = {}
-        self.steering: list[str] = []
+        self.steering: list[events.Steer] = []
         self.over = False
         self.written: list[types.Message] = []
         self.usage = types.Usage()
@@ -231,7 +232,8 @@ class Run:
     async def _steer(self) -> None:
         """What people said meanwhile, before the model is asked again."""
         while self.steering:
-            await self.append(types.NewMessage(role="user", content=self.steering.pop(0), uid=steering_uid()))
+            said = self.steering.pop(0)
+            await self.append(types.NewMessage(role="user", content=said.text, uid=steering_uid(said.uid)))
 
     # --- writing -------------------------------------------------------------------------------------
 
@@ -281,9 +283,10 @@ class Run:
         await self.append(types.NewMessage(role="assistant", content=sentence))
 
 
-def steering_uid() -> str:
+def steering_uid(uid: str | None = None) -> str:
     """What was said into a turn is told from what began one."""
-    return f"{STEERED}{bodies.mint_uid()}"
+    said = f"{STEERED}{uid or bodies.mint_uid()}"
+    return said if len(said) <= bodies.MAX_ID else f"{STEERED}{blake2b(said.encode(), digest_size=20).hexdigest()}"
 
 
 def marked(content: types.Content, why: str) -> types.Content:

@@ -18,23 +18,41 @@ _SAID: dict[permits.Say, str] = {"allow": "allowed", "ask": "asked for", "deny":
 
 
 async def approve(desk: approvals.Approvals, conversation_id: str, argument: str) -> str:
-    """Answer the question that waits longest with yes; what there is to say about it."""
-    answer = next((each for each in ANSWERS if each == (argument or "once")), None)
+    """Answer a question with yes, the one of this number or the only one; what there is to say about it."""
+    number, how = numbered(argument)
+    answer = next((each for each in ANSWERS if each == (how or "once")), None)
     if answer is None:
         return f"/approve takes one of {', '.join(ANSWERS)}."
-    return await _answered(desk, conversation_id, answer)
+    return await _answered(desk, conversation_id, number, answer)
 
 
-async def deny(desk: approvals.Approvals, conversation_id: str, reason: str) -> str:
+async def deny(desk: approvals.Approvals, conversation_id: str, argument: str) -> str:
     """Answer it with no."""
-    return await _answered(desk, conversation_id, "deny", reason)
+    number, reason = numbered(argument)
+    return await _answered(desk, conversation_id, number, "deny", reason)
 
 
-async def _answered(desk: approvals.Approvals, conversation_id: str, answer: events.Answered, reason: str = "") -> str:
-    waiting = desk.questions(conversation_id)
+def numbered(argument: str) -> tuple[int | None, str]:
+    """The number of a question, where the argument begins with one, and the rest of it."""
+    first, *rest = argument.split(maxsplit=1) or [""]
+    if not first.isascii() or not first.isdigit() or len(first) > 9:
+        return None, argument
+    return int(first), rest[0] if rest else ""
+
+
+async def _answered(
+    desk: approvals.Approvals, conversation_id: str, number: int | None, answer: events.Answered, reason: str = ""
+) -> str:
+    waiting = [each.asked for each in desk.questions(conversation_id)]
     if not waiting:
         return NOTHING
-    asked = waiting[0].asked
+    meant = [each for each in waiting if number in (None, each.number)]
+    if len(meant) != 1:
+        # Whoever does not say which may have seen only one of them.
+        lines = [f"{each.number}  {each.summary}" for each in waiting]
+        head = "Several things are asked" if number is None else f"There is no open question {number}"
+        return "\n".join([f"{head}. Say which one: /{'deny' if answer == 'deny' else 'approve'} NUMBER.", *lines])
+    asked = meant[0]
     said = await desk.answer(conversation_id, events.Approve(asked.request_id, answer, "a person", reason))
     return said or f"{'Denied' if answer == 'deny' else 'Allowed'}: {asked.summary}"
 

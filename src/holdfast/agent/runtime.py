@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from types import TracebackType
 from typing import Self, assert_never
@@ -26,6 +26,9 @@ logger = logging.getLogger("holdfast.agent")
 MOST = 10_000
 """So many notices are delivered before a message of a person, which is more than ever wait."""
 
+Note = Callable[[types.Inbound, events.TurnResult | None, str, int | None], Awaitable[object]]
+"""A notice, the result of its turn (None where it raised), the outcome, and the message it became."""
+
 ForOne = events.Say | events.Moved | events.Quit
 """What a command tells whoever sent it, and nobody else who listens."""
 
@@ -35,10 +38,12 @@ def nobody(_: events.AnyEvent) -> None:
 
 
 class Listening:
-    """The events of a conversation from now on, for one listener, however slow it is."""
+    """The events of a conversation from now on, for one listener, however slow it is; or for one that is quick and
+    raises nothing (`heard`), which is called with each."""
 
-    def __init__(self) -> None:
+    def __init__(self, heard: Callable[[events.Emitted], object] | None = None) -> None:
         self._queue: asyncio.Queue[events.Emitted | None] = asyncio.Queue()
+        self._heard = heard
         self.closed = False
         """Whether nothing will come any more: the runtime closes."""
 
@@ -47,7 +52,10 @@ class Listening:
         self.put(None)
 
     def put(self, event: events.Emitted | None) -> None:
-        self._queue.put_nowait(event)
+        if self._heard is None:
+            self._queue.put_nowait(event)
+        elif event is not None:
+            self._heard(event)
 
     async def __aiter__(self) -> AsyncIterator[events.Emitted]:
         while (event := await self._queue.get()) is not None:
@@ -123,7 +131,9 @@ class Runtime:
         self._looks = set[asyncio.Task[None]]()
         self._commands = set[asyncio.Task[None]]()
         self._hearing = ExitStack()
-        self._closing = False
+        self._closing = self._abandoned = False
+        self.note: Note = self._settled
+        """How what became of a notice is written down; a front end that has to tell of it elsewhere puts its own."""
 
     async def __aenter__(self) -> Self:
         self._hearing.enter_context(self.db.hearing.listen(self._heard))
@@ -155,13 +165,20 @@ class Runtime:
     # --- listening -----------------------------------------------------------------------------------
 
     @contextmanager
-    def listen(self, conversation_id: str, *, answers: bool = False, stays: bool = True) -> Iterator[Listening]:
+    def listen(
+        self,
+        conversation_id: str,
+        *,
+        answers: bool = False,
+        stays: bool = True,
+        heard: Callable[[events.Emitted], object] | None = None,
+    ) -> Iterator[Listening]:
         """The events of this conversation, from here to the end of the block.
 
         One that `answers` can be asked whether a tool may do something. Where nobody does, the answer is no. Whoever
         `stays` has what waits in the inbox delivered; for the answer to a command nobody needs to.
         """
-        lane, listening = self._lane(conversation_id), Listening()
+        lane, listening = self._lane(conversation_id), Listening(heard)
         lane.listeners.append(listening)
         lane.staying += stays
         self.poke(conversation_id)
@@ -198,9 +215,9 @@ class Runtime:
             case events.Interrupt():
                 if not self.interrupt(conversation_id):
                     lane.emit(events.Notice("Nothing is running."))
-            case events.Steer(text):
-                if not self.steer(conversation_id, text):
-                    self.submit(conversation_id, events.Submit(text))
+            case events.Steer(text, uid):
+                if not self.steer(conversation_id, text, uid):
+                    self.submit(conversation_id, events.Submit(text, uid))
             case events.Approve():
                 if said := await self.approvals.answer(conversation_id, command):
                     lane.emit(events.Notice(said, "warning"))
@@ -264,12 +281,26 @@ class Runtime:
         lane = self._lanes.get(conversation_id)
         return lane is not None and lane.interrupt()
 
-    def steer(self, conversation_id: str, text: str) -> bool:
+    def steer(self, conversation_id: str, text: str, uid: str | None = None) -> bool:
         """Tell the turn under way something before its next step; whether there was one to tell."""
         lane = self._lanes.get(conversation_id)
-        return lane is not None and lane.agent is not None and lane.agent.steer(text)
+        return lane is not None and lane.agent is not None and lane.agent.steer(text, uid)
+
+    def abandon(self) -> None:
+        """Take nothing more, and stop what runs without a word about it: another process goes on with it."""
+        self._closing = self._abandoned = True
+        for lane in self._lanes.values():
+            while lane.waiting:
+                lane.waiting.popleft()[1].cancel()
+            if lane.agent is None or not lane.agent.abandon():
+                lane.unwanted = lane.worker is not None
 
     # --- the inbox -----------------------------------------------------------------------------------
+
+    async def over(self, conversation_id: str) -> None:
+        """Until nothing runs or waits here in this conversation."""
+        while (lane := self._lanes.get(conversation_id)) is not None and lane.worker is not None:
+            await asyncio.wait([lane.worker])
 
     async def deliver(self, conversation_id: str) -> int:
         """Have what waits in the inbox of this conversation answered, in order; how much there is.
@@ -354,7 +385,7 @@ class Runtime:
     async def _notice(self, lane: Lane, inbound: types.Inbound) -> bool:
         """The turn of one of them, and what became of it; whether the next may come."""
         begun: list[int] = []
-        alone = False
+        alone, result = False, None
 
         def emit(event: events.AnyEvent) -> None:
             begun.extend([event.seq] if isinstance(event, events.TurnStarted) else [])
@@ -362,7 +393,7 @@ class Runtime:
 
         try:
             result = await self._taken(lane, delivery.submitted(inbound), emit)
-            became = delivery.outcome(result, bool(begun))
+            became = None if self._abandoned else delivery.outcome(result, bool(begun))
             alone = result.exit_reason == "failed"
             # Whoever stopped it before it began meant what waits behind it.
             lane.unwanted = lane.unwanted or (result.interrupted and not begun and bool(lane.waiting))
@@ -373,21 +404,28 @@ class Runtime:
         if became is None:
             return alone  # What is wrong with this one keeps none of the others.
         try:
-            await self.db.settle(inbound.id, became, begun[0] if begun else None)
+            await self.note(inbound, result, became, begun[0] if begun else None)
         except errors.HoldfastError as error:
             # Delivered again, it is the same message, and its answer is there.
             logger.warning("what became of a notice to %s was not noted: %s", lane.conversation_id, error)
         return became != "interrupted"
 
+    async def _settled(
+        self, inbound: types.Inbound, _: events.TurnResult | None, outcome: str, seq: int | None
+    ) -> object:
+        return await self.db.settle(inbound.id, outcome, seq)
+
     async def _taken(self, lane: Lane, message: events.Submit, emit: commands.Emit) -> events.TurnResult:
         """The turn of a message; one that was stopped before it began is not taken."""
-        lane.agent = agent = await self.agents.get(lane.conversation_id)
+        lane.agent = agent = await self.agents.get(lane.conversation_id, compare=False)
         title = self._titles.pop(lane.conversation_id, None)
         agent.wanted_title = title if title is not None else agent.wanted_title
         if lane.unwanted:
             lane.unwanted = False
             return agent.not_begun(emit)
-        return await agent.run_conversation(message.text, content=message.content, uid=message.uid, emit=emit)
+        return await agent.run_conversation(
+            message.text, content=message.content, uid=message.uid, route=message.route, emit=emit
+        )
 
     async def _turn(self, lane: Lane, message: events.Submit, answered: asyncio.Future[events.TurnResult]) -> None:
         try:

@@ -29,7 +29,16 @@ Emit = Callable[[events.AnyEvent], None]
 class Taking:
     """A turn from the lease to its result."""
 
-    def __init__(self, agent: agents.AIAgent, text: str, content: types.Content, uid: str | None, emit: Emit) -> None:
+    def __init__(
+        self,
+        agent: agents.AIAgent,
+        text: str,
+        content: types.Content,
+        uid: str | None,
+        emit: Emit,
+        route: str | None = None,
+    ) -> None:
+        self._birth = msgspec.structs.replace(agent.birth, route=route) if route else agent.birth
         self._agent, self._text, self._content, self._emit = agent, text, content, emit
         self._message = types.NewMessage(role="user", content=content, uid=uid or bodies.mint_uid())
         self._first: types.Receipt | None = None
@@ -76,7 +85,7 @@ class Taking:
         """The conversation with this message, and its first turn: nobody comes between."""
         agent = self._agent
         self._message = self._dated(None)
-        taking = agent.db.begin_conversation(agent.conversation_id, self._message, agent.birth, agent.lease_ttl)
+        taking = agent.db.begin_conversation(agent.conversation_id, self._message, self._birth, agent.lease_ttl)
         self._first, lease = await aio.kept(taking, lambda both: agent.db.release_lease(both[1]))
         return lease
 
@@ -133,6 +142,7 @@ class Taking:
             if parts.text(stored.content) != parts.text(self._message.content):
                 raise
             snapshot = await self._agent.db.snapshot(self._agent.conversation_id)
+            self._emit(events.MessageStored(stored.seq, stored.uid, "user"))
             return types.Receipt(
                 stored.seq, stored.uid, stored.session_id, snapshot.conversation_id, snapshot.epoch, duplicate=True
             )
@@ -183,7 +193,8 @@ class Taking:
         return self.run
 
     async def _closed(self, why: str) -> None:
-        await self._run_or_fail().close(why)
+        if not self._agent.abandoned:
+            await self._run_or_fail().close(why)
 
     def _done(self, reason: events.Exit, error: str | None = None, answer: str | None = None) -> events.TurnResult:
         run, agent = self.run, self._agent

@@ -57,11 +57,17 @@ async def begin(
 async def held(db: aio.AsyncSessionDB, lease: types.Lease) -> AsyncIterator[Turn]:
     """A turn whose lease was just taken, kept alive and given back."""
     turn = Turn(db, lease)
-    heart = asyncio.create_task(_beat(db, turn))
+    beats = list[asyncio.Task[None]]()
+    # Most turns are over before: those need no task for it.
+    first = asyncio.get_running_loop().call_later(
+        lease.ttl / 3, lambda: beats.append(asyncio.create_task(_beat(db, turn)))
+    )
     try:
         yield turn
     finally:
-        heart.cancel()
+        first.cancel()
+        for beat in beats:
+            beat.cancel()
         await _release(db, turn)
 
 
@@ -95,7 +101,6 @@ async def _beat(db: aio.AsyncSessionDB, turn: Turn) -> None:
     """Renew every third of the lease's time. Only a lost lease stops the turn: a store that is busy or full
     for a moment does not, and if it stays so, the lease runs out and the appends are refused."""
     while True:
-        await asyncio.sleep(turn.lease.ttl / 3)
         try:
             await db.renew_lease(turn.lease)
         except errors.LeaseLost:
@@ -104,6 +109,7 @@ async def _beat(db: aio.AsyncSessionDB, turn: Turn) -> None:
             return
         except errors.HoldfastError as error:
             logger.warning("the lease of a turn could not be renewed: %s", error)
+        await asyncio.sleep(turn.lease.ttl / 3)
 
 
 async def _release(db: aio.AsyncSessionDB, turn: Turn) -> None:

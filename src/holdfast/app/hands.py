@@ -26,11 +26,13 @@ from holdfast.tools import (
 
 def environment(settings: config.Settings) -> shell.Environment:
     """What commands find in their environment: no secrets, and the session they work for."""
+    keys = (provider.key_env for provider in settings.providers.values() if provider.key_env)
+    named = frozenset({*settings.gateway.variables, *settings.secrets, *keys})
 
     def made() -> dict[str, str]:
         here = ambient.current_session_id()
         more = {ambient.VARIABLE: here} if here else {}
-        return surroundings.of_commands(config.environment(), settings.shell.environment, **more)
+        return surroundings.of_commands(config.environment(), settings.shell.environment, named, **more)
 
     return made
 

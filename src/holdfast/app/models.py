@@ -6,6 +6,7 @@ built-in offline model. Adapters are loaded when one of theirs is made: the offl
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from holdfast import config, errors, model
@@ -31,8 +32,10 @@ class Chosen(NamedTuple):
 class Models:
     """Which model answers which conversation, until the program ends. Whoever makes it closes it."""
 
-    def __init__(self, settings: config.Settings, usual: port.Model) -> None:
-        self._settings, self._usual = settings, usual
+    def __init__(
+        self, settings: config.Settings, usual: port.Model, wrap: Callable[[port.Model], port.Model] = lambda it: it
+    ) -> None:
+        self._settings, self._usual, self._wrap = settings, usual, wrap
         self._made: dict[str, port.Model] = {usual.name: usual}
         self._chosen: dict[str, port.Model] = {}
 
@@ -51,7 +54,7 @@ class Models:
     async def choose(self, conversation_id: str, name: str) -> port.Model:
         """SettingInvalid when it cannot be had. One that was made is not made again: others may be using it."""
         if name not in self._made:
-            self._made[name] = (await choose(self._settings, name)).model
+            self._made[name] = self._wrap((await choose(self._settings, name)).model)
         self._chosen[conversation_id] = self._made[name]
         return self._made[name]
 

@@ -56,12 +56,12 @@ async def started(
         chosen = await models.choose(settings, model)
         answering = models.Models(settings, chosen.model)
         stack.push_async_callback(answering.close)
-        summarizer = await _summarizer(stack, settings, chosen)
+        summarizer = await summarizer_of(stack, settings, chosen)
         database = database or settings.database
         store = await stack.enter_async_context(aio.AsyncSessionDB(db.SessionDB(database)))
         await store.run(partial(app.refuse_unfinished, store.db))
-        late = await _late(store, settings.backup)
-        stack.push_async_callback(_stopped, asyncio.create_task(_looking_after(store, settings.backup)))
+        late = await late_backups(store, settings.backup)
+        stack.push_async_callback(stopped, asyncio.create_task(looking_after(store, settings.backup)))
         here = folder or os.getcwd()
 
         def came_in(conversation_id: str) -> None:
@@ -80,7 +80,7 @@ async def started(
         added = await hands.of_others(settings.plugins, [*hands.of_project(here, own, object), *common])
         others = await stack.enter_async_context(servers.Servers(settings.servers, here)) if settings.servers else None
 
-        making = _Making(
+        making = Making(
             settings=settings,
             store=store,
             models=answering,
@@ -97,12 +97,12 @@ async def started(
         door = await stack.enter_async_context(
             runtime.Runtime(store, making.agent, words=others, models=answering, approvals=permissions)
         )
-        stack.push_async_callback(_stopped, await _watched(known))
+        stack.push_async_callback(stopped, await watched(known))
         told = " ".join(line for line in (chosen.notice, late, *added.problems) if line)
         yield Running(store, door, chosen.model.name, told or None)
 
 
-class _Making(NamedTuple):
+class Making(NamedTuple):
     """All an agent of this program is made of, but for its conversation."""
 
     settings: config.Settings
@@ -117,6 +117,7 @@ class _Making(NamedTuple):
     folder: str
     source: str
     background: bool
+    owner: str = ""
 
     async def agent(self, conversation_id: str) -> agent.AIAgent:
         def epoch() -> object:
@@ -141,6 +142,7 @@ class _Making(NamedTuple):
             limits=loop.Limits(steps=limits.steps, cost=limits.cost),
             folder=self.folder,
             source=self.source,
+            owner=self.owner,
             remembers=memory.enabled,
             # Nobody is behind the offline model who could judge; and whoever asks once does not wait for it.
             reviews=memory.review and self.background and not models.is_offline(model),
@@ -148,7 +150,7 @@ class _Making(NamedTuple):
         return made
 
 
-async def _summarizer(
+async def summarizer_of(
     stack: AsyncExitStack, settings: config.Settings, chosen: models.Chosen
 ) -> list[summary.ModelSummarizer] | None:
     """Who writes summaries, where settings name somebody; where that one cannot, the conversation's model does."""
@@ -159,7 +161,7 @@ async def _summarizer(
     return [summary.ModelSummarizer(each.model) for each in (small, chosen)]
 
 
-async def _late(store: aio.AsyncSessionDB, kept: config.Backup) -> str | None:
+async def late_backups(store: aio.AsyncSessionDB, kept: config.Backup) -> str | None:
     """What there is to say of backups that do not come. One that never came may be the one that comes now."""
     done, failed = await store.meta(schedule.DONE), await store.meta(schedule.FAILED)
     if kept.folder is None or (done is None and failed is None):
@@ -168,7 +170,7 @@ async def _late(store: aio.AsyncSessionDB, kept: config.Backup) -> str | None:
     return said and f"{said} `holdfast backup` says what is in the way."
 
 
-async def _looking_after(store: aio.AsyncSessionDB, kept: config.Backup) -> None:
+async def looking_after(store: aio.AsyncSessionDB, kept: config.Backup) -> None:
     """What a store needs now and then, beside the work: it is nobody's to wait for, and stops nothing."""
 
     async def back_up() -> None:
@@ -184,7 +186,7 @@ async def _looking_after(store: aio.AsyncSessionDB, kept: config.Backup) -> None
         await asyncio.sleep(EVERY)
 
 
-async def _watched(known: processes.Processes) -> asyncio.Task[None]:
+async def watched(known: processes.Processes) -> asyncio.Task[None]:
     """What ended while nobody watched is in the inbox before anybody speaks, unless the store takes too long."""
     watcher = processes.Watcher(known)
     try:
@@ -195,6 +197,6 @@ async def _watched(known: processes.Processes) -> asyncio.Task[None]:
     return asyncio.create_task(watcher.run())
 
 
-async def _stopped(task: asyncio.Task[None]) -> None:
+async def stopped(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait([task])

@@ -136,6 +136,8 @@ def _of_meaning(right: config.File | config.Profile, known: list[str]) -> Iterat
             config.size(right.retention.max_size)
         except errors.SettingInvalid as error:
             yield ("retention", "max_size"), str(error)
+    if isinstance(right, config.File) and (wrong := right.gateway.wrong()) is not None:
+        yield ("gateway", *wrong[0]), wrong[1]
 
 
 def _told(said: str) -> tuple[Place, str]:

@@ -43,7 +43,8 @@ def listed(settings: config.Settings, environ: Mapping[str, str], flags: Mapping
 def _of_file(settings: config.Settings, read: config.Read, environ: Mapping[str, str]) -> Iterator[Value]:
     said = msgspec.to_builtins(read.file)
     said |= {"database": settings.database, "model": settings.model}
-    said |= {name: msgspec.to_builtins(getattr(settings, name)) for name in ("backup", "retention", "providers")}
+    counted = ("backup", "retention", "gateway", "providers")
+    said |= {name: msgspec.to_builtins(getattr(settings, name)) for name in counted}
     said.pop("profiles")
     for place, value in _leaves(said, ()):
         yield Value(".".join(map(_quoted, place)), _shown(place, value), _source(place, read.layers, environ))

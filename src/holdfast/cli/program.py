@@ -22,6 +22,7 @@ logger = logging.getLogger("holdfast.cli")
 
 COMMANDS = {
     "chat": ("holdfast.cli.chatting", "Talk to the agent; `holdfast` alone does this, too."),
+    "gateway": ("holdfast.cli.gateway", "Answer chats and programs, and say who may talk to the agent."),
     "sessions": ("holdfast.cli.sessions", "Look at conversations, and look after them."),
     "mcp": ("holdfast.cli.servers", "Look at the servers of tools that settings name."),
     "audit": ("holdfast.cli.auditing", "Show what tools did, and who allowed it."),

@@ -3,6 +3,7 @@
 Every call runs on a thread of a small pool. Appends wait for each other a moment: those that arrive
 while a commit is on its way to the disk share the next one. Each is acknowledged only after its commit.
 Where a conversation is in somebody else's hands, its appends wait beside the others, in their order.
+So do small steps: what arrives from outside, leases and claims, and what became of things.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar, cast
 
 from holdfast import errors, types
-from holdfast.store import hearing, log, together
+from holdfast.store import crossing, grouping, hearing, log, small, together
 from holdfast.store.db import SessionDB
 
 P = ParamSpec("P")
@@ -42,15 +43,43 @@ class Waiting(NamedTuple):
 
 
 class Awaited(Generic[P, T]):
-    """A method of SessionDB, to be awaited: same arguments, same result, same errors."""
+    """A method of SessionDB, to be awaited: same arguments, same result, same errors.
+
+    It is bound to an AsyncSessionDB once, as some are called many times for each message.
+    """
 
     def __init__(self, method: Callable[Concatenate[SessionDB, P], T]) -> None:
         self._method = method
+        self._name = ""
 
-    def __get__(self, owner: AsyncSessionDB, _: type | None = None) -> Callable[P, Coroutine[Any, Any, T]]:
-        @functools.wraps(self._method)
+    def __set_name__(self, _: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, owner: AsyncSessionDB | None, _: type | None = None) -> Callable[P, Coroutine[Any, Any, T]]:
+        call = functools.wraps(self._method)(self._bound(owner))
+        if owner is not None:
+            vars(owner)[self._name] = call
+        return call
+
+    def _bound(self, owner: AsyncSessionDB | None) -> Callable[P, Coroutine[Any, Any, T]]:
         async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            assert owner is not None  # that of the class is only looked at
             return await owner.run(partial(self._method, owner.db, *args, **kwargs))
+
+        return call
+
+
+class Shared(Awaited[P, T]):
+    """The same of a method whose step shares its commit with those of other tasks; `step` is what prepares it."""
+
+    def __init__(self, step: Callable[Concatenate[SessionDB, P], small.Step[T]]) -> None:
+        super().__init__(cast("Callable[Concatenate[SessionDB, P], T]", step))
+        self._step = step
+
+    def _bound(self, owner: AsyncSessionDB | None) -> Callable[P, Coroutine[Any, Any, T]]:
+        async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            assert owner is not None  # that of the class is only looked at
+            return await owner.share(self._step(owner.db, *args, **kwargs))
 
         return call
 
@@ -61,7 +90,7 @@ class AsyncSessionDB:
     def __init__(self, db: SessionDB, *, threads: int = THREADS) -> None:
         self.db = db
         self.hearing = hearing.Hearing(db.driver)
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-store")
+        self._pool = crossing.Crossing(threads, "holdfast-store")
         # Appends have a thread of their own: no long call keeps them waiting.
         self._appender = ThreadPoolExecutor(1, thread_name_prefix="holdfast-append")
         self._beside = ThreadPoolExecutor(BESIDE, thread_name_prefix="holdfast-beside")
@@ -70,6 +99,7 @@ class AsyncSessionDB:
         self._lanes: dict[str, list[Waiting]] = {}
         self._lane_tasks: set[asyncio.Task[None]] = set()
         self._flusher: asyncio.Task[None] | None = None
+        self._small = grouping.Group(db.driver)
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -79,21 +109,24 @@ class AsyncSessionDB:
         await self.close()
 
     async def close(self) -> None:
-        """What was given to append is written first; whoever comes later gets StoreClosed."""
+        """What was given to append, or shares commits, is written first; whoever comes later gets StoreClosed."""
         self._closed = True
         # Not awaited themselves: cancelling the close must not cancel what others wait for.
         if self._flusher is not None:
             await asyncio.wait([self._flusher])
         if self._lane_tasks:
             await asyncio.wait(self._lane_tasks)
+        await self._small.drain()
         await asyncio.to_thread(self.db.close)
-        for threads in (self._pool, self._appender, self._beside):
+        for threads in (self._appender, self._beside):
             threads.shutdown(wait=False)
+        self._pool.close()
+        self._small.close()
 
     async def run(self, call: Callable[[], T]) -> T:
         """Any short call on the store, on one of its threads."""
         self._check_open()
-        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+        return await self._pool.call(call)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -231,6 +264,11 @@ class AsyncSessionDB:
                 return _one_by_one(steps, commit)
             return [error] * len(steps)
 
+    async def share(self, step: small.Step[T]) -> T:
+        """A small step, which shares a commit with those of other tasks."""
+        self._check_open()
+        return await self._small.write(step)
+
     # --- the rest ------------------------------------------------------------------------------------
 
     create_session = Awaited(SessionDB.create_session)
@@ -251,6 +289,7 @@ class AsyncSessionDB:
     context = Awaited(SessionDB.context)
     transcript = Awaited(SessionDB.transcript)
     usage = Awaited(SessionDB.usage)
+    seq_of = Awaited(SessionDB.seq_of)
     hide = Awaited(SessionDB.hide)
     show = Awaited(SessionDB.show)
     hides = Awaited(SessionDB.hides)
@@ -259,9 +298,9 @@ class AsyncSessionDB:
     pins = Awaited(SessionDB.pins)
     redact = Awaited(SessionDB.redact)
     delete_conversation = Awaited(SessionDB.delete_conversation)
-    acquire_lease = Awaited(SessionDB.acquire_lease)
+    acquire_lease = Shared(SessionDB.acquire_step)
     renew_lease = Awaited(SessionDB.renew_lease)
-    release_lease = Awaited(SessionDB.release_lease)
+    release_lease = Shared(SessionDB.release_step)
     leases = Awaited(SessionDB.leases)
     free_stale_leases = Awaited(SessionDB.free_stale_leases)
     snapshot = Awaited(SessionDB.snapshot)
@@ -282,7 +321,41 @@ class AsyncSessionDB:
     forget_memory = Awaited(SessionDB.forget_memory)
     receive = Awaited(SessionDB.receive)
     waiting = Awaited(SessionDB.waiting)
+    waiting_homes = Awaited(SessionDB.waiting_homes)
     settle = Awaited(SessionDB.settle)
+    arrive = Shared(SessionDB.arrive_step)
+    take_up = Shared(SessionDB.take_up_step)
+    open_routes = Awaited(SessionDB.open_routes)
+    open_arrivals = Awaited(SessionDB.open_arrivals)
+    arrival = Awaited(SessionDB.arrival)
+    arrival_by_key = Awaited(SessionDB.arrival_by_key)
+    arrivals_joined = Awaited(SessionDB.arrivals_joined)
+    arrivals_since = Awaited(SessionDB.arrivals_since)
+    arrivals_from = Awaited(SessionDB.arrivals_from)
+    begin_arrival = Awaited(SessionDB.begin_arrival)
+    settle_arrival = Shared(SessionDB.settle_step)
+    home_of = Awaited(SessionDB.home_of)
+    forget_arrivals = Awaited(SessionDB.forget_arrivals)
+    mail_facts = Awaited(SessionDB.mail_facts)
+    claim = Shared(SessionDB.claim_step)
+    renew_claim = Awaited(SessionDB.renew_claim)
+    release_claim = Shared(SessionDB.release_claim_step)
+    claims = Awaited(SessionDB.claims)
+    post = Awaited(SessionDB.post)
+    outgoing = Awaited(SessionDB.outgoing)
+    replies = Awaited(SessionDB.replies)
+    due_outgoing = Awaited(SessionDB.due_outgoing)
+    begin_sending = Shared(SessionDB.sending_step)
+    delivered = Shared(SessionDB.delivered_step)
+    send_failed = Awaited(SessionDB.send_failed)
+    person = Awaited(SessionDB.person)
+    people = Awaited(SessionDB.people)
+    allow_person = Awaited(SessionDB.allow_person)
+    deny_person = Awaited(SessionDB.deny_person)
+    forget_person = Awaited(SessionDB.forget_person)
+    strangers_told = Awaited(SessionDB.strangers_told)
+    ask_to_pair = Awaited(SessionDB.ask_to_pair)
+    pair = Awaited(SessionDB.pair)
     process_started = Awaited(SessionDB.process_started)
     process_ended = Awaited(SessionDB.process_ended)
     processes = Awaited(SessionDB.processes)

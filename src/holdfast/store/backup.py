@@ -33,6 +33,7 @@ from holdfast.store import (
 MARK = notes.BACKUP
 # The database whose stores are files.
 FILE = "sqlite"
+NOT_SENT = "The store was restored from a backup: not sent."
 
 
 class Backups(blobs.Blobs):
@@ -278,9 +279,18 @@ def _taken_in(house: Backups, source: str, progress: port.Progress | None) -> re
         _copied(house.driver, source, temp)
         _examined(house.driver, temp, source)
         with _adopted(house.driver, temp, source) as copy:
+            copy.write("restore", quiet)
             done = copying.take(copy, blobs.beside(source), house, progress)
     counts = (done.conversations, done.sessions, done.messages)
     return reports.RestoreReport(source, done.generation, *counts, done.lost_blobs, (), done.seconds)
+
+
+def quiet(tx: port.Tx) -> None:
+    """Nothing that was under way when a backup was made is answered or sent because of it: it was since, most likely,
+    and people who are told the same thing twice, weeks later, trust nothing of it. It says the time it came, so that a
+    step that runs again writes the same."""
+    tx.run("restore_arrivals")
+    tx.run("restore_outgoing", error=NOT_SENT)
 
 
 class _Change:
@@ -300,6 +310,7 @@ class _Change:
             identity = old.one("meta_get", key=schedule.IDENTITY)
             deleted = old.all("tombstones_all")
         generation.leap(new, self.generation)
+        quiet(new)
         new.run("meta_delete", key=MARK)
         schedule.forget_attempts(new)
         schedule.keep_identity(new, identity)

@@ -23,11 +23,13 @@ Put = Callable[[port.Tx, Row, Row | None], None]
 
 
 class Table(NamedTuple):
-    """How rows of one table go over. `key` is how many columns name a row; `counter` a column that leaps."""
+    """How rows of one table go over. `key` is how many columns name a row, `first` and `second` come before
+    any of them; `counter` is a column that leaps."""
 
     query: str
     put: Put
     first: str | int = 0
+    second: str | int = 0
     key: int = 1
     gone: Callable[[port.Tx, Row], None] | None = None
     counter: int | None = None
@@ -50,7 +52,7 @@ class Change(NamedTuple):
 
 def rows(driver: port.Readable, table: Table) -> Iterator[Row]:
     """Every row of a table by pages; a page is one snapshot."""
-    after: Row = (table.first, 0)
+    after: Row = (table.first, table.second)
     while page := driver.read(partial(_page, table=table, after=after)):
         yield from page
         after = page[-1]
@@ -224,6 +226,74 @@ def _unpin(tx: port.Tx, row: Row) -> None:
     tx.run("pin_delete", conversation=_key(tx, row[0]), seq=row[1])
 
 
+def _arrival(tx: port.Tx, row: Row, there: Row | None) -> None:
+    id_, *said, at, attempts, target, joined, outcome, conversation_id, seq, settled_at, settled_by, redacted_at = row
+    platform, key, route, home, chat, sender, address, body = said
+    conversation = None if conversation_id is None else _key(tx, conversation_id)
+    if (conversation is None) != (conversation_id is None):
+        return
+    if there is None:
+        place = {"platform": platform, "key": key, "route": route, "home": home, "chat": chat, "sender": sender}
+        tx.run("copy_arrival", id=id_, **place, address=address or _TAKEN_OUT, body=body or _TAKEN_OUT, at=at)
+    unsettled = there is None or there[13] is None
+    if joined is not None and outcome is None and (there is None or there[12] is None):
+        tx.run("copy_arrival_joined", id=id_, joined=joined)
+    if (attempts or target) and unsettled:
+        tx.run("copy_arrival_begun", id=id_, attempts=attempts, target=target)
+    if outcome is not None and unsettled:
+        settled = {"outcome": outcome, "seq": seq, "settled_at": settled_at, "settled_by": settled_by}
+        tx.run("copy_arrival_settled", id=id_, joined=joined, conversation=conversation, **settled)
+    if redacted_at is not None and (there is None or there[18] is None):
+        tx.run("copy_arrival_redacted", id=id_, at=redacted_at, address=address)
+
+
+def _outgoing(tx: port.Tx, row: Row, there: Row | None) -> None:
+    id_, arrival, inbound, part, key, conversation_id, seq, *said, redacted_at = row
+    platform, chat, address, kind, body, at, attempts, due_at, delivered_at, external, failed_at, error = said
+    conversation = None if conversation_id is None else _key(tx, conversation_id)
+    if (conversation is None) != (conversation_id is None):
+        return
+    if there is None:
+        of = {"arrival": arrival, "inbound": inbound, "part": part, "key": key, "seq": seq, "kind": kind, "at": at}
+        where = {"platform": platform, "chat": chat, "address": address, "conversation": conversation}
+        tx.run("copy_outgoing", id=id_, body=body or _TAKEN_OUT, **of, **where)
+    if there is None or (there[15] is None and there[17] is None):
+        ended = {"delivered_at": delivered_at, "external": external, "failed_at": failed_at, "error": error}
+        tx.run("copy_outgoing_tried", id=id_, attempts=attempts, due_at=due_at, **ended)
+    if redacted_at is not None and (there is None or there[19] is None):
+        tx.run("copy_outgoing_redacted", id=id_, at=redacted_at)
+
+
+def _person(tx: port.Tx, row: Row, _: Row | None) -> None:
+    platform, sender, role, name, at, by = row
+    tx.run("person_put", platform=platform, sender=sender, role=role, name=name, at=at, by=by)
+
+
+def _stranger(tx: port.Tx, row: Row, _: Row | None) -> None:
+    platform, sender, name, told_at, asked_at, digest, salt, expires_at = row
+    code = {"digest": digest, "salt": salt, "expires_at": expires_at}
+    who = {"platform": platform, "sender": sender, "name": name}
+    tx.run("copy_stranger", told_at=told_at, asked_at=asked_at, **who, **code)
+
+
+def _lockout(tx: port.Tx, row: Row, _: Row | None) -> None:
+    tx.run("lockout_met", platform=row[0])
+    tx.run("lockout_set", platform=row[0], failures=row[1], at=row[2])
+
+
+def _gone(query: str) -> Callable[[port.Tx, Row], None]:
+    """A row that has a number, and that the source forgot."""
+    return lambda tx, row: _run(tx, query, id=row[0])
+
+
+def _person_gone(tx: port.Tx, row: Row) -> None:
+    tx.run("person_forget", platform=row[0], sender=row[1])
+
+
+def _stranger_gone(tx: port.Tx, row: Row) -> None:
+    tx.run("stranger_forget", platform=row[0], sender=row[1])
+
+
 def _blob(tx: port.Tx, row: Row, _: Row | None) -> None:
     digest, size, media_type, at, dropped_at = row
     tx.run("copy_blob", digest=digest, size=size, media_type=media_type, at=at, dropped_at=dropped_at)
@@ -240,6 +310,11 @@ TABLES = (
     Table("copy_grants", _grant, gone=lambda tx, row: _run(tx, "grant_revoke", id=row[0]), anew=True),
     Table("copy_audit", _act),
     Table("copy_pins", _pin, first="", key=2, gone=_unpin, anew=True),
+    Table("copy_arrivals", _arrival, gone=_gone("copy_arrival_gone")),
+    Table("copy_outbox", _outgoing, gone=_gone("copy_outgoing_gone")),
+    Table("copy_people", _person, first="", second="", key=2, gone=_person_gone, anew=True),
+    Table("copy_strangers", _stranger, first="", second="", key=2, gone=_stranger_gone, anew=True),
+    Table("copy_lockouts", _lockout, first=""),
 )
 
 

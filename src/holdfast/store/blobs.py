@@ -273,11 +273,16 @@ def collect(driver: port.Driver, kept: shelf.Shelf, before: float, strays_before
 
 def _named(tx: port.Tx) -> tuple[set[str], Marks]:
     found = set().union(*(mentioned(body) for _, _, body in tx.all("blob_mentions")))
-    return found, dict(tx.all("blob_marks"))
+    return found | _named_by_mail(tx), dict(tx.all("blob_marks"))
+
+
+def _named_by_mail(tx: port.Tx) -> set[str]:
+    """Those of what is not worked yet, or not sent."""
+    return set().union(*(mentioned(body) for (body,) in tx.all("blob_mentions_open")))
 
 
 def _named_since(tx: port.Tx, marks: Marks) -> set[str]:
-    found = set[str]()
+    found = _named_by_mail(tx)
     for key, last_seq in tx.all("blob_marks"):
         if last_seq > marks.get(key, 0):
             rows = tx.all("blob_mentions_between", conversation=key, after=marks.get(key, 0), upto=last_seq)

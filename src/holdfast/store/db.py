@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast import errors, types
 from holdfast.store import (
+    arrivals,
     backup,
     blobs,
     bodies,
@@ -36,6 +37,7 @@ from holdfast.store import (
     memories,
     notes,
     opening,
+    people,
     permits,
     pins,
     port,
@@ -59,6 +61,8 @@ class SessionDB(
     budgets.Budgets,
     memories.Memories,
     inbox.Inbox,
+    arrivals.Arrivals,
+    people.People,
     processes.Processes,
     permits.Permits,
     pins.Pins,
@@ -307,6 +311,10 @@ class SessionDB(
         given.whole(after)
         given.whole_or_none(upto)
         return self.driver.read(lambda tx: log.transcript(tx, session_id, after, upto))
+
+    def seq_of(self, session_id: str, uid: str) -> int | None:
+        """Where the message that bears this uid stands in the log of the conversation; None where none does."""
+        return self.driver.read(lambda tx: log.seq_of(tx, session_id, bodies.checked_id(uid, "uid")))
 
     def hide(self, session_id: str, from_seq: int, to_seq: int | None = None) -> types.Hide:
         """Take a range of messages (default: to the last) out of the context. Nothing is deleted."""

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store import blobs, bodies, compactions, permits, port, processes, state, titles, words
+from holdfast.store import arrivals, blobs, bodies, compactions, permits, port, processes, state, titles, words
 
 # What the store itself notes of its scrubs.
 META = ("scrubs", "scrubbed_at")
@@ -17,7 +17,8 @@ META = ("scrubs", "scrubbed_at")
 def redact(tx: port.Tx, session_id: str, seq: int, now: float) -> int:
     """A message's text goes, and every summary and title that may have been made from it, here and in branches.
 
-    So does what its calls did, in the audit, and what came in and became it. Memories are for their owner to forget.
+    So does what its calls did, in the audit, what came in and became it, and what was sent of it. Memories are for
+    their owner to forget.
 
     The epoch rises wherever something went, so a compaction in flight cannot bring the text back. Returns
     the key of the conversation in whose log the message stands.
@@ -88,6 +89,7 @@ def _named_after(tx: port.Tx, conversation: int, seq: int) -> list[tuple[int, st
 def _redact_acts(tx: port.Tx, conversation: int, seq: int, now: float) -> None:
     """What came in and became this message, what its calls did, and the commands they started, or it told of."""
     tx.run("process_redact_noticed", conversation=conversation, seq=seq)
+    arrivals.redact(tx, conversation, seq, now)
     tx.run("inbound_redact_message", conversation=conversation, seq=seq, at=now)
     (body,) = tx.one("redacted_body", conversation=conversation, seq=seq) or (b"",)
     try:

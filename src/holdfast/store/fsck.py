@@ -40,6 +40,10 @@ CHECKS = {
     "fsck_grants": "grants",
     "fsck_audit": "audit",
     "fsck_pins": "pins",
+    "fsck_arrivals": "arrivals",
+    "fsck_outbox": "outbox",
+    "fsck_claims": "claims",
+    "fsck_people": "people",
 }
 
 Progress = Callable[[int, int], None]

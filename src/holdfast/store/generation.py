@@ -22,6 +22,7 @@ def leap(tx: port.Tx, generation: int) -> None:
     tx.run("restore_counters", counter=counter)
     tx.run("restore_routes", counter=counter)
     tx.run("restore_budgets", counter=counter)
+    tx.run("restore_claims", counter=counter)
     tx.run("meta_set", key=KEY, value=str(generation))
 
 

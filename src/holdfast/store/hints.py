@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple, get_args
 
-from holdfast.store import bodies
+from holdfast.store import routes
 
-Kind = Literal["moved", "came", "freed", "lost"]
+Kind = Literal["moved", "came", "freed", "arrived", "outgoing", "lost"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # More conversations than these at once are not named one by one.
 MOST = 1_000
@@ -25,12 +25,18 @@ _TOLD: dict[str, Kind] = {
     "erase_leases": "freed",
 }
 """The queries that change what somebody may wait for."""
+_NAMED: dict[str, tuple[Kind, str]] = {
+    "arrival_insert": ("arrived", "route"),
+    "outgoing_insert": ("outgoing", "platform"),
+}
+"""Those that say themselves what is to be looked at."""
 
 
 class Hint(NamedTuple):
     """`moved`: its log, head or view; `came`: something is in its inbox; `freed`: a lease of it.
 
-    `lost` is about every conversation: hints may have been missed.
+    `arrived` is about a route and `outgoing` about a platform, which stand in the place of the conversation's id.
+    `lost` is about everything: hints may have been missed.
     """
 
     kind: Kind
@@ -56,7 +62,9 @@ class Noted:
 
     def changed(self, query: str, values: dict[str, Any]) -> None:
         kind = _TOLD.get(query)
-        if kind is not None:
+        if query in _NAMED:
+            self.hints.add(Hint(_NAMED[query][0], values[_NAMED[query][1]]))
+        elif kind is not None:
             id_ = self._ids.get(values["conversation" if "conversation" in values else "key"])
             if id_ is not None:
                 self.hints.add(Hint(kind, id_))
@@ -77,4 +85,4 @@ def read(text: str, own: str) -> Hint | None:
         return None
     if known == "lost":
         return LOST
-    return Hint(known, id_) if id_.isprintable() and 0 < len(id_) <= bodies.MAX_ID else None
+    return Hint(known, id_) if id_.isprintable() and 0 < len(id_) <= routes.MAX_KEY else None

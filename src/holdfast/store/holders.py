@@ -9,6 +9,7 @@ time; the column `boot` says which of the two an expiry is measured by.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import socket
 import time
@@ -21,6 +22,7 @@ import msgspec
 from holdfast import alive
 
 UNIX = "unix"
+_counted = itertools.count()
 MACHINE_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 
 
@@ -61,7 +63,7 @@ class Holder(msgspec.Struct, frozen=True):
 
     def is_dead(self) -> bool:
         """Surely gone. A process this one cannot see (other host, other container) is never called dead."""
-        if (self.host, self.namespace) != (_host(), _namespace()):
+        if (self.host, self.namespace) != (_host(), _own()[1]):
             return False
         if os.path.isdir("/proc/self"):
             return alive.started(self.pid) != self.started
@@ -69,9 +71,9 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 def this_process(name: str | None) -> Holder:
-    nonce = os.urandom(6).hex()
-    pid = os.getpid()
-    return Holder(name or f"{_host()}:{pid}:{nonce}", _host(), _namespace(), pid, alive.started(pid), nonce)
+    pid, namespace, started, seed = _own()
+    nonce = f"{seed}{next(_counted):x}"
+    return Holder(name or f"{_host()}:{pid}:{nonce}", _host(), namespace, pid, started, nonce)
 
 
 def encode(holder: Holder) -> str:
@@ -95,6 +97,18 @@ def _host() -> str:
     """
     told = (alive.boot_id() or f"{uuid.getnode():x}", alive.machine_id())
     return f"{socket.gethostname()}/{blake2b(' '.join(told).encode(), digest_size=8).hexdigest()}"
+
+
+@functools.cache
+def _own() -> tuple[int, str, str, str]:
+    """The number of this process, where that counts, when it began, and what its nonces begin with: asked once in the
+    life of a process."""
+    pid = os.getpid()
+    return pid, _namespace(), alive.started(pid), os.urandom(6).hex()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_own.cache_clear)
 
 
 def _namespace() -> str:

@@ -6,10 +6,10 @@ became of it; the first to say so wins, and that is never rewritten. It goes wit
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from holdfast import errors, types
-from holdfast.store import bodies, given, port, state
+from holdfast.store import bodies, given, outbox, port, state
 
 LONGEST = 1_000_000
 # What the keys of notices begin with that a process has ended.
@@ -36,15 +36,24 @@ class Inbox:
         given.whole(limit)
         return self.driver.read(lambda tx: _waiting(tx, session_id, limit))
 
-    def settle(self, inbound_id: int, outcome: str, seq: int | None = None) -> bool:
+    def waiting_homes(self, limit: int = 100) -> list[types.Awaited]:
+        """Conversations with a chat in which something waits to be answered; what waits longest first."""
+        given.whole(limit)
+        return self.driver.read(lambda tx: [types.Awaited(*row) for row in tx.all("inbound_homes", limit=limit)])
+
+    def settle(
+        self, inbound_id: int, outcome: str, seq: int | None = None, outgoing: Sequence[types.NewOutgoing] = ()
+    ) -> bool:
         """Say what became of it, and which message of its conversation it is; whether this was the first to say so.
 
-        False, too, when it is gone with its conversation. OutOfRange when there is no such message.
+        What is to be sent because of it is written down with that: both or neither. False, too, when it is gone with
+        its conversation. OutOfRange when there is no such message.
         """
         given.whole(inbound_id)
         given.whole_or_none(seq)
         said, uid, now = bodies.checked_id(outcome, "outcome"), bodies.mint_uid(), self._clock()
-        return self.driver.write("inbox", lambda tx: settle(tx, inbound_id, said, seq, uid, now))
+        parts = outbox.prepared(outgoing, now)
+        return self.driver.write("inbox", lambda tx: settle(tx, inbound_id, said, seq, uid, now, parts))
 
 
 def receive(tx: port.Tx, here: state.State, key: str, kind: str, text: str, now: float) -> types.Inbound:
@@ -61,10 +70,21 @@ def receive(tx: port.Tx, here: state.State, key: str, kind: str, text: str, now:
     return found
 
 
-def settle(tx: port.Tx, inbound_id: int, outcome: str, seq: int | None, uid: str, now: float) -> bool:
+def settle(
+    tx: port.Tx,
+    inbound_id: int,
+    outcome: str,
+    seq: int | None,
+    uid: str,
+    now: float,
+    parts: Sequence[outbox.Prepared] = (),
+) -> bool:
     """The uid is minted before the first attempt: a repeated one finds that it was the first itself."""
+    where = tx.one("inbound_conversation", id=inbound_id) if parts else None
+    here = state.lock(tx, where[0]) if where is not None else None
     try:
         if tx.run("inbound_settle", id=inbound_id, outcome=outcome, seq=seq, uid=uid, at=now) == 1:
+            outbox.insert_parts(tx, parts, inbound=inbound_id, conversation=here.key if here else None)
             return True
     except errors.StoreRefused:
         raise errors.OutOfRange(f"There is no message {seq} that it could have become.") from None

@@ -253,6 +253,11 @@ def _write(
 # --- reading -----------------------------------------------------------------------------------------
 
 
+def seq_of(tx: port.Tx, session_id: str, uid: str) -> int | None:
+    row = tx.one("message_by_uid", conversation=state.look(tx, session_id).key, uid=uid)
+    return None if row is None else int(row[0])
+
+
 def transcript(tx: port.Tx, session_id: str, after: int = 0, upto: int | None = None) -> list[types.Message]:
     """The whole log of the conversation, first to last, origins included, hidden turns too."""
     here = state.look(tx, session_id)

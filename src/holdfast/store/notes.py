@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.store import erase, generation, memories, schedule
+from holdfast.store import erase, generation, memories, profiles, schedule
 
 # When the store was made.
 MADE = "created_at"
@@ -14,7 +14,7 @@ COPY_OF, COPIED_AT = "copy_of", "copied_at"
 SCHEMA = "schema_"
 
 OWN = {MADE, generation.KEY, BACKUP, COPY_OF, COPIED_AT, *schedule.META, *erase.META}
-LASTING = {"upkeep_done_at", memories.FORGOTTEN}
+LASTING = {"upkeep_done_at", memories.FORGOTTEN, profiles.KEY}
 RESERVED = OWN | LASTING | {SCHEMA + name for name in ("format", "revision", "server", "shape", "cookie")}
 
 

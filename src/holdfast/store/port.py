@@ -22,6 +22,8 @@ Progress = Callable[[int, int], None]
 class Tx(Protocol):
     """One transaction. Queries go by name; parameters are keywords."""
 
+    operation: str
+    """What it is for: the points it passes are named after it."""
     meant: dict[Any, Any]
     """Kept from one attempt of a step to the next: what the first meant to do. Where that is done when the step is
     run again, it was done by the attempt nobody heard the end of (or by another who meant the same)."""
@@ -123,12 +125,15 @@ class Driver(Protocol):
     path: str  # for people; without a password
     memory: bool  # no file of it is on this machine
     asks_plainly: bool  # asks a step for its plain form first
+    writers: int  # how many threads of a process write at once to some use
     keeps_blobs: bool  # has a table for the content of attachments
     stems: bool  # its index of words cuts and stems texts itself
     write_timeout: float  # seconds a write waits for others before it is StoreBusy
 
-    def write(self, operation: str, step: Callable[[Tx], T]) -> T:
+    def write(self, operation: str, step: Callable[[Tx], T], *, lasting: bool = True) -> T:
         """Run a step in a write transaction; when this returns, its effect is as durable as was asked.
+
+        One that is not `lasting` may be undone by a power loss, with all that came after it and nothing before.
 
         Raises StoreBusy, StoreFull, StoreCorrupt, StoreRefused; after any of them nothing was written.
         """

@@ -46,7 +46,8 @@ IDLE = 8
 # How often a step is run that the database refuses because of what another one did meanwhile.
 ATTEMPTS = 10
 
-_BEGIN_PASSING = "BEGIN; SET LOCAL lock_timeout = '20ms'"
+_PASSING = "; SET LOCAL lock_timeout = '20ms'"
+_UNSYNCED = "; SET LOCAL synchronous_commit = off"
 _BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL idle_in_transaction_session_timeout = '1h'"
 
 
@@ -84,7 +85,7 @@ class PostgresDriver:
 
     name = "postgres"
     memory = True
-    asks_plainly = True
+    asks_plainly, writers = True, 4
     keeps_blobs = True
     stems = False
 
@@ -220,16 +221,17 @@ class PostgresDriver:
 
     # --- writing -------------------------------------------------------------------------------------
 
-    def write(self, operation: str, step: Callable[[port.Tx], T], begin: str = "BEGIN") -> T:
+    def write(self, operation: str, step: Callable[[port.Tx], T], begin: str = "BEGIN", *, lasting: bool = True) -> T:
         if points.hook is None and hasattr(step, "plain"):
             done = self._write_plainly(cast("port.Plain[T]", step))
             if done is not None:
                 return done
         held: Callable[[], T] | None = getattr(step, "held", None)
+        begin += (_PASSING if held is not None else "") + ("" if lasting else _UNSYNCED)
         patience, meant = self._patience(), dict[Any, Any]()
         while True:
             try:
-                return self._transact(operation, step, begin if held is None else _BEGIN_PASSING, meant)
+                return self._transact(operation, step, begin, meant)
             except errors.StoreError as error:
                 if held is not None and refusals.waited(error):
                     return held()

@@ -11,7 +11,10 @@ from typing import Any
 from holdfast import errors
 
 # Those that hold something of what was said.
-TEXTS = ("conversations", "messages", "compactions", "inbox", "processes", "audit", "memories", "blob_parts", "meta")
+TEXTS = (
+    *("conversations", "messages", "compactions", "inbox", "arrivals", "outbox", "processes", "audit", "memories"),
+    *("blob_parts", "meta"),
+)
 
 # It takes as long as it takes; but whoever stands behind it in line for a table must not run out of time because
 # it waits for a reader.

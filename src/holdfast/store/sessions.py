@@ -183,7 +183,8 @@ def resolve(tx: port.Tx, text: str, owner: str | None, near: bool = False) -> ty
     gone = state.missing(tx, text)
     # The id of what was deleted is never the beginning of another: who deletes twice must not lose a second one.
     if isinstance(gone, errors.ConversationDeleted):
-        raise gone
+        # Whose it was is not known any more: of those who share a store, nobody is told that another had it.
+        raise errors.NoSuchSession(text) if owner else gone
     if not found:
         found = _titled_nearly(tx, text, owner) if near else []
     if not found:

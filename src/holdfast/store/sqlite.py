@@ -124,6 +124,7 @@ class SqliteDriver(whole.Whole):
 
     name = "sqlite"
     asks_plainly, keeps_blobs, stems = False, False, True  # a statement more costs nothing here
+    writers = 1
 
     def __init__(
         self,
@@ -149,8 +150,7 @@ class SqliteDriver(whole.Whole):
         self._pid = os.getpid()
         self._writing = threading.RLock()
         self._idle: list[tuple[int, Transaction]] = []
-        self._closed, self._generation = False, 0
-        self._log_path = self.path + "-wal"
+        self._closed, self._generation, self._log_path = False, 0, self.path + "-wal"
         self._files: tuple[int, ...] = ()
         self._opened: tuple[int, ...] = ()
         self._log: durable.Log | None = None
@@ -250,7 +250,8 @@ class SqliteDriver(whole.Whole):
                 self._line.close()
 
     def _drop_connections(self) -> None:
-        idle, self._idle = self._idle, []
+        # The log too: whoever syncs has it still, and a file that is gone takes up room while it is open.
+        idle, self._idle, self._log = self._idle, [], None
         for _, tx in idle:
             tx.connection.close()
         self._writer.close()
@@ -294,9 +295,9 @@ class SqliteDriver(whole.Whole):
 
     # --- writing -------------------------------------------------------------------------------------
 
-    def write(self, operation: str, step: Callable[[port.Tx], T]) -> T:
+    def write(self, operation: str, step: Callable[[port.Tx], T], *, lasting: bool = True) -> T:
         result, log = self._commit(operation, step)
-        if log is not None:
+        if log is not None and lasting:
             self._sync(log)
         return result
 

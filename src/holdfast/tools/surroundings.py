@@ -12,6 +12,8 @@ _SECRET = re.compile(
 # Named like a secret, and none; programs behave otherwise without it.
 _HARMLESS = frozenset({"TOKENIZERS_PARALLELISM"})
 
+OURS = "HOLDFAST_"
+
 # Nobody sits at a terminal: nothing should wait for one, or paint for one.
 QUIET = {"PAGER": "cat", "GIT_PAGER": "cat", "TERM": "dumb", "GIT_TERMINAL_PROMPT": "0"}
 
@@ -21,8 +23,15 @@ def is_secret(name: str) -> bool:
     return name not in _HARMLESS and _SECRET.fullmatch(name) is not None
 
 
-def of_commands(environ: Mapping[str, str], passed: Iterable[str] = (), **more: str) -> dict[str, str]:
-    """What commands are given of this environment, those secrets that may pass, and what is given besides."""
-    allowed = frozenset(passed)
-    kept = {name: value for name, value in environ.items() if name in allowed or not is_secret(name)}
+def of_commands(
+    environ: Mapping[str, str], passed: Iterable[str] = (), withheld: Iterable[str] = (), **more: str
+) -> dict[str, str]:
+    """What commands are given of this environment, those secrets that may pass, and what is given besides.
+
+    Withheld are those that settings name as a secret, whatever they are called, and what this program itself is told:
+    where its store is, and perhaps with which password.
+    """
+    allowed, hidden = frozenset(passed), frozenset(withheld)
+    secret = {name for name in environ if name in hidden or name.startswith(OURS) or is_secret(name)}
+    kept = {name: value for name, value in environ.items() if name in allowed or name not in secret}
     return {**kept, **QUIET, **more}

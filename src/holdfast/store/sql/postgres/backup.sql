@@ -18,6 +18,14 @@ UPDATE routes SET version = greatest(version + 1, %(counter)s);
 -- Nor that of a budget.
 UPDATE budgets SET version = greatest(version + 1, %(counter)s);
 
+-- name: restore_arrivals
+-- What was open when the backup was made was worked on since, by the store that this one replaces.
+UPDATE arrivals SET outcome = 'restored', settled_at = at, settled_by = 'restore' WHERE outcome IS NULL;
+
+-- name: restore_outgoing
+-- And what was to be sent then was sent, as far as anybody knows.
+UPDATE outbox SET failed_at = at, error = %(error)s WHERE delivered_at IS NULL AND failed_at IS NULL;
+
 -- name: tombstones_all
 SELECT id, deleted_at FROM tombstones;
 

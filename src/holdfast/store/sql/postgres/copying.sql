@@ -39,6 +39,29 @@ SELECT a.id, c.id, a.uid, a.call_id, a.tool, a.summary, a.allowed, a.decided_by,
 SELECT c.id, p.seq, p.at FROM conversations c JOIN pins p ON p.conversation = c.key
  WHERE (c.id, p.seq) > (%(after)s, %(beyond)s) ORDER BY c.id, p.seq LIMIT %(limit)s;
 
+-- name: copy_arrivals
+SELECT a.id, a.platform, a.key, a.route, a.home, a.chat, a.sender, a.address, a.body, a.at, a.attempts, a.target,
+       a.joined, a.outcome, c.id, a.seq, a.settled_at, a.settled_by, a.redacted_at
+  FROM arrivals a LEFT JOIN conversations c ON c.key = a.conversation
+ WHERE a.id > %(after)s ORDER BY a.id LIMIT %(limit)s;
+
+-- name: copy_outbox
+SELECT o.id, o.arrival, o.inbound, o.part, o.key, c.id, o.seq, o.platform, o.chat, o.address, o.kind, o.body, o.at,
+       o.attempts, o.due_at, o.delivered_at, o.external, o.failed_at, o.error, o.redacted_at
+  FROM outbox o LEFT JOIN conversations c ON c.key = o.conversation
+ WHERE o.id > %(after)s ORDER BY o.id LIMIT %(limit)s;
+
+-- name: copy_people
+SELECT platform, sender, role, name, at, given_by FROM people
+ WHERE (platform, sender) > (%(after)s, %(beyond)s) ORDER BY platform, sender LIMIT %(limit)s;
+
+-- name: copy_strangers
+SELECT platform, sender, name, told_at, asked_at, digest, salt, expires_at FROM strangers
+ WHERE (platform, sender) > (%(after)s, %(beyond)s) ORDER BY platform, sender LIMIT %(limit)s;
+
+-- name: copy_lockouts
+SELECT platform, failures, failed_at FROM lockouts WHERE platform > %(after)s ORDER BY platform LIMIT %(limit)s;
+
 -- name: copy_blobs
 SELECT digest, size, media_type, at, dropped_at FROM blobs WHERE digest > %(after)s ORDER BY digest LIMIT %(limit)s;
 
@@ -56,13 +79,14 @@ SELECT deleted_at FROM tombstones WHERE id = %(id)s;
 -- name: copy_anything
 -- Whether a store holds anything at all.
 SELECT EXISTS (SELECT 1 FROM conversations) OR EXISTS (SELECT 1 FROM tombstones) OR EXISTS (SELECT 1 FROM routes)
-    OR EXISTS (SELECT 1 FROM memories) OR EXISTS (SELECT 1 FROM grants) OR EXISTS (SELECT 1 FROM blobs);
+    OR EXISTS (SELECT 1 FROM memories) OR EXISTS (SELECT 1 FROM grants) OR EXISTS (SELECT 1 FROM blobs)
+    OR EXISTS (SELECT 1 FROM arrivals) OR EXISTS (SELECT 1 FROM outbox) OR EXISTS (SELECT 1 FROM people);
 
 -- name: copy_numbers
 -- How far the numbers of a table were given out: what was forgotten or revoked had some too.
 SELECT name, number
   FROM (SELECT name, pg_sequence_last_value(pg_get_serial_sequence(name, 'id')::regclass) AS number
-          FROM unnest(ARRAY['audit', 'grants', 'inbox', 'memories']) AS name) given
+          FROM unnest(ARRAY['arrivals', 'audit', 'grants', 'inbox', 'memories', 'outbox']) AS name) given
  WHERE number IS NOT NULL ORDER BY name;
 
 -- name: copy_number
@@ -110,6 +134,49 @@ VALUES (%(id)s, %(conversation)s, %(uid)s, %(call_id)s, %(tool)s, %(summary)s, %
 
 -- name: copy_act_redacted
 UPDATE audit SET summary = '', redacted_at = %(at)s WHERE id = %(id)s;
+
+-- name: copy_arrival
+-- What arrives is open first, whatever became of it.
+INSERT INTO arrivals (id, platform, key, route, home, chat, sender, address, body, at)
+VALUES (%(id)s, %(platform)s, %(key)s, %(route)s, %(home)s, %(chat)s, %(sender)s, %(address)s, %(body)s, %(at)s);
+
+-- name: copy_arrival_begun
+UPDATE arrivals SET attempts = %(attempts)s, target = %(target)s WHERE id = %(id)s;
+
+-- name: copy_arrival_joined
+UPDATE arrivals SET joined = %(joined)s WHERE id = %(id)s;
+
+-- name: copy_arrival_settled
+-- What was joined into something settled is settled with it.
+UPDATE arrivals SET joined = %(joined)s, outcome = %(outcome)s, conversation = %(conversation)s, seq = %(seq)s, settled_at = %(settled_at)s,
+       settled_by = %(settled_by)s
+ WHERE id = %(id)s;
+
+-- name: copy_arrival_redacted
+-- Without an address its conversation is gone.
+UPDATE arrivals SET body = '', redacted_at = %(at)s, address = %(address)s WHERE id = %(id)s;
+
+-- name: copy_arrival_gone
+DELETE FROM arrivals WHERE id = %(id)s;
+
+-- name: copy_outgoing
+INSERT INTO outbox (id, arrival, inbound, part, key, conversation, seq, platform, chat, address, kind, body, at, due_at)
+VALUES (%(id)s, %(arrival)s, %(inbound)s, %(part)s, %(key)s, %(conversation)s, %(seq)s, %(platform)s, %(chat)s, %(address)s, %(kind)s, %(body)s, %(at)s, %(at)s);
+
+-- name: copy_outgoing_tried
+UPDATE outbox SET attempts = %(attempts)s, due_at = %(due_at)s, delivered_at = %(delivered_at)s, external = %(external)s,
+       failed_at = %(failed_at)s, error = %(error)s
+ WHERE id = %(id)s;
+
+-- name: copy_outgoing_redacted
+UPDATE outbox SET body = '', redacted_at = %(at)s WHERE id = %(id)s;
+
+-- name: copy_outgoing_gone
+DELETE FROM outbox WHERE id = %(id)s;
+
+-- name: copy_stranger
+INSERT INTO strangers (platform, sender, name, told_at, asked_at, digest, salt, expires_at)
+VALUES (%(platform)s, %(sender)s, %(name)s, %(told_at)s, %(asked_at)s, %(digest)s, %(salt)s, %(expires_at)s);
 
 -- name: copy_blob
 INSERT INTO blobs (digest, size, media_type, at, dropped_at) VALUES (%(digest)s, %(size)s, %(media_type)s, %(at)s, %(dropped_at)s)

@@ -34,6 +34,12 @@ SELECT c.id, m.seq, m.body FROM messages m JOIN conversations c ON c.key = m.con
 SELECT body FROM messages
  WHERE id > (:conversation << 32) + :after AND id <= (:conversation << 32) + :upto AND instr(body, '"blob":"') > 0;
 
+-- name: blob_mentions_open
+-- What is not worked yet or must still go out names some too, and no message may.
+SELECT body FROM arrivals WHERE outcome IS NULL AND instr(body, '"blob":"') > 0
+ UNION ALL
+SELECT body FROM outbox WHERE delivered_at IS NULL AND failed_at IS NULL AND instr(body, '"blob":"') > 0;
+
 -- name: blob_marks
 -- How far each log reaches.
 SELECT key, last_seq FROM conversations;

@@ -39,6 +39,29 @@ SELECT a.id, c.id, a.uid, a.call_id, a.tool, a.summary, a.allowed, a.decided_by,
 SELECT c.id, p.seq, p.at FROM conversations c JOIN pins p ON p.conversation = c.key
  WHERE (c.id, p.seq) > (:after, :beyond) ORDER BY c.id, p.seq LIMIT :limit;
 
+-- name: copy_arrivals
+SELECT a.id, a.platform, a.key, a.route, a.home, a.chat, a.sender, a.address, a.body, a.at, a.attempts, a.target,
+       a.joined, a.outcome, c.id, a.seq, a.settled_at, a.settled_by, a.redacted_at
+  FROM arrivals a LEFT JOIN conversations c ON c.key = a.conversation
+ WHERE a.id > :after ORDER BY a.id LIMIT :limit;
+
+-- name: copy_outbox
+SELECT o.id, o.arrival, o.inbound, o.part, o.key, c.id, o.seq, o.platform, o.chat, o.address, o.kind, o.body, o.at,
+       o.attempts, o.due_at, o.delivered_at, o.external, o.failed_at, o.error, o.redacted_at
+  FROM outbox o LEFT JOIN conversations c ON c.key = o.conversation
+ WHERE o.id > :after ORDER BY o.id LIMIT :limit;
+
+-- name: copy_people
+SELECT platform, sender, role, name, at, given_by FROM people
+ WHERE (platform, sender) > (:after, :beyond) ORDER BY platform, sender LIMIT :limit;
+
+-- name: copy_strangers
+SELECT platform, sender, name, told_at, asked_at, digest, salt, expires_at FROM strangers
+ WHERE (platform, sender) > (:after, :beyond) ORDER BY platform, sender LIMIT :limit;
+
+-- name: copy_lockouts
+SELECT platform, failures, failed_at FROM lockouts WHERE platform > :after ORDER BY platform LIMIT :limit;
+
 -- name: copy_blobs
 SELECT digest, size, media_type, at, dropped_at FROM blobs WHERE digest > :after ORDER BY digest LIMIT :limit;
 
@@ -56,11 +79,13 @@ SELECT deleted_at FROM tombstones WHERE id = :id;
 -- name: copy_anything
 -- Whether a store holds anything at all.
 SELECT EXISTS (SELECT 1 FROM conversations) OR EXISTS (SELECT 1 FROM tombstones) OR EXISTS (SELECT 1 FROM routes)
-    OR EXISTS (SELECT 1 FROM memories) OR EXISTS (SELECT 1 FROM grants) OR EXISTS (SELECT 1 FROM blobs);
+    OR EXISTS (SELECT 1 FROM memories) OR EXISTS (SELECT 1 FROM grants) OR EXISTS (SELECT 1 FROM blobs)
+    OR EXISTS (SELECT 1 FROM arrivals) OR EXISTS (SELECT 1 FROM outbox) OR EXISTS (SELECT 1 FROM people);
 
 -- name: copy_numbers
 -- How far the numbers of a table were given out: what was forgotten or revoked had some too.
-SELECT name, seq FROM sqlite_sequence WHERE name IN ('memories', 'inbox', 'grants', 'audit') ORDER BY name;
+SELECT name, seq FROM sqlite_sequence
+ WHERE name IN ('memories', 'inbox', 'grants', 'audit', 'arrivals', 'outbox') ORDER BY name;
 
 -- name: copy_number
 -- None of them is given out again.
@@ -106,6 +131,49 @@ VALUES (:id, :conversation, :uid, :call_id, :tool, :summary, :allowed, :decided_
 
 -- name: copy_act_redacted
 UPDATE audit SET summary = '', redacted_at = :at WHERE id = :id;
+
+-- name: copy_arrival
+-- What arrives is open first, whatever became of it.
+INSERT INTO arrivals (id, platform, key, route, home, chat, sender, address, body, at)
+VALUES (:id, :platform, :key, :route, :home, :chat, :sender, :address, :body, :at);
+
+-- name: copy_arrival_begun
+UPDATE arrivals SET attempts = :attempts, target = :target WHERE id = :id;
+
+-- name: copy_arrival_joined
+UPDATE arrivals SET joined = :joined WHERE id = :id;
+
+-- name: copy_arrival_settled
+-- What was joined into something settled is settled with it.
+UPDATE arrivals SET joined = :joined, outcome = :outcome, conversation = :conversation, seq = :seq, settled_at = :settled_at,
+       settled_by = :settled_by
+ WHERE id = :id;
+
+-- name: copy_arrival_redacted
+-- Without an address its conversation is gone.
+UPDATE arrivals SET body = '', redacted_at = :at, address = :address WHERE id = :id;
+
+-- name: copy_arrival_gone
+DELETE FROM arrivals WHERE id = :id;
+
+-- name: copy_outgoing
+INSERT INTO outbox (id, arrival, inbound, part, key, conversation, seq, platform, chat, address, kind, body, at, due_at)
+VALUES (:id, :arrival, :inbound, :part, :key, :conversation, :seq, :platform, :chat, :address, :kind, :body, :at, :at);
+
+-- name: copy_outgoing_tried
+UPDATE outbox SET attempts = :attempts, due_at = :due_at, delivered_at = :delivered_at, external = :external,
+       failed_at = :failed_at, error = :error
+ WHERE id = :id;
+
+-- name: copy_outgoing_redacted
+UPDATE outbox SET body = '', redacted_at = :at WHERE id = :id;
+
+-- name: copy_outgoing_gone
+DELETE FROM outbox WHERE id = :id;
+
+-- name: copy_stranger
+INSERT INTO strangers (platform, sender, name, told_at, asked_at, digest, salt, expires_at)
+VALUES (:platform, :sender, :name, :told_at, :asked_at, :digest, :salt, :expires_at);
 
 -- name: copy_blob
 INSERT INTO blobs (digest, size, media_type, at, dropped_at) VALUES (:digest, :size, :media_type, :at, :dropped_at)

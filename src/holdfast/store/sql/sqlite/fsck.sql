@@ -190,6 +190,61 @@ SELECT coalesce(c.id, a.conversation), 'act ' || a.id || ' of the audit is of no
     OR (a.ended_at IS NULL) <> (a.ok IS NULL) OR (a.allowed = 0 AND a.ended_at IS NOT NULL)
     OR (a.redacted_at IS NOT NULL AND a.summary <> '') OR (SELECT count(*) FROM audit WHERE uid = a.uid) > 1;
 
+-- name: fsck_arrivals
+SELECT coalesce(c.id, a.conversation, ''), 'arrival ' || a.id || ' is half settled, known twice, or became no message of its own'
+  FROM arrivals a LEFT JOIN conversations c ON c.key = a.conversation LEFT JOIN arrivals l ON l.id = a.joined
+ WHERE (a.conversation IS NOT NULL AND c.key IS NULL) OR a.outcome = '' OR a.attempts < 0
+    OR (a.outcome IS NULL) <> (a.settled_at IS NULL) OR (a.outcome IS NULL) <> (a.settled_by IS NULL)
+    OR (a.redacted_at IS NULL) <> (a.body <> '')
+    OR (a.outcome IS NULL AND (a.conversation IS NOT NULL OR a.seq IS NOT NULL OR a.redacted_at IS NOT NULL))
+    OR (a.address = '' AND (a.redacted_at IS NULL OR a.conversation IS NOT NULL))
+    OR (a.joined IS NOT NULL AND (l.id IS NULL OR l.id >= a.id OR l.route <> a.route OR l.joined IS NOT NULL
+                                  OR l.outcome IS NOT a.outcome))
+    OR (a.seq IS NOT NULL AND NOT EXISTS (
+          SELECT 1 FROM messages m JOIN arrivals k ON k.id = coalesce(a.joined, a.id)
+           WHERE m.id = (a.conversation << 32) + a.seq
+             AND CASE WHEN length('inbox:' || k.platform || ':' || k.key) <= 200
+                      THEN m.uid IN ('inbox:' || k.platform || ':' || k.key, 'steer:inbox:' || k.platform || ':' || k.key)
+                      ELSE substr(m.uid, 1, 6) IN ('inbox:', 'steer:') END))
+    OR (a.seq IS NOT NULL AND a.redacted_at IS NULL
+        AND EXISTS (SELECT 1 FROM messages m WHERE m.id = (a.conversation << 32) + a.seq AND m.redacted_at IS NOT NULL))
+    OR (a.outcome = 'answered' AND a.joined IS NULL AND a.redacted_at IS NULL
+        AND NOT EXISTS (SELECT 1 FROM outbox WHERE arrival = a.id AND part = 0))
+    OR (SELECT count(*) FROM arrivals WHERE platform = a.platform AND key = a.key) > 1;
+
+-- name: fsck_outbox
+SELECT coalesce(c.id, o.conversation, ''), 'what goes out as ' || o.id || ' is of no outcome, goes elsewhere, or half ended'
+  FROM outbox o LEFT JOIN conversations c ON c.key = o.conversation
+  LEFT JOIN arrivals a ON a.id = o.arrival LEFT JOIN inbox i ON i.id = o.inbound
+ WHERE (o.conversation IS NOT NULL AND c.key IS NULL) OR (o.arrival IS NOT NULL AND a.id IS NULL)
+    OR (o.inbound IS NOT NULL AND i.id IS NULL) OR (o.part IS NULL) <> (o.key IS NOT NULL)
+    OR (o.arrival IS NOT NULL AND (a.home <> o.platform OR a.chat <> o.chat OR (a.address <> '' AND a.address <> o.address)))
+    OR (o.arrival IS NOT NULL AND o.part IS NOT NULL AND a.conversation IS NOT o.conversation)
+    OR (o.part IS NOT NULL AND o.arrival IS NOT NULL AND a.settled_at IS NOT o.at)
+    OR (o.part IS NOT NULL AND o.inbound IS NOT NULL AND i.settled_at IS NOT o.at)
+    OR (o.part IS NOT NULL AND o.arrival IS NULL AND o.inbound IS NULL)
+    OR (o.arrival IS NOT NULL AND o.inbound IS NOT NULL)
+    OR (o.part > 0
+        AND NOT EXISTS (SELECT 1 FROM outbox p WHERE p.arrival = o.arrival AND p.part = o.part - 1)
+        AND NOT EXISTS (SELECT 1 FROM outbox p WHERE p.inbound = o.inbound AND p.part = o.part - 1))
+    OR (o.delivered_at IS NOT NULL AND o.failed_at IS NOT NULL) OR o.attempts < 0
+    OR (o.redacted_at IS NULL) <> (o.body <> '')
+    OR (o.redacted_at IS NOT NULL AND o.delivered_at IS NULL AND o.failed_at IS NULL)
+    OR (SELECT count(*) FROM outbox WHERE key = o.key) > 1
+    OR (SELECT count(*) FROM outbox WHERE arrival = o.arrival AND part = o.part) > 1
+    OR (SELECT count(*) FROM outbox WHERE inbound = o.inbound AND part = o.part) > 1;
+
+-- name: fsck_claims
+SELECT '', 'the claim ' || key || ' bears a token that was never given' FROM claims WHERE token < 1 OR holder = '';
+
+-- name: fsck_people
+SELECT '', 'what is known of ' || sender || ' on ' || platform || ' is half of it' FROM (
+  SELECT platform, sender FROM people WHERE role NOT IN ('user', 'admin', 'denied') OR sender = ''
+   UNION ALL
+  SELECT platform, sender FROM strangers
+   WHERE (digest IS NULL) <> (salt IS NULL) OR (digest IS NULL) <> (expires_at IS NULL)
+      OR (digest IS NOT NULL AND asked_at IS NULL)) known;
+
 -- name: fsck_pins
 SELECT coalesce(c.id, p.conversation), 'message ' || p.seq || ' is pinned and not there, or one too many'
   FROM pins p LEFT JOIN conversations c ON c.key = p.conversation

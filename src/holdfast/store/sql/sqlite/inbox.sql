@@ -17,6 +17,15 @@ SELECT i.id, i.key, c.id, i.text, i.kind, i.at, i.outcome, i.seq
   FROM inbox i JOIN conversations c ON c.key = i.conversation
  WHERE i.outcome IS NULL ORDER BY i.id LIMIT :limit;
 
+-- name: inbound_homes
+-- Conversations in which something waits and that were spoken to from outside: where from, last, and what waits longest.
+SELECT c.id, w.oldest,
+       (SELECT route FROM arrivals a WHERE a.conversation = c.key AND a.address <> '' ORDER BY a.id DESC LIMIT 1)
+  FROM (SELECT conversation, min(id) AS oldest FROM inbox WHERE outcome IS NULL GROUP BY conversation) w
+  JOIN conversations c ON c.key = w.conversation
+ WHERE EXISTS (SELECT 1 FROM arrivals a WHERE a.conversation = c.key AND a.address <> '')
+ ORDER BY w.oldest LIMIT :limit;
+
 -- name: inbound_settle
 -- What became of it, said by the first who knows.
 UPDATE inbox SET outcome = :outcome, seq = :seq, settled_at = :at, settled_by = :uid WHERE id = :id AND outcome IS NULL;
@@ -35,6 +44,14 @@ UPDATE inbox SET text = '', redacted_at = :at, outcome = coalesce(outcome, 'reda
  WHERE key = :key AND redacted_at IS NULL;
 
 -- name: conversation_awaited
--- Whether something waits to be answered in a conversation, or a process of it runs.
+-- Whether something waits to be answered in a conversation or to be sent from it, or a process of it runs.
 SELECT EXISTS (SELECT 1 FROM inbox WHERE conversation = :conversation AND outcome IS NULL)
-    OR EXISTS (SELECT 1 FROM processes WHERE conversation = :conversation AND state = 'running');
+    OR EXISTS (SELECT 1 FROM processes WHERE conversation = :conversation AND state = 'running')
+    OR EXISTS (SELECT 1 FROM outbox
+                WHERE conversation = :conversation AND delivered_at IS NULL AND failed_at IS NULL)
+    OR EXISTS (SELECT 1 FROM arrivals
+                WHERE outcome IS NULL AND target IN (SELECT id FROM sessions WHERE conversation = :conversation));
+
+-- name: inbound_conversation
+-- In which conversation something came in.
+SELECT c.id FROM inbox i JOIN conversations c ON c.key = i.conversation WHERE i.id = :id;

@@ -276,6 +276,142 @@ CREATE TABLE audit (
 
 CREATE INDEX audit_by_call ON audit (conversation, call_id);
 
+-- What came in from outside, on a route. Which conversation it belongs to is known when it is worked: a route may be
+-- bound anew between the two. `platform` and `key` say what it is, however often it is delivered; `home`, `chat` and
+-- `address` where replies go. `target` is the session its turn uses, fixed before the turn begins.
+CREATE TABLE arrivals (
+  id           INTEGER PRIMARY KEY AUTOINCREMENT,
+  platform     TEXT NOT NULL CHECK (platform <> ''),
+  key          TEXT NOT NULL CHECK (key <> ''),
+  route        TEXT NOT NULL CHECK (route <> ''),
+  home         TEXT NOT NULL CHECK (home <> ''),
+  chat         TEXT NOT NULL CHECK (chat <> ''),
+  sender       TEXT NOT NULL CHECK (sender <> ''),
+  address      TEXT NOT NULL,
+  body         TEXT NOT NULL,
+  at           REAL NOT NULL,
+  attempts     INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),
+  target       TEXT CHECK (target <> ''),
+  joined       INTEGER REFERENCES arrivals (id),
+  outcome      TEXT CHECK (outcome <> ''),
+  conversation INTEGER,
+  seq          INTEGER,
+  settled_at   REAL,
+  settled_by   TEXT,
+  redacted_at  REAL,
+  UNIQUE (platform, key),
+  FOREIGN KEY (conversation) REFERENCES conversations (key) DEFERRABLE INITIALLY DEFERRED,
+  CHECK (joined < id),
+  CHECK ((outcome IS NULL) = (settled_at IS NULL)),
+  CHECK ((outcome IS NULL) = (settled_by IS NULL)),
+  CHECK (conversation IS NULL OR outcome IS NOT NULL),
+  CHECK (seq IS NULL OR conversation IS NOT NULL),
+  CHECK (redacted_at IS NULL OR outcome IS NOT NULL),
+  CHECK ((redacted_at IS NULL) = (body <> '')),
+  CHECK (address <> '' OR (redacted_at IS NOT NULL AND conversation IS NULL))
+) STRICT;
+
+CREATE INDEX arrivals_open ON arrivals (route, id) WHERE outcome IS NULL;
+
+CREATE INDEX arrivals_by_route ON arrivals (route, at);
+
+CREATE INDEX arrivals_by_sender ON arrivals (platform, sender, at);
+
+CREATE INDEX arrivals_by_conversation ON arrivals (conversation, id) WHERE conversation IS NOT NULL;
+
+CREATE INDEX arrivals_by_joined ON arrivals (joined) WHERE joined IS NOT NULL;
+
+-- Who works on what just now. A free one has no holder; its token stays, since it never goes back.
+CREATE TABLE claims (
+  key     TEXT NOT NULL PRIMARY KEY CHECK (key <> ''),
+  token   INTEGER NOT NULL CHECK (token >= 1),
+  holder  TEXT CHECK (holder <> ''),
+  expires REAL NOT NULL,
+  boot    TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- What must go out. The parts of a reply come with the outcome of what they answer, which is an arrival or a notice of
+-- the inbox, and bear its time; what is posted by itself has a key instead of a part. All of it goes with its
+-- conversation, whoever deletes that.
+CREATE TABLE outbox (
+  id           INTEGER PRIMARY KEY AUTOINCREMENT,
+  arrival      INTEGER REFERENCES arrivals (id),
+  inbound      INTEGER,
+  part         INTEGER CHECK (part >= 0),
+  key          TEXT CHECK (key <> ''),
+  conversation INTEGER,
+  seq          INTEGER,
+  platform     TEXT NOT NULL CHECK (platform <> ''),
+  chat         TEXT NOT NULL CHECK (chat <> ''),
+  address      TEXT NOT NULL CHECK (address <> ''),
+  kind         TEXT NOT NULL CHECK (kind IN ('reply', 'notice', 'question')),
+  body         TEXT NOT NULL,
+  at           REAL NOT NULL,
+  attempts     INTEGER NOT NULL DEFAULT 0 CHECK (attempts >= 0),
+  due_at       REAL NOT NULL,
+  delivered_at REAL,
+  external     TEXT,
+  failed_at    REAL,
+  error        TEXT,
+  redacted_at  REAL,
+  FOREIGN KEY (inbound) REFERENCES inbox (id) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED,
+  FOREIGN KEY (conversation) REFERENCES conversations (key) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED,
+  CHECK ((part IS NULL) = (key IS NOT NULL)),
+  CHECK (arrival IS NULL OR inbound IS NULL),
+  CHECK (part IS NULL OR arrival IS NOT NULL OR inbound IS NOT NULL),
+  CHECK (delivered_at IS NULL OR failed_at IS NULL),
+  CHECK (external IS NULL OR delivered_at IS NOT NULL),
+  CHECK (failed_at IS NULL OR error IS NOT NULL),
+  CHECK (redacted_at IS NULL OR delivered_at IS NOT NULL OR failed_at IS NOT NULL),
+  CHECK ((redacted_at IS NULL) = (body <> ''))
+) STRICT;
+
+CREATE UNIQUE INDEX outbox_by_arrival ON outbox (arrival, part) WHERE arrival IS NOT NULL;
+
+CREATE UNIQUE INDEX outbox_by_inbound ON outbox (inbound, part) WHERE inbound IS NOT NULL;
+
+CREATE UNIQUE INDEX outbox_by_key ON outbox (key) WHERE key IS NOT NULL;
+
+CREATE INDEX outbox_open ON outbox (platform, chat, id) WHERE delivered_at IS NULL AND failed_at IS NULL;
+
+CREATE INDEX outbox_failed ON outbox (failed_at) WHERE failed_at IS NOT NULL;
+
+CREATE INDEX outbox_by_conversation ON outbox (conversation) WHERE conversation IS NOT NULL;
+
+-- Who may talk to the agent from outside, and who may not.
+CREATE TABLE people (
+  platform TEXT NOT NULL CHECK (platform <> ''),
+  sender   TEXT NOT NULL CHECK (sender <> ''),
+  role     TEXT NOT NULL CHECK (role IN ('user', 'admin', 'denied')),
+  name     TEXT NOT NULL,
+  at       REAL NOT NULL,
+  given_by TEXT NOT NULL,
+  PRIMARY KEY (platform, sender)
+) STRICT, WITHOUT ROWID;
+
+-- Who came by: whether they were told that they are strangers, and the code they were given. Only its digest is here.
+CREATE TABLE strangers (
+  platform   TEXT NOT NULL CHECK (platform <> ''),
+  sender     TEXT NOT NULL CHECK (sender <> ''),
+  name       TEXT NOT NULL DEFAULT '',
+  told_at    REAL,
+  asked_at   REAL,
+  digest     BLOB CHECK (length(digest) = 32),
+  salt       BLOB CHECK (length(salt) = 16),
+  expires_at REAL,
+  PRIMARY KEY (platform, sender),
+  CHECK ((digest IS NULL) = (salt IS NULL)),
+  CHECK ((digest IS NULL) = (expires_at IS NULL)),
+  CHECK (digest IS NULL OR asked_at IS NOT NULL)
+) STRICT, WITHOUT ROWID;
+
+-- Wrong codes in a row, by platform.
+CREATE TABLE lockouts (
+  platform  TEXT NOT NULL PRIMARY KEY CHECK (platform <> ''),
+  failures  INTEGER NOT NULL CHECK (failures >= 0),
+  failed_at REAL NOT NULL
+) STRICT, WITHOUT ROWID;
+
 -- What people want word for word in the context. A branch takes those it reads along.
 CREATE TABLE pins (
   conversation INTEGER NOT NULL,
@@ -617,6 +753,149 @@ CREATE TRIGGER audit_is_not_deleted
 BEFORE DELETE ON audit
 WHEN EXISTS (SELECT 1 FROM conversations WHERE key = OLD.conversation)
 BEGIN SELECT raise(ABORT, 'no audit is deleted while its conversation exists'); END;
+
+-- arrivals ---------------------------------------------------------------------------------------------
+
+CREATE TRIGGER arrival_begins_open
+BEFORE INSERT ON arrivals
+WHEN NEW.outcome IS NOT NULL OR NEW.redacted_at IS NOT NULL OR NEW.attempts <> 0 OR NEW.target IS NOT NULL
+  OR NEW.joined IS NOT NULL
+BEGIN SELECT raise(ABORT, 'what arrives is open first'); END;
+
+CREATE TRIGGER arrival_is_settled_once
+BEFORE UPDATE ON arrivals
+WHEN OLD.outcome IS NOT NULL
+ AND (NEW.outcome IS NOT OLD.outcome OR NEW.settled_at IS NOT OLD.settled_at
+   OR (NEW.seq IS NOT OLD.seq AND (NEW.seq IS NOT NULL OR NEW.conversation IS NOT NULL))
+   OR NEW.settled_by IS NOT OLD.settled_by OR NEW.attempts <> OLD.attempts OR NEW.target IS NOT OLD.target
+   OR NEW.joined IS NOT OLD.joined)
+BEGIN SELECT raise(ABORT, 'an outcome is never rewritten'); END;
+
+CREATE TRIGGER arrival_is_what_came_in
+BEFORE UPDATE ON arrivals
+WHEN NEW.id <> OLD.id OR NEW.platform <> OLD.platform OR NEW.key <> OLD.key OR NEW.route <> OLD.route
+  OR NEW.home <> OLD.home OR NEW.chat <> OLD.chat OR NEW.sender <> OLD.sender OR NEW.at <> OLD.at
+  OR (NEW.body <> OLD.body AND NEW.body <> '') OR (NEW.address <> OLD.address AND NEW.address <> '')
+  OR (OLD.redacted_at IS NOT NULL AND NEW.redacted_at IS NOT OLD.redacted_at)
+BEGIN SELECT raise(ABORT, 'what arrived is never changed but by redaction'); END;
+
+CREATE TRIGGER arrival_goes_on_where_it_began
+BEFORE UPDATE OF attempts, target, joined ON arrivals
+WHEN NEW.attempts < OLD.attempts OR (OLD.target IS NOT NULL AND NEW.target IS NOT OLD.target)
+  OR (OLD.joined IS NOT NULL AND NEW.joined IS NOT OLD.joined)
+BEGIN SELECT raise(ABORT, 'attempts never go back, and the target of an arrival never changes'); END;
+
+CREATE TRIGGER arrival_joins_one_of_its_route
+BEFORE UPDATE OF joined ON arrivals
+WHEN NEW.joined IS NOT NULL AND OLD.joined IS NULL
+ AND (OLD.attempts > 0 OR EXISTS (SELECT 1 FROM arrivals WHERE joined = NEW.id)
+   OR NOT EXISTS (SELECT 1 FROM arrivals
+                   WHERE id = NEW.joined AND route = NEW.route AND joined IS NULL AND outcome IS NEW.outcome))
+BEGIN SELECT raise(ABORT, 'an arrival joins one of its route, and shares its fate'); END;
+
+CREATE TRIGGER arrival_stays_in_its_conversation
+BEFORE UPDATE OF conversation ON arrivals
+WHEN OLD.outcome IS NOT NULL AND NEW.conversation IS NOT OLD.conversation
+ AND (NEW.conversation IS NOT NULL OR EXISTS (SELECT 1 FROM conversations WHERE key = OLD.conversation))
+BEGIN SELECT raise(ABORT, 'an arrival stays in its conversation while that exists'); END;
+
+CREATE TRIGGER arrival_became_a_message
+BEFORE UPDATE OF seq ON arrivals
+WHEN NEW.seq IS NOT NULL
+ AND NOT EXISTS (
+       SELECT 1 FROM messages m JOIN arrivals a ON a.id = coalesce(NEW.joined, NEW.id)
+        WHERE m.id = (NEW.conversation << 32) + NEW.seq
+          AND CASE WHEN length('inbox:' || a.platform || ':' || a.key) <= 200
+                   THEN m.uid IN ('inbox:' || a.platform || ':' || a.key, 'steer:inbox:' || a.platform || ':' || a.key)
+                   ELSE substr(m.uid, 1, 6) IN ('inbox:', 'steer:') END)
+BEGIN SELECT raise(ABORT, 'an arrival becomes the message that bears its key'); END;
+
+CREATE TRIGGER arrival_is_not_deleted
+BEFORE DELETE ON arrivals
+WHEN OLD.outcome IS NULL
+BEGIN SELECT raise(ABORT, 'nothing that arrived is deleted while it is open'); END;
+
+-- The text of what became of a conversation goes with it; that it came in stays known, for it may be delivered again.
+CREATE TRIGGER conversation_takes_its_mail
+AFTER DELETE ON conversations
+BEGIN
+  UPDATE arrivals
+     SET outcome = 'deleted', settled_by = 'deletion', body = '', address = '',
+         settled_at = coalesce((SELECT deleted_at FROM tombstones WHERE id = OLD.id), OLD.created_at),
+         redacted_at = coalesce((SELECT deleted_at FROM tombstones WHERE id = OLD.id), OLD.created_at)
+   WHERE outcome IS NULL
+     AND coalesce((SELECT a.target FROM arrivals a WHERE a.id = arrivals.joined), target)
+         IN (SELECT id FROM sessions WHERE conversation = OLD.key);
+  UPDATE arrivals
+     SET conversation = NULL, seq = NULL, body = '', address = '',
+         redacted_at = coalesce(redacted_at, (SELECT deleted_at FROM tombstones WHERE id = OLD.id), OLD.created_at)
+   WHERE conversation = OLD.key;
+END;
+
+-- claims -----------------------------------------------------------------------------------------------
+
+CREATE TRIGGER claim_token_never_goes_back
+BEFORE UPDATE ON claims
+WHEN NEW.key <> OLD.key OR NEW.token < OLD.token
+  OR (NEW.token = OLD.token AND NEW.holder IS NOT NULL AND NEW.holder IS NOT OLD.holder)
+BEGIN SELECT raise(ABORT, 'a claim changes hands only with a new token'); END;
+
+CREATE TRIGGER claim_is_not_deleted
+BEFORE DELETE ON claims
+BEGIN SELECT raise(ABORT, 'a claim is given back, never deleted'); END;
+
+-- outbox -----------------------------------------------------------------------------------------------
+
+CREATE TRIGGER outgoing_begins_open
+BEFORE INSERT ON outbox
+WHEN NEW.delivered_at IS NOT NULL OR NEW.failed_at IS NOT NULL OR NEW.redacted_at IS NOT NULL OR NEW.attempts <> 0
+BEGIN SELECT raise(ABORT, 'what goes out is undelivered first'); END;
+
+CREATE TRIGGER outgoing_comes_with_its_outcome
+BEFORE INSERT ON outbox
+WHEN NEW.part IS NOT NULL
+ AND NOT EXISTS (SELECT 1 FROM arrivals WHERE id = NEW.arrival AND settled_at = NEW.at)
+ AND NOT EXISTS (SELECT 1 FROM inbox WHERE id = NEW.inbound AND settled_at = NEW.at AND conversation = NEW.conversation)
+BEGIN SELECT raise(ABORT, 'a reply is written down with the outcome it comes from'); END;
+
+CREATE TRIGGER outgoing_goes_where_it_came_from
+BEFORE INSERT ON outbox
+WHEN NEW.arrival IS NOT NULL
+ AND NOT EXISTS (
+       SELECT 1 FROM arrivals
+        WHERE id = NEW.arrival AND home = NEW.platform AND chat = NEW.chat AND address = NEW.address
+          AND (NEW.part IS NULL OR conversation IS NEW.conversation))
+BEGIN SELECT raise(ABORT, 'a reply goes where its arrival came from'); END;
+
+CREATE TRIGGER outgoing_parts_have_no_gap
+BEFORE INSERT ON outbox
+WHEN NEW.part > 0
+ AND NOT EXISTS (SELECT 1 FROM outbox WHERE arrival = NEW.arrival AND part = NEW.part - 1)
+ AND NOT EXISTS (SELECT 1 FROM outbox WHERE inbound = NEW.inbound AND part = NEW.part - 1)
+BEGIN SELECT raise(ABORT, 'the parts of a reply are numbered without a gap'); END;
+
+CREATE TRIGGER outgoing_end_is_final
+BEFORE UPDATE ON outbox
+WHEN (OLD.delivered_at IS NOT NULL OR OLD.failed_at IS NOT NULL)
+ AND (NEW.delivered_at IS NOT OLD.delivered_at OR NEW.failed_at IS NOT OLD.failed_at
+   OR NEW.external IS NOT OLD.external OR NEW.error IS NOT OLD.error OR NEW.attempts <> OLD.attempts
+   OR NEW.due_at <> OLD.due_at)
+BEGIN SELECT raise(ABORT, 'delivered or failed is final'); END;
+
+CREATE TRIGGER outgoing_is_what_was_said
+BEFORE UPDATE ON outbox
+WHEN NEW.id <> OLD.id OR NEW.arrival IS NOT OLD.arrival OR NEW.part IS NOT OLD.part OR NEW.key IS NOT OLD.key
+  OR NEW.seq IS NOT OLD.seq OR NEW.platform <> OLD.platform OR NEW.chat <> OLD.chat OR NEW.kind <> OLD.kind
+  OR NEW.at <> OLD.at OR NEW.attempts < OLD.attempts OR (NEW.body <> OLD.body AND NEW.body <> '')
+  OR NEW.address <> OLD.address OR NEW.conversation IS NOT OLD.conversation OR NEW.inbound IS NOT OLD.inbound
+  OR (OLD.redacted_at IS NOT NULL AND NEW.redacted_at IS NOT OLD.redacted_at)
+BEGIN SELECT raise(ABORT, 'what goes out is never changed but by redaction'); END;
+
+CREATE TRIGGER outgoing_is_not_deleted
+BEFORE DELETE ON outbox
+WHEN OLD.delivered_at IS NULL AND OLD.failed_at IS NULL
+ AND (OLD.conversation IS NULL OR EXISTS (SELECT 1 FROM conversations WHERE key = OLD.conversation))
+BEGIN SELECT raise(ABORT, 'nothing is deleted that must still go out'); END;
 
 -- pins -------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,250 @@
+"""The gateway on the loopback with a model that answers at once, beside its store alone with the same messages.
+
+The store alone does for each message what the gateway has it do: it is taken in and taken up, its turn is leased, two
+messages are appended, the outcome is written down with the reply, and the reply is marked as sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psycopg
+from tests import postgres
+
+import holdfast
+from bench import timing
+from bench.crew import Crew
+from bench.figures import Figure, at_least, at_most
+from bench.scale import Scale
+from holdfast import AIAgent, AsyncSessionDB, types
+from holdfast.agent import approvals, delivery, runtime
+from holdfast.gateway import gateway, loopback
+from holdfast.model import ScriptedModel
+
+MILLISECONDS = 1e3
+PATIENCE = 120.0
+
+Say = Callable[[int, int], Awaitable[None]]
+"""Have message `number` said in a chat; done when its answer went out."""
+
+
+class Load(NamedTuple):
+    """What came of it, in seconds."""
+
+    open: list[float]
+    """From a message to its answer, at the rate that was asked for."""
+    worst_chat: float
+    all_at_once: float
+    """Messages a second, where all chats say several at once."""
+    quiet: list[float]
+    flooded: list[float]
+    """The same of a few chats, before and while another one says as much as it can."""
+    memory: float
+
+
+def figures(scale: Scale, folder: Path) -> Iterator[Figure]:
+    yield from _lines("gateway", scale, str(folder / "gateway.db"), str(folder / "alone.db"))
+    with postgres.Server(fsync=True) as server:
+        for schema in ("gateway", "alone"):
+            with psycopg.connect(server.dsn(), autocommit=True) as connection:
+                connection.execute(f"CREATE SCHEMA {schema}")
+        yield from _lines("pg.gateway", scale, server.dsn("gateway"), server.dsn("alone"))
+
+
+def _lines(key: str, scale: Scale, target: str, beside: str) -> Iterator[Figure]:
+    ours, alone = (_loaded(scale, kind, at) for kind, at in (("gateway", target), ("store", beside)))
+    where = "PostgreSQL, " if key.startswith("pg.") else ""
+    what = f"{where}{scale.chats:,} chats, {scale.chat_rate}/s"
+
+    def line(of: str, name: str, unit: str, value: Callable[[Load], float], target: Any = None) -> Figure:
+        return Figure(f"{key}.{of}", f"{what}: {name}", unit, value(ours), ("store alone", value(alone)), target)
+
+    yield line("p50", "answered, p50", "ms", lambda load: timing.median(load.open) * MILLISECONDS)
+    yield line("p99", "answered, p99", "ms", lambda load: timing.percentile(load.open, 0.99) * MILLISECONDS)
+    yield line("worst", "the chat that waits longest", "ms", lambda load: load.worst_chat * MILLISECONDS)
+    yield line("rate", "all at once", "messages/s", lambda load: load.all_at_once, at_least(scale.chat_rate, "value"))
+    flooded, quiet = (timing.percentile(each, 0.99) * MILLISECONDS for each in (ours.flooded, ours.quiet))
+    yield Figure(f"{key}.flooded", f"{where}others beside a chat that floods, p99", "ms", flooded, ("no flood", quiet))
+    yield line("memory", "memory", "MB", lambda load: load.memory, at_most(200, "value"))
+
+
+def _loaded(scale: Scale, kind: str, target: str) -> Load:
+    """In a process of its own, so that its memory is its own, too."""
+    with Crew(1) as crew:
+        (load,) = crew.run(_job, 1, kind, target, scale.chats, scale.chat_rate, scale.chat_seconds)
+    return Load(*load)
+
+
+def _job(_: int, kind: str, target: str, chats: int, rate: int, seconds: float) -> Generator[None, None, Load]:
+    yield
+    return asyncio.run(_measured(GATES[kind], target, chats, rate, seconds))
+
+
+async def _measured(gate: Gate, target: str, chats: int, rate: int, seconds: float) -> Load:
+    async with asyncio.timeout(PATIENCE), gate(target) as say:
+        for first in range(0, chats, 50):
+            await asyncio.gather(*(say(chat, 0) for chat in range(first, min(first + 50, chats))))
+        by_chat = await _at_a_rate(say, chats, rate, seconds)
+        opened = [taken for each in by_chat.values() for taken in each]
+        worst = max(timing.median(each) for each in by_chat.values())
+        several = 3 * chats
+        began = time.perf_counter()
+        await asyncio.gather(*(say(number % chats, 10_000 + number) for number in range(several)))
+        at_once = several / (time.perf_counter() - began)
+        few = range(1, min(chats, 20))
+        quiet = await _in_turn(say, few, 20_000)
+        flood = asyncio.gather(*(say(0, 30_000 + number) for number in range(300)))
+        flooded = await _in_turn(say, few, 40_000)
+        await flood
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return Load(opened, worst, at_once, quiet, flooded, memory)
+
+
+async def _at_a_rate(say: Say, chats: int, rate: int, seconds: float) -> dict[int, list[float]]:
+    """However long answers take, messages come in when they come in."""
+    taken: dict[int, list[float]] = {}
+
+    async def one(number: int, due: float) -> None:
+        await say(number % chats, 1 + number)
+        taken.setdefault(number % chats, []).append(time.perf_counter() - due)
+
+    began, said = time.perf_counter(), list[asyncio.Task[None]]()
+    for number in range(int(rate * seconds)):
+        due = began + number / rate
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        said.append(asyncio.create_task(one(number, due)))
+    await asyncio.gather(*said)
+    return taken
+
+
+async def _in_turn(say: Say, chats: range, first: int) -> list[float]:
+    taken = []
+    for number in range(100):
+        began = time.perf_counter()
+        await say(chats[number % len(chats)], first + number)
+        taken.append(time.perf_counter() - began)
+    return taken
+
+
+# --- the gateway -------------------------------------------------------------------------------------
+
+
+class Answering(loopback.Loopback):
+    """Tells whoever waits for it that an answer went out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: dict[int, asyncio.Future[None]] = {}
+        self.gone = set[int]()
+
+    async def send(self, outgoing: types.Outgoing) -> str:
+        arrival = outgoing.arrival or 0
+        if (waits := self.waiting.pop(arrival, None)) is not None:
+            waits.set_result(None)
+        else:
+            self.gone.add(arrival)
+        return str(outgoing.id)
+
+    async def answered(self, arrival: int) -> None:
+        if arrival in self.gone:
+            self.gone.discard(arrival)
+            return
+        waits = self.waiting[arrival] = asyncio.get_running_loop().create_future()
+        await waits
+
+
+@asynccontextmanager
+async def _gateway(target: str) -> AsyncIterator[Say]:
+    platform = Answering()
+    async with AsyncSessionDB(holdfast.SessionDB(target, write_timeout=60)) as db:
+        model = ScriptedModel(["Fine."] * 1_000_000)
+
+        @asynccontextmanager
+        async def desk(owner: str) -> AsyncIterator[runtime.Runtime]:
+            law = approvals.Approvals(db, owner=owner)
+
+            async def build(conversation_id: str) -> AIAgent:
+                return AIAgent(
+                    db=db,
+                    model=model,
+                    session_id=conversation_id,
+                    owner=owner,
+                    source="bench",
+                    approvals=law,
+                    skip_context_files=True,
+                )
+
+            async with runtime.Runtime(db, build, owner=owner, approvals=law) as made:
+                yield made
+
+        async def say(chat: int, number: int) -> None:
+            arrival = await platform.say(f"And then, {number}?", chat=f"c{chat}", sender=f"s{chat}")
+            assert arrival is not None
+            await platform.answered(arrival.id)
+
+        async with gateway.Gateway(db, desk, [platform]):
+            yield say
+
+
+# --- the store alone ---------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _store(target: str) -> AsyncIterator[Say]:
+    async with AsyncSessionDB(holdfast.SessionDB(target, write_timeout=60)) as db:
+        going = dict[int, asyncio.Lock]()
+
+        async def say(chat: int, number: int) -> None:
+            new = types.NewArrival(
+                platform="bench",
+                key=f"{chat}:{number}",
+                route=f"agent:main:bench:dm:{chat}",
+                chat=f"dm:{chat}",
+                sender=f"s{chat}",
+                address={"chat": chat},
+                text=f"And then, {number}?",
+            )
+            arrival, _ = await db.arrive(new)
+            async with going.setdefault(chat, asyncio.Lock()):
+                await _one(db, arrival, f"chat-{chat}")
+
+        yield say
+
+
+async def _one(db: AsyncSessionDB, arrival: types.Arrival, session: str) -> None:
+    def choose(waiting: Any, _: types.Route) -> tuple[int, str, list[int]]:
+        return waiting[0].id, session, []
+
+    taken = await db.take_up(arrival.route, choose)
+    create = types.NewConversation(source="bench")
+    try:
+        lease = await db.acquire_lease(session, "turn")
+    except holdfast.errors.NoSuchSession:
+        lease = None
+    uid = delivery.uid_of(f"{arrival.platform}:{arrival.key}")
+    asked = await db.append_message(session, role="user", content=arrival.text, uid=uid, create=create, lease=lease)
+    said = await db.append_message(session, role="assistant", content="Fine.", lease=lease)
+    if lease is not None:
+        await db.release_lease(lease)
+    reply = types.NewOutgoing(platform=arrival.home, chat=arrival.chat, address=arrival.address, text="Fine.")
+    await db.settle_arrival(
+        taken.claim,
+        arrival.id,
+        "answered",
+        seq=asked.seq,
+        conversation_id=said.conversation_id,
+        outgoing=[reply],
+        release=True,
+    )
+    (sending,) = await db.replies(arrival.id)
+    await db.delivered(sending.id, "bench")
+
+
+Gate = Callable[[str], Any]
+GATES: dict[str, Gate] = {"gateway": _gateway, "store": _store}

@@ -1,0 +1,110 @@
+"""Log lines of a program that runs for long: one a line, as text or JSON, and no secret in any of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Literal, TextIO
+
+from holdfast import config, errors, secrets
+
+Form = Literal["text", "json"]
+SHORTEST = 6
+"""Characters of a secret that is looked for: a shorter one would take ordinary words away."""
+
+
+MOST, WITHIN = 100, 10.0
+"""Lines of one kind that are written in so many seconds."""
+
+
+class Lines(logging.Formatter):
+    """A record as one line. Besides what looks like a secret, those that are known are taken out."""
+
+    def __init__(self, form: Form, known: Iterable[str] = ()) -> None:
+        super().__init__()
+        self._form = form
+        self._known = sorted({each for each in known if len(each) >= SHORTEST}, key=len, reverse=True)
+
+    def format(self, record: logging.LogRecord) -> str:
+        said = {
+            "time": self._time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "process": record.process,
+            "message": self._without(record.getMessage()),
+        }
+        if left_out := getattr(record, "left_out", 0):
+            said["message"] = f"{said['message']} ({left_out:,} more like this were left out before it)"
+        if record.exc_info:
+            said["error"] = self._without(self.formatException(record.exc_info))
+        if self._form == "json":
+            return json.dumps(said)
+        message = " ".join(str(said["message"]).splitlines())
+        line = f"{said['time']} {record.levelname} {record.name}: {message}"
+        return f"{line}\n{said['error']}" if "error" in said else line
+
+    def _time(self, record: logging.LogRecord) -> str:
+        return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03}Z"
+
+    def _without(self, text: str) -> str:
+        for each in self._known:
+            text = text.replace(each, secrets.MARK)
+        return secrets.redacted(text)
+
+
+class Seldom(logging.Filter):
+    """Lets so many lines from one place of the program through in a while, and says how many it left out: whatever
+    happens a thousand times a second does not fill the disk as well."""
+
+    def __init__(self, most: int = MOST, within: float = WITHIN) -> None:
+        super().__init__()
+        self._most, self._within = most, within
+        self._seen: dict[tuple[str, int], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        place = (record.pathname, record.lineno)
+        began, count = self._seen.get(place, (record.created, 0))
+        left_out = 0
+        if not 0 <= record.created - began < self._within:
+            left_out, began, count = max(0, count - self._most), record.created, 0
+        self._seen[place] = (began, count + 1)
+        record.left_out = left_out
+        return count < self._most
+
+
+def known(settings: config.Settings) -> list[str]:
+    """The secrets of these settings."""
+    return [*settings.keys.values(), *settings.secrets.values()]
+
+
+@contextmanager
+def kept(stream: TextIO, form: Form, level: str, settings: config.Settings) -> Iterator[None]:
+    """Write log lines of this process there, and to the file of the settings, to the end of the block."""
+    root, wanted = logging.getLogger(), logging.getLevelName(level.upper())
+    handlers: list[logging.Handler] = [logging.StreamHandler(stream)]
+    if settings.log is not None:
+        try:
+            handlers.append(logging.FileHandler(settings.log, encoding="utf-8"))
+        except OSError as error:
+            raise errors.SettingInvalid(
+                f"The log {settings.log} cannot be written: {error.strerror or error}."
+            ) from None
+    # What the server says of itself is said already; what goes wrong with it is not.
+    before = [(root, root.level), (server := logging.getLogger("uvicorn"), server.level)]
+    for handler in handlers:
+        handler.setFormatter(Lines(form, known(settings)))
+        handler.addFilter(Seldom())
+        root.addHandler(handler)
+    root.setLevel(wanted)
+    server.setLevel(max(logging.WARNING, wanted))
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            root.removeHandler(handler)
+        handlers[-1].close()
+        for logger, level_before in before:
+            logger.setLevel(level_before)

@@ -1,0 +1,41 @@
+"""Tidies what a gateway leaves behind, once a day while it runs: it is nobody's to wait for, and stops nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+
+from holdfast import errors
+from holdfast.store import aio, tidying
+
+logger = logging.getLogger("holdfast.app")
+
+FIRST = 60.0
+"""Seconds after the start: until then there is enough to do."""
+EVERY = 86_400.0
+BREATH = 0.05
+"""Seconds between two steps, for those who have something to say."""
+
+
+async def looking_after(store: aio.AsyncSessionDB, days: float) -> None:
+    """Until cancelled. Where several processes do it, the second finds nothing."""
+    await asyncio.sleep(FIRST)
+    while True:
+        try:
+            if gone := await once(store, days):
+                logger.info("%d messages that came in or went out %.0f days ago were forgotten", gone, days)
+        except errors.HoldfastError as error:
+            logger.warning("what came in long ago could not be forgotten: %s", error)
+        await asyncio.sleep(EVERY)
+
+
+async def once(store: aio.AsyncSessionDB, days: float, breath: float = BREATH) -> int:
+    """All that is old, step by step; how much it was."""
+    window: tidying.Window | None = tidying.Window()
+    gone = 0
+    while window is not None:
+        done = await store.run(partial(tidying.step, store.db, days, window))
+        gone, window = gone + done.gone, done.then
+        await asyncio.sleep(breath)
+    return gone

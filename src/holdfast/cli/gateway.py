@@ -1,0 +1,27 @@
+"""`holdfast gateway`: the agent for chats and programs. Its commands, each loaded when it is used."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.cli import lazy
+
+COMMANDS = {
+    "run": ("holdfast.cli.serving", "Take in and answer what comes; `holdfast gateway` alone does this, too."),
+    "pair": ("holdfast.cli.people:pair", "Let in whoever was given this code."),
+    "allow": ("holdfast.cli.people:allow", "Let somebody in by their id, as a user or an admin."),
+    "deny": ("holdfast.cli.people:deny", "Let somebody in no more."),
+    "people": ("holdfast.cli.people:people", "List who was let in or denied."),
+    "failed": ("holdfast.cli.undelivered:failed", "List what could not be sent."),
+    "retry": ("holdfast.cli.undelivered:retry", "Have something sent that could not be."),
+    "status": ("holdfast.cli.waiting", "What waits, what is worked on, and what could not be sent."),
+}
+
+
+@click.group(cls=lazy.LazyGroup, commands_in=COMMANDS, alone="run")
+def command() -> None:
+    """The agent for chats and programs: `holdfast gateway` runs it until it is asked to stop.
+
+    Without any settings it listens on this machine only, for OpenAI-compatible clients, and says where. Whoever is not
+    let in is not answered: by settings (`[gateway.allow]`), by `allow`, or by the code a stranger is given and `pair`.
+    """

@@ -1,0 +1,65 @@
+"""Notices of programs, such as that a process has ended, for conversations that were last spoken to from a chat.
+
+They wait in the inbox, are answered as turns by whoever works on that chat, and the reply goes there. They never
+interrupt: a notice comes before the next message or when nothing runs.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from holdfast import errors, events, types
+from holdfast.agent import runtime as runtimes
+from holdfast.gateway import house, replies, saying
+
+MOST = 1_000
+AGAIN = 5.0
+"""Seconds after which a notice is tried again that could not be answered."""
+
+
+class Notices:
+    """What waits in the inboxes of conversations that have a chat."""
+
+    def __init__(self, home: house.House) -> None:
+        self._home = home
+        self._tried: dict[int, float] = {}
+
+    def attend(self, runtime: runtimes.Runtime) -> None:
+        """Have what becomes of notices at this desk written down together with the replies."""
+        runtime.note = self.note
+
+    async def waiting(self) -> list[tuple[str, str]]:
+        """The routes and conversations where something waits that was not tried just now."""
+        now, found = monotonic(), list[tuple[str, str]]()
+        self._tried = {id_: until for id_, until in self._tried.items() if until > now}
+        for each in await self._home.db.waiting_homes(MOST):
+            if each.oldest not in self._tried:
+                found.append((each.route, each.conversation_id))
+                self._tried[each.oldest] = now + AGAIN
+        return found
+
+    async def note(
+        self, inbound: types.Inbound, result: events.TurnResult | None, outcome: str, seq: int | None
+    ) -> object:
+        """What became of a notice, and the reply to the chat of its conversation, in one."""
+        home = await self._homes(inbound.conversation_id)
+        text = replies.of(result, 0) if result is not None else None
+        if home is None or not text or result is None:
+            return await self._home.db.settle(inbound.id, outcome, seq)
+        last = result.messages[-1] if result.messages else None
+        outgoing = saying.to(
+            house.place_of(home),
+            text,
+            self._home.platforms,
+            attachments=saying.pictures(result.messages),
+            seq=last.seq if last and last.role == "assistant" else None,
+        )
+        settled = await self._home.db.settle(inbound.id, outcome, seq, outgoing)
+        self._home.goes_out(home.platform)
+        return settled
+
+    async def _homes(self, conversation_id: str) -> types.Home | None:
+        try:
+            return await self._home.db.home_of(conversation_id)
+        except errors.NoSuchSession:
+            return None

@@ -1,0 +1,285 @@
+"""The wire format of OpenAI's chat completions, read and written. Pure.
+
+What a client sends becomes what was said before and what is said now; what became of it goes back as a completion, or
+as the chunks of one. Fields that change nothing here are ignored; what would be asked in vain is refused by name.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast import parts, types
+from holdfast.agent import commands
+from holdfast.gateway import port, wire
+
+MOST_MESSAGES = 10_000
+MOST_IMAGES = 50
+PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+TOLD = "The program that this message came from says: {text}"
+
+Finish = Literal["stop", "length"]
+
+
+class Said(msgspec.Struct, frozen=True):
+    """What one side said: the words, the pictures, and what a program said along with them."""
+
+    role: Literal["user", "assistant"]
+    text: str = ""
+    images: tuple[port.Attachment, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request, read."""
+
+    model: str
+    before: tuple[Said, ...]
+    """Everything up to the last answer."""
+    now: Said
+    """What came after it, as one message."""
+    user: str | None = None
+    stream: bool = False
+    usage: bool = False
+    """Whether the stream is to end with what it used."""
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """What became of a request, for the wire."""
+
+    id: str
+    created: int
+    model: str
+    text: str = ""
+    finish: Finish = "stop"
+    usage: types.Usage = types.Usage()
+
+
+# --- reading -------------------------------------------------------------------------------------------
+
+
+def read(body: dict[str, Any], models: Sequence[str]) -> Asked:
+    """A request as it is meant; Refused names what it cannot be."""
+    model = body.get("model")
+    if not isinstance(model, str):
+        raise _wrong("model", "Name a model: see /v1/models.")
+    if model not in models:
+        raise wire.Refused(404, f"There is no model {model[:80]!r} here.", param="model", code="model_not_found")
+    _refuse_unable(body)
+    user = body.get("user")
+    if user is not None and not isinstance(user, str):
+        raise _wrong("user", "user is text.")
+    stream, options = body.get("stream") or False, body.get("stream_options") or {}
+    if not isinstance(stream, bool):
+        raise _wrong("stream", "stream is true or false.")
+    if not isinstance(options, dict) or not isinstance(options.get("include_usage") or False, bool):
+        raise _wrong("stream_options", "stream_options has include_usage, which is true or false.")
+    if options and not stream:
+        raise _wrong("stream_options", "stream_options goes with stream: true.")
+    before, now = _turns(body.get("messages"))
+    return Asked(model, before, now, wire.id_of(user, "user"), stream, bool(options.get("include_usage")))
+
+
+def _refuse_unable(body: dict[str, Any]) -> None:
+    count = body.get("n")
+    if count is not None and (isinstance(count, bool) or count != 1):
+        raise _wrong("n", "There is one answer: n is 1.")
+    for name in ("tools", "functions"):
+        if body.get(name):
+            raise _wrong(name, "The agent has tools of its own; it calls none of the client's.")
+    for name in ("tool_choice", "function_call"):
+        if body.get(name) not in (None, "none", "auto"):
+            raise _wrong(name, "The agent has tools of its own; it calls none of the client's.")
+    shape = body.get("response_format")
+    if shape is not None and not (isinstance(shape, dict) and shape.get("type") == "text"):
+        raise _wrong("response_format", "Answers are text.")
+    if body.get("audio") is not None or body.get("modalities") not in (None, ["text"]):
+        raise _wrong("modalities", "Answers are text.")
+    if body.get("logprobs"):
+        raise _wrong("logprobs", "There are no log probabilities here.")
+
+
+def _turns(messages: object) -> tuple[tuple[Said, ...], Said]:
+    """What was said before, and what is said now."""
+    if not isinstance(messages, list) or not messages:
+        raise _wrong("messages", "messages is a list of one or more.")
+    if len(messages) > MOST_MESSAGES:
+        raise _wrong("messages", f"At most {MOST_MESSAGES:,} messages.")
+    turns = list[Said]()
+    notes = tuple[str, ...]()
+    for number, message in enumerate(messages):
+        said = _said(message, f"messages[{number}]")
+        if isinstance(said, str):
+            notes += (said,) if said.strip() else ()
+            continue
+        if said.role == "user":
+            said, notes = msgspec.structs.replace(said, notes=notes), ()
+        if turns and turns[-1].role == said.role:
+            turns[-1] = _joined(turns[-1], said)
+        else:
+            turns.append(said)
+    if not turns or turns[-1].role != "user":
+        raise _wrong("messages", "The last message is one of the user.")
+    now = turns[-1]
+    if not now.text.strip() and not now.images:
+        raise _wrong("messages", "The last message is empty.")
+    return tuple(turns[:-1]), msgspec.structs.replace(now, notes=now.notes + notes)
+
+
+def _joined(one: Said, other: Said) -> Said:
+    text = "\n\n".join(each for each in (one.text, other.text) if each)
+    return Said(one.role, text, one.images + other.images, one.notes + other.notes)
+
+
+def _said(message: object, where: str) -> Said | str:
+    """A message; text alone where a program, and not a person, says it."""
+    if not isinstance(message, dict):
+        raise _wrong(where, "A message is an object.")
+    role = message.get("role")
+    if role in ("system", "developer"):
+        return _content(message.get("content"), where, pictures=False)[0]
+    if role not in ("user", "assistant"):
+        raise _wrong(f"{where}.role", "A role is system, developer, user or assistant.")
+    if message.get("tool_calls") or message.get("function_call"):
+        raise _wrong(f"{where}.tool_calls", "The agent has tools of its own; calls of others cannot be given.")
+    text, images = _content(message.get("content"), where, pictures=role == "user")
+    return Said(role, text, images)
+
+
+def _content(content: object, where: str, pictures: bool) -> tuple[str, tuple[port.Attachment, ...]]:
+    where = f"{where}.content"
+    if content is None or isinstance(content, str):
+        return content or "", ()
+    if not isinstance(content, list):
+        raise _wrong(where, "content is text, or a list of parts.")
+    texts, images = list[str](), list[port.Attachment]()
+    for number, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind in ("text", "refusal") and isinstance(part.get(kind), str):
+            texts.append(part[kind])
+        elif kind == "image_url" and pictures:
+            images.append(_image(part.get("image_url"), f"{where}[{number}].image_url"))
+        else:
+            raise _wrong(f"{where}[{number}]", "A part is text, or of a user's message an image_url.")
+    if len(images) > MOST_IMAGES:
+        raise _wrong(where, f"At most {MOST_IMAGES} pictures.")
+    return "\n".join(texts), tuple(images)
+
+
+def _image(given: object, where: str) -> port.Attachment:
+    """A picture that the request brings along. None is fetched: an address may lead anywhere."""
+    url = given.get("url") if isinstance(given, dict) else given
+    if not isinstance(url, str) or not url[:5].lower() == "data:":
+        raise _wrong(where, "A picture comes as a data: URL; none is fetched from elsewhere.")
+    head, comma, data = url[5:].partition(",")
+    media_type, *flags = head.lower().split(";")
+    if not comma or media_type not in PICTURES or flags[-1:] != ["base64"]:
+        raise _wrong(where, f"A picture is data:TYPE;base64,… of {', '.join(PICTURES)}.")
+    try:
+        found = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        raise _wrong(where, "The picture is not base64.") from None
+    if not found:
+        raise _wrong(where, "The picture is empty.")
+    return port.Attachment(found, media_type)
+
+
+def _wrong(param: str, message: str) -> wire.Refused:
+    return wire.Refused(400, message, param=param, code="invalid_value")
+
+
+# --- what it becomes -------------------------------------------------------------------------------------
+
+
+def plain(text: str) -> str:
+    """A text that is no command, whatever it begins with: what programs pass on is data."""
+    if commands.escapes(text) or (commands.is_command(text) and "\n" not in text):
+        return f"/{text}"
+    return f"\n{text}" if commands.is_command(text) else text
+
+
+def words(said: Said) -> str:
+    """What is said now, as it comes in. What a program said goes before it, and says that it is a program's."""
+    told = [TOLD.format(text=note) for note in said.notes]
+    return plain("\n\n".join(each for each in (*told, said.text) if each))
+
+
+def written(before: Sequence[Said], digests: Sequence[Sequence[str]]) -> list[types.NewMessage]:
+    """What was said before, as messages of a log; `digests` are the blobs of each one's pictures."""
+    made = []
+    for said, blobs in zip(before, digests, strict=True):
+        content: types.Content = said.text
+        if said.notes or blobs:
+            content = [
+                *(parts.note(TOLD.format(text=note)) for note in said.notes),
+                *([{"type": "text", "text": said.text}] if said.text else []),
+                *(
+                    {"type": "image", "media_type": image.media_type, "blob": blob}
+                    for image, blob in zip(said.images, blobs, strict=True)
+                ),
+            ]
+        made.append(types.NewMessage(role=said.role, content=content))
+    return made
+
+
+# --- writing ---------------------------------------------------------------------------------------------
+
+
+def models(names: Sequence[str]) -> dict[str, Any]:
+    return {"object": "list", "data": [model(name) for name in names]}
+
+
+def model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "holdfast"}
+
+
+def completion(answered: Answered) -> dict[str, Any]:
+    message = {"role": "assistant", "content": answered.text, "refusal": None}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": answered.finish}
+    return {**_head(answered, "chat.completion"), "choices": [choice], "usage": used(answered.usage)}
+
+
+def first(answered: Answered, asks_usage: bool) -> dict[str, Any]:
+    return _chunk(answered, {"role": "assistant", "content": "", "refusal": None}, None, asks_usage)
+
+
+def delta(answered: Answered, text: str, asks_usage: bool) -> dict[str, Any]:
+    return _chunk(answered, {"content": text}, None, asks_usage)
+
+
+def last(answered: Answered, asks_usage: bool) -> list[dict[str, Any]]:
+    """How a stream ends, before [DONE]."""
+    ended = _chunk(answered, {}, answered.finish, asks_usage)
+    if not asks_usage:
+        return [ended]
+    return [ended, {**_head(answered, "chat.completion.chunk"), "choices": [], "usage": used(answered.usage)}]
+
+
+def used(usage: types.Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.input,
+        "completion_tokens": usage.output,
+        "total_tokens": usage.input + usage.output,
+        "prompt_tokens_details": {"cached_tokens": usage.cache_read, "audio_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning, "audio_tokens": 0},
+    }
+
+
+def _chunk(answered: Answered, delta: dict[str, Any], finish: str | None, asks_usage: bool) -> dict[str, Any]:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+    made = {**_head(answered, "chat.completion.chunk"), "choices": [choice]}
+    return {**made, "usage": None} if asks_usage else made
+
+
+def _head(answered: Answered, kind: str) -> dict[str, Any]:
+    return {
+        "id": answered.id,
+        "object": kind,
+        "created": answered.created,
+        "model": answered.model,
+        "system_fingerprint": None,
+    }

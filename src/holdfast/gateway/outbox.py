@@ -1,0 +1,263 @@
+"""The sender: what is in the outbox goes out, in order for each chat, until the platform has taken it.
+
+It is marked once the platform has it, and what is marked is never sent again. What nobody knows of, since a process
+died between the two, is sent again under the same id. Whatever is about to go elsewhere than its turn came from is
+refused here, too, though the store would not have taken it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from time import monotonic
+
+from holdfast import errors, types
+from holdfast.gateway import claiming, port, spans
+from holdfast.store import aio, hints, points
+
+logger = logging.getLogger("holdfast.gateway")
+
+EVERY, SOON = 1.0, 0.02
+MOST = 200
+AT_ONCE = 32
+"""How many messages of one platform are on their way at the same time; never two to one chat."""
+TRIES, FEW = 20, 8
+"""How often a message is tried; where nobody knows what is wrong, seldom: what waits behind it waits as long."""
+FIRST, LONGEST = 1.0, 600.0
+"""Seconds until a message is tried again, twice as many each time."""
+LATEST = 3600.0
+"""Seconds after which it is tried again, however long the platform asks to wait."""
+TAKES = 60.0
+"""Seconds one sending may take."""
+
+
+def pause(attempts: int, retry_after: float | None = None) -> float:
+    """How long to wait after so many attempts, and never less than the platform asks for."""
+    return max(min(FIRST * 2.0 ** min(max(attempts - 1, 0), 20), LONGEST), min(retry_after or 0.0, LATEST))
+
+
+class Sender:
+    """Sends what goes out by one platform. `run` is called once."""
+
+    def __init__(self, db: aio.AsyncSessionDB, platform: port.Platform, clock: Callable[[], float]) -> None:
+        self._db, self._platform, self._clock = db, platform, clock
+        self._owns = platform.owns if isinstance(platform, port.Owns) else None
+        # Where only one process can send a message, another that sends to the same chat is in nobody's way.
+        self._own = f"@{os.urandom(6).hex()}:" if self._owns is not None else ""
+        self._woken = asyncio.Event()
+        self._sending: dict[str, asyncio.Task[None]] = {}
+        self._claims: dict[str, tuple[types.Claim, float]] = {}
+        self._unmarked: dict[int, str] = {}
+        """What the platform has taken while the store could not be told so: it is not sent again for that."""
+        self._elsewhere: dict[str, float] = {}
+        """Chats that another process sends to, or that could not be sent to, and until when they are left alone."""
+
+    def wake(self) -> None:
+        """There may be something to send."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Until cancelled; what is on its way then is waited for."""
+        with self._db.hearing.listen(self._heard):
+            try:
+                while True:
+                    self._woken.clear()
+                    await self._look()
+                    await _woken(self._woken, EVERY)
+            finally:
+                await self._leave()
+
+    async def drained(self) -> None:
+        """Until nothing is due that is this process's to send."""
+        while self._sending or await self._due():
+            self.wake()
+            await asyncio.sleep(SOON)
+
+    async def _due(self) -> list[types.Outgoing]:
+        """What is for this process to send; so much of what others have to may be due that it hides the rest."""
+        for limit in (MOST, 100 * MOST):
+            found = await self._db.due_outgoing(self._platform.name, limit, self._clock())
+            mine = [each for each in found if self._is_mine(each)]
+            if mine or len(found) < limit:
+                break
+        return mine
+
+    def _is_mine(self, outgoing: types.Outgoing) -> bool:
+        try:
+            return self._owns is None or self._owns(outgoing)
+        except Exception:
+            # The border to a platform: what it cannot tell is left to others.
+            logger.exception("%s could not say whose %d is", self._platform.name, outgoing.id)
+            return False
+
+    async def _look(self) -> None:
+        try:
+            due = await self._due()
+            await self._tidy()
+        except errors.HoldfastError as error:
+            logger.warning("what goes out by %s could not be read: %s", self._platform.name, error)
+            return
+        for outgoing in due:
+            if outgoing.chat not in self._sending and outgoing.chat not in self._elsewhere:
+                if len(self._sending) >= AT_ONCE:
+                    return
+                task = self._sending[outgoing.chat] = asyncio.create_task(self._chat(outgoing))
+                task.add_done_callback(lambda _, chat=outgoing.chat: self._done(chat))  # type: ignore[misc]
+
+    def _done(self, chat: str) -> None:
+        del self._sending[chat]
+        self.wake()  # The next one for this chat, or one that had no room.
+
+    async def _chat(self, outgoing: types.Outgoing) -> None:
+        """The border to a platform: whatever goes wrong with one message is written down, and stops no other."""
+        try:
+            claim = await self._claim(outgoing.chat)
+            asked = self._clock()
+            begun = await self._db.begin_sending(claim, outgoing.id)
+            points.reach("gateway", "sending")
+            if abs(self._clock() - asked) > claim.ttl / 3:
+                raise errors.LeaseLost("This process slept: another one may have sent it meanwhile.")
+            if begun is not None:
+                with spans.span("holdfast.send", platform=begun.platform, outgoing=begun.id, attempts=begun.attempts):
+                    await self._send(claim, begun)
+            return
+        except (errors.Busy, errors.LeaseLost):
+            self._claims.pop(outgoing.chat, None)
+        except errors.SendRefused as error:
+            await self._refused(outgoing, error)
+            return
+        except errors.HoldfastError as error:
+            logger.warning("%s %d is sent again later: %s", self._platform.name, outgoing.id, error)
+        except Exception:
+            logger.exception("%s %d could not be sent", self._platform.name, outgoing.id)
+        self._elsewhere[outgoing.chat] = monotonic() + EVERY
+
+    async def _send(self, claim: types.Claim, outgoing: types.Outgoing) -> None:
+        try:
+            if outgoing.id not in self._unmarked:
+                self._unmarked[outgoing.id] = await self._sent(claim, outgoing)
+                points.reach("gateway", "sent")
+        except errors.SendRefused as error:
+            await self._refused(outgoing, error)
+        except errors.SendFailed as error:
+            await self._failed(outgoing, str(error), error.retry_after)
+        except errors.StoreError:
+            raise
+        except TimeoutError:
+            await self._failed(outgoing, f"It took longer than {TAKES:.0f} s.")
+        except Exception as error:
+            logger.exception("%s raised something unexpected", self._platform.name)
+            await self._failed(outgoing, type(error).__name__, tries=FEW)
+        else:
+            await self._db.delivered(outgoing.id, self._unmarked[outgoing.id])
+            del self._unmarked[outgoing.id]
+
+    async def _refused(self, outgoing: types.Outgoing, error: errors.SendRefused) -> None:
+        logger.warning("%s %d will never be sent: %s", self._platform.name, outgoing.id, error)
+        await self._db.send_failed(outgoing.id, str(error))
+
+    async def _sent(self, claim: types.Claim, outgoing: types.Outgoing) -> str:
+        """What the platform calls it; the claim is kept while that takes long, so that nobody else sends it, too."""
+        beats = list[asyncio.Task[None]]()
+        first = asyncio.get_running_loop().call_later(
+            claim.ttl / 3, lambda: beats.append(asyncio.create_task(self._beat(claim)))
+        )
+        try:
+            async with asyncio.timeout(TAKES):
+                return await self._platform.send(outgoing)
+        finally:
+            first.cancel()
+            for beat in beats:
+                beat.cancel()
+
+    async def _beat(self, claim: types.Claim) -> None:
+        while True:
+            try:
+                await self._db.renew_claim(claim)
+            except errors.HoldfastError as error:
+                logger.warning("a claim could not be renewed while something was sent: %s", error)
+            await asyncio.sleep(claim.ttl / 3)
+
+    async def _failed(
+        self, outgoing: types.Outgoing, why: str, retry_after: float | None = None, tries: int = TRIES
+    ) -> None:
+        again = outgoing.attempts < tries
+        if not again:
+            logger.error("%s %d is given up after %d tries: %s", self._platform.name, outgoing.id, tries, why)
+        when = self._clock() + pause(outgoing.attempts, retry_after)
+        await self._db.send_failed(outgoing.id, why, when if again else None)
+
+    # --- claims: kept for a while, as one message seldom comes alone -----------------------------------
+
+    async def _claim(self, chat: str) -> types.Claim:
+        """The right to send to a chat; Busy where another process does."""
+        known = self._claims.get(chat)
+        if known is not None and monotonic() < known[1]:
+            return known[0]
+        if known is not None:
+            await self._given_back(chat)
+        claim = await self._db.claim(f"out:{self._platform.name}:{self._own}{chat}", claiming.TTL)
+        self._claims[chat] = (claim, monotonic() + claiming.TTL / 3)
+        return claim
+
+    async def _tidy(self) -> None:
+        now = monotonic()
+        self._elsewhere = {chat: until for chat, until in self._elsewhere.items() if until > now}
+        over = [chat for chat, (_, until) in self._claims.items() if until <= now and chat not in self._sending]
+        await asyncio.gather(*(self._given_back(chat) for chat in over))
+
+    async def _given_back(self, chat: str) -> None:
+        claim, _ = self._claims.pop(chat)
+        try:
+            await self._db.release_claim(claim)
+        except errors.HoldfastError as error:
+            logger.warning("a claim could not be given back, and runs out by itself: %s", error)
+
+    async def _leave(self) -> None:
+        if self._sending:
+            await asyncio.wait(list(self._sending.values()), timeout=TAKES)
+        await asyncio.gather(*(self._given_back(chat) for chat in list(self._claims)))
+
+    def _heard(self, hint: hints.Hint) -> None:
+        if hint.kind == "lost" or (hint.kind == "outgoing" and hint.conversation_id == self._platform.name):
+            self.wake()
+
+
+class Senders:
+    """The senders of all platforms of a process."""
+
+    def __init__(
+        self, db: aio.AsyncSessionDB, platforms: Mapping[str, port.Platform], clock: Callable[[], float]
+    ) -> None:
+        self._each = {name: Sender(db, platform, clock) for name, platform in platforms.items()}
+
+    def wake(self, platform: str) -> None:
+        """There may be something to send by this platform; if it is another process's, that one is told otherwise."""
+        if platform in self._each:
+            self._each[platform].wake()
+
+    async def drain(self, seconds: float) -> None:
+        """Until all that is due now has gone out or failed, or the time is over."""
+        if seconds <= 0:
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await asyncio.gather(*(sender.drained() for sender in self._each.values()))
+        except TimeoutError:
+            logger.info("what could not be sent in %.0f s is sent by whoever runs next", seconds)
+        except errors.HoldfastError as error:
+            logger.warning("what is due could not be sent to the end: %s", error)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for sender in self._each.values():
+                group.create_task(sender.run())
+
+
+async def _woken(event: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

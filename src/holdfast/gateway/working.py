@@ -1,0 +1,478 @@
+"""One chat at work: what came in on its route, oldest first, each to its one outcome.
+
+Nothing here is believed: which session a message goes to is fixed in the store before its turn, its uid is made from
+the platform's own, and its outcome and its reply are one transaction. So whoever dies here in the middle leaves what
+another finishes, and two who work on the same thing write it once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+from time import monotonic
+from typing import Any
+
+from holdfast import errors, events, types
+from holdfast.agent import delivery, loop
+from holdfast.agent import runtime as runtimes
+from holdfast.gateway import binding, busy, claiming, commanding, house, keys, lanes, replies, saying, spans, watching
+from holdfast.store import aio, points
+
+logger = logging.getLogger("holdfast.gateway")
+
+LOOK = 200
+"""How many of those that wait in one chat are looked at."""
+EVERY = 1.0
+"""Seconds after which a chat is looked at again beside its turn, where nobody says that something came."""
+WAITED = 5.0
+"""Seconds after which it is asked again whether somebody may speak."""
+GAVE_UP = "I began to work on this message {count} times and never came to an end, so I leave it. Please send it again."
+# After these the same message is worked on again, here or elsewhere.
+_LATER: frozenset[events.Exit] = frozenset(("busy", "store", "lease_lost"))
+
+
+class Later(Exception):
+    """It cannot be worked on now; after a while it may."""
+
+
+class Worker:
+    """Works on chats. `stopping`: takes up nothing new, and leaves what is stopped to others."""
+
+    def __init__(self, home: house.House) -> None:
+        self._home, self._db = home, home.db
+        self._bound = binding.Binding(home.db, home.settings.reset, home.clock)
+        self.claims = claiming.Claims(home.db)
+        self.stopping = False
+        self.crowded = False
+        """Whether other chats wait for room: then one thing is worked on at a time, and the next one in turn."""
+        self._harmless = Counter[int]()
+        """Attempts that came to nothing without harm, so that they do not count."""
+
+    async def work(self, lane: lanes.Lane) -> None:
+        """All that is open in a chat, until nothing is left. Busy where another works on it; Later."""
+        taken = await aio.kept(self._taken_up(lane), self._untaken)
+        if taken.claim is None:
+            return
+        async with self.claims.held(taken.claim) as held:
+            points.reach("gateway", "claimed")
+            while taken.waiting or lane.notices:
+                if taken.waiting:
+                    lane.attempts = taken.waiting[0].attempts
+                    await self._one(held, lane, taken)
+                else:
+                    await self._notices(held, lane, lane.notices.pop())
+                # What is taken up is begun, and a command that was begun is not begun again: so not here.
+                if held.given_back or self.stopping or self.crowded:
+                    return
+                taken = await self._taken_up(lane, held.claim)
+
+    async def _taken_up(self, lane: lanes.Lane, claim: types.Claim | None = None) -> types.TakenUp:
+        """What is open in the chat, claimed, and the first of it begun where there is nothing to think about."""
+        lane.look()
+        lane.more = False
+        return await self._db.take_up(
+            lane.route, self._choose, claim=claim, idle=bool(lane.notices), ttl=self.claims.ttl, limit=LOOK
+        )
+
+    async def _untaken(self, taken: types.TakenUp) -> None:
+        if taken.claim is not None:
+            await self.claims.give_back(taken.claim)
+
+    def _choose(self, waiting: Sequence[types.Arrival], route: types.Route) -> tuple[int, str, list[int]] | None:
+        """The first one, in the conversation that its route names. None where that is not all there is to it."""
+        first = waiting[0]
+        target = first.target or self._bound.plainly(route)
+        if target is None or self._is_enough(first):
+            return None
+        return first.id, target, [each.id for each in self._joined(first, waiting[1:])]
+
+    async def _one(self, held: claiming.Held, lane: lanes.Lane, taken: types.TakenUp) -> None:
+        arrival, behind = taken.waiting[0], taken.waiting[1:]
+        lane.more, lane.behind = bool(behind), behind
+        if self._is_enough(arrival):
+            uid, said = uid_of(arrival), GAVE_UP.format(count=arrival.attempts)
+            # With the message that it may have become: what is redacted there goes here, too.
+            seq = await self._in_log(arrival, uid) or await self._in_log(arrival, loop.steering_uid(uid))
+            there = arrival.target if seq else None
+            await self._settle(held, lane, arrival, "gave_up", said, seq=seq, conversation_id=there)
+            return
+        joined = self._joined(arrival, behind)
+        begun = taken.begun
+        if begun is None:
+            target = arrival.target or await self._bound.target(arrival.route)
+            begun = await self._db.begin_arrival(held.claim, arrival.id, target, [each.id for each in joined])
+        points.reach("gateway", "begun")
+        if begun is None:
+            return
+        if self._home.clock() - begun.at > WAITED and not await self._home.may_speak(begun.platform, begun.sender):
+            await self._settle(held, lane, begun, "refused", None)
+            return
+        self._home.meter.begun(begun.attempts)
+        lane.more, lane.behind = len(behind) > len(joined), behind[len(joined) :]
+        if busy.message(begun.text) is None:
+            await self._command(held, lane, begun, behind)
+        else:
+            await self._message(held, lane, begun)
+
+    def _is_enough(self, arrival: types.Arrival) -> bool:
+        """Whether work on it was begun so often that it is given up. Where somebody else was at work, or the store
+        could not be had, that is not because of the message."""
+        return arrival.attempts - self._harmless[arrival.id] >= self._home.settings.attempts
+
+    def _joined(self, arrival: types.Arrival, behind: Sequence[types.Arrival]) -> list[types.Arrival]:
+        """What is answered together with a message: the messages of the same person that came right after it."""
+        joined = list[types.Arrival]()
+        if self._home.settings.busy not in busy.JOINING or arrival.attempts or busy.message(arrival.text) is None:
+            return joined
+        for each in behind[: busy.ONE_AS_MANY - 1]:
+            if busy.message(each.text) is None or each.sender != arrival.sender or each.attempts:
+                break
+            joined.append(each)
+        return joined
+
+    # --- a message -----------------------------------------------------------------------------------
+
+    async def _message(self, held: claiming.Held, lane: lanes.Lane, arrival: types.Arrival) -> None:
+        # A turn may have been told it before a process died.
+        told = loop.steering_uid(uid_of(arrival))
+        if arrival.attempts > 1 and (seq := await self._in_log(arrival, told)) is not None:
+            await self._settle(held, lane, arrival, "steered", None, seq=seq, conversation_id=arrival.target)
+            return
+        every = [arrival]
+        if arrival.attempts > 1 or self._home.settings.busy in busy.JOINING:
+            every += await self._db.arrivals_joined(arrival.id)
+        text = busy.together([busy.message(each.text) or "" for each in every])
+        content = saying.content(every, text, keys.is_shared(arrival.route))
+        await self._answer(held, lane, arrival, events.Submit(text, uid_of(arrival), content, arrival.route))
+
+    async def _in_log(self, arrival: types.Arrival, uid: str) -> int | None:
+        """Where it stands in the log of the conversation it goes to, if it does."""
+        try:
+            return None if arrival.target is None else await self._db.seq_of(arrival.target, uid)
+        except errors.NoSuchSession:
+            return None
+
+    async def _answer(
+        self, held: claiming.Held, lane: lanes.Lane, arrival: types.Arrival, message: events.Submit, said: str = ""
+    ) -> None:
+        """Its turn, and the outcome with the reply; `said` is told before it."""
+        here = arrival.target or ""
+        result, watch = await self._turn(held, lane, arrival, here, message)
+        if result.failed and watch.seq is None:
+            other = await self._bound.elsewhere(arrival.route, here)
+            if other is not None:
+                result, watch = await self._turn(held, lane, arrival, other, message)
+        points.reach("gateway", "answered")
+        stored = watch.seq is not None
+        history = len(await self._db.context(result.conversation_id)) if result.failed and stored else 0
+        # One that gave way to the next message is answered with that.
+        text = None if result.interrupted and watch.gave_way else replies.of(result, history)
+        await self._settle(
+            held,
+            lane,
+            arrival,
+            _outcome(result, text),
+            "\n".join(each for each in (said, text) if each) or None,
+            seq=watch.seq,
+            conversation_id=result.conversation_id if stored else None,
+            answer=await self._answer_seq(result, watch.seq) if stored else None,
+            attachments=saying.pictures(result.messages),
+        )
+
+    async def _answer_seq(self, result: events.TurnResult, asked: int | None) -> int | None:
+        """The message whose words the reply has, also where it was said before a process died."""
+        if result.messages and result.messages[-1].role == "assistant":
+            return result.messages[-1].seq
+        if asked is None or not result.final_response:
+            return None
+        after = await self._db.transcript(result.conversation_id, asked)
+        return next((each.seq for each in after if each.role == "assistant" and not each.tool_calls), None)
+
+    async def _turn(
+        self, held: claiming.Held, lane: lanes.Lane, arrival: types.Arrival, here: str, message: events.Submit
+    ) -> tuple[events.TurnResult, watching.Watch]:
+        """The result of its turn. Later where that is no outcome."""
+        with spans.span(
+            "holdfast.turn", platform=arrival.platform, arrival=arrival.id, attempts=arrival.attempts, session=here
+        ) as put:
+            result, watch = await self._took(held, lane, arrival, here, message)
+            put("exit_reason", result.exit_reason)
+            return result, watch
+
+    async def _took(
+        self, held: claiming.Held, lane: lanes.Lane, arrival: types.Arrival, here: str, message: events.Submit
+    ) -> tuple[events.TurnResult, watching.Watch]:
+        where = house.place_of(arrival)
+        async with (
+            self._home.desks.at(owner_of(arrival)) as runtime,
+            watching.watched(self._home, runtime, here, where, arrival, message.uid or "") as watch,
+        ):
+            running, began = lanes.Running(runtime, here, arrival, watch), monotonic()
+            answered = runtime.submit(here, message)
+            await self._while(held, lane, running, answered)
+            self._home.meter.turn(monotonic() - began)
+        await self._settle_steered(held, lane, running, watch)
+        if answered.cancelled():
+            raise Later("The gateway stops.")
+        if (error := answered.exception()) is not None:
+            raise Later("The turn failed in a way that nobody expected.") from error
+        result = answered.result()
+        if result.exit_reason in _LATER or (self.stopping and result.interrupted):
+            self._harmless[arrival.id] += 1
+            raise Later(result.error or "The gateway stops.")
+        return result, watch
+
+    # --- beside a turn -------------------------------------------------------------------------------
+
+    async def _while(
+        self,
+        held: claiming.Held,
+        lane: lanes.Lane,
+        running: lanes.Running,
+        turn: asyncio.Future[Any],
+    ) -> None:
+        """Wait for a turn, looking at what comes in beside it."""
+        if not lane.behind:
+            await lane.quiet(turn, EVERY)
+        if turn.done():
+            return  # Nothing came, which is most often so.
+        beside = asyncio.create_task(self._beside(held, lane, running))
+        try:
+            await asyncio.wait([turn])
+            running.over = True
+            lane.wake()
+            await asyncio.wait([beside])
+        finally:
+            beside.cancel()
+            await asyncio.wait([beside])
+        error = None if beside.cancelled() else beside.exception()
+        if isinstance(error, errors.LeaseLost):
+            logger.info("another process works on %s by now", lane.route)
+        elif error is not None:
+            # What came beside the turn waits for its end, as it does by default.
+            logger.error("what came in beside a turn could not be looked at", exc_info=error)
+
+    async def _beside(self, held: claiming.Held, lane: lanes.Lane, running: lanes.Running) -> None:
+        waiting = lane.behind
+        while not running.over:
+            try:
+                await self._those_beside(held, lane, running, waiting)
+                await lane.came(EVERY)
+                if not running.over:
+                    lane.look()
+                    waiting = await self._db.open_arrivals(lane.route, LOOK)
+            except errors.StoreError as error:
+                # What cannot be read now is looked at again: a turn that runs long must not be deaf to /stop.
+                logger.warning("what came in beside a turn of %s could not be looked at: %s", lane.route, error)
+                lane.more = True
+                if not running.over:
+                    lane.look()
+                    await lane.came(EVERY)
+        lane.more = lane.more or any(arrival.id not in running.seen for arrival in waiting)
+
+    async def _those_beside(
+        self, held: claiming.Held, lane: lanes.Lane, running: lanes.Running, waiting: Sequence[types.Arrival]
+    ) -> None:
+        ahead = undecided = False
+        for arrival in waiting:
+            seen = arrival.id in running.seen
+            what = "later" if seen else running.place(self._home.settings.busy, arrival, ahead)
+            if what is None:
+                undecided, running.watch.when_mine = True, lane.wake
+            if running.over:
+                return
+            if not seen and what is not None and (what == "now" or not undecided):
+                running.seen.add(arrival.id)
+                await self._one_beside(held, lane, running, arrival, waiting, what)
+            # A message stays behind what waits before it; what the turn was told is in it.
+            ahead = ahead or (what != "now" and arrival.id not in running.within)
+
+    async def _one_beside(
+        self,
+        held: claiming.Held,
+        lane: lanes.Lane,
+        running: lanes.Running,
+        arrival: types.Arrival,
+        waiting: Sequence[types.Arrival],
+        what: busy.Beside,
+    ) -> None:
+        lane.more = lane.more or what != "now"
+        if what == "interrupt":
+            running.watch.gave_way = True
+            running.runtime.interrupt(running.here)
+        if what not in ("now", "steer") or arrival.attempts:
+            return  # Its place is behind the turn.
+        try:
+            begun = await self._db.begin_arrival(held.claim, arrival.id, running.here)
+        except errors.StoreError:
+            running.seen.discard(arrival.id)  # Nothing was done with it: it is looked at again.
+            raise
+        if begun is None:
+            return
+        if what == "now":
+            own = {arrival.id, running.arrival.id if running.arrival else 0}
+            others = [each for each in waiting if each.id not in own]
+            await self._command(held, lane, begun, others, running)
+            return
+        uid = uid_of(arrival)
+        if running.runtime.steer(running.here, busy.message(arrival.text) or "", uid):
+            running.steered[loop.steering_uid(uid)] = arrival
+
+    async def _settle_steered(
+        self, held: claiming.Held, lane: lanes.Lane, running: lanes.Running, watch: watching.Watch
+    ) -> None:
+        """What the model was told is answered with the turn; what it was not is a message like any other."""
+        for uid, arrival in running.steered.items():
+            if (seq := watch.stored.get(uid)) is not None:
+                lane.more = True  # The claim is still needed.
+                await self._settle(held, lane, arrival, "steered", None, seq=seq, conversation_id=running.here)
+
+    # --- a command -----------------------------------------------------------------------------------
+
+    async def _command(
+        self,
+        held: claiming.Held,
+        lane: lanes.Lane,
+        arrival: types.Arrival,
+        waiting: Sequence[types.Arrival],
+        running: lanes.Running | None = None,
+    ) -> None:
+        if running is not None:
+            lane.more = True  # The claim is still needed.
+        here = running.here if running else arrival.target or ""
+        if arrival.attempts > 1:
+            again = None if running else await commanding.said_before(self._db, arrival, uid_of(arrival))
+            if again is not None:
+                await self._answer(held, lane, arrival, again)
+                return
+            said = commanding.Said(commanding.ONCE.format(line=f"/{commanding.name(arrival.text)}"))
+        elif refused := await commanding.refusal(self._home, arrival, running.arrival if running else None):
+            said = commanding.Said(refused)
+        elif running is not None and running.command is not None and commanding.name(arrival.text) == "stop":
+            running.command.cancel()
+            said = commanding.Said(commanding.DONE)
+        else:
+            # Whoever slept since it was begun, and was overtaken, does nothing now.
+            await self._db.renew_claim(held.claim)
+            points.reach("gateway", "commanded")
+            async with self._home.desks.at(owner_of(arrival)) as runtime:
+                others = [each for each in waiting if running is None or each.id not in running.within]
+                carried = commanding.carry_out(runtime, self._bound, arrival, here, others)
+                slow = running is None and commanding.name(arrival.text) in commanding.SLOW
+                said = await (self._slowly(held, lane, arrival, runtime, carried) if slow else carried)
+        for dropped in said.dropped:
+            await self._db.settle_arrival(held.claim, dropped, "dropped")
+        if said.say is not None and running is None:
+            message = events.Submit(said.say.text, uid_of(arrival), said.say.content, arrival.route)
+            await self._answer(held, lane, arrival, message, said.text)
+            return
+        await self._settle(held, lane, arrival, "command", said.text, conversation_id=await self._existing(here))
+
+    async def _slowly(
+        self,
+        held: claiming.Held,
+        lane: lanes.Lane,
+        arrival: types.Arrival,
+        runtime: runtimes.Runtime,
+        carried: Coroutine[Any, Any, commanding.Said],
+    ) -> commanding.Said:
+        """A command that takes its time, while what comes in beside it is looked at: /stop ends it."""
+        here, work = arrival.target or "", asyncio.create_task(carried)
+        try:
+            async with watching.watched(self._home, runtime, here, house.place_of(arrival), arrival) as watch:
+                running = lanes.Running(runtime, here, arrival, watch)
+                running.command = work
+                await self._while(held, lane, running, work)
+        finally:
+            work.cancel()
+            await asyncio.wait([work])
+        if work.cancelled():
+            return commanding.Said(commanding.STOPPED.format(line=f"/{commanding.name(arrival.text)}"))
+        return work.result()
+
+    async def _existing(self, conversation_id: str) -> str | None:
+        """A conversation that has begun; None of one that has not, or is gone."""
+        try:
+            return (await self._db.snapshot(conversation_id)).conversation_id
+        except errors.NoSuchSession:
+            return None
+
+    # --- notices -------------------------------------------------------------------------------------
+
+    async def _notices(self, held: claiming.Held, lane: lanes.Lane, conversation_id: str) -> None:
+        """What programs tell this conversation, answered in its chat. How that is written down, the desk knows."""
+        lane.behind = ()
+        try:
+            owner = (await self._db.conversation(conversation_id)).owner
+            home = await self._db.home_of(conversation_id)
+        except errors.NoSuchSession:
+            return
+        if home is None:
+            return
+        async with (
+            self._home.desks.at(owner) as runtime,
+            watching.watched(self._home, runtime, conversation_id, house.place_of(home)) as watch,
+        ):
+            running = lanes.Running(runtime, conversation_id, None, watch)
+            if await runtime.deliver(conversation_id):
+                await self._while(held, lane, running, asyncio.create_task(runtime.over(conversation_id)))
+        await self._settle_steered(held, lane, running, watch)
+
+    # --- the outcome ---------------------------------------------------------------------------------
+
+    async def _settle(
+        self,
+        held: claiming.Held,
+        lane: lanes.Lane,
+        arrival: types.Arrival,
+        outcome: str,
+        text: str | None,
+        *,
+        seq: int | None = None,
+        conversation_id: str | None = None,
+        answer: int | None = None,
+        attachments: Sequence[str] = (),
+    ) -> None:
+        """Its outcome and what is sent because of it, in one; the claim goes back with it where nothing waits."""
+        where = house.place_of(arrival)
+        outgoing = saying.to(where, text, self._home.platforms, attachments=attachments, seq=answer)
+        last = not (lane.more or lane.poked or lane.notices)
+        try:
+            first = await self._db.settle_arrival(
+                held.claim,
+                arrival.id,
+                outcome,
+                seq=seq,
+                conversation_id=conversation_id,
+                outgoing=outgoing,
+                release=last,
+            )
+        except errors.NoSuchSession:
+            # Deleted at this moment, and everything that was said in it with it.
+            first, last = await self._db.settle_arrival(held.claim, arrival.id, "deleted"), False
+        points.reach("gateway", "settled")
+        self._harmless.pop(arrival.id, None)
+        if first:
+            self._home.meter.settled(arrival.platform, outcome)
+        held.given_back = last and first
+        if outgoing:
+            self._home.goes_out(where.platform)
+
+
+def uid_of(arrival: types.Arrival) -> str:
+    """The uid of the message that an arrival becomes: the same however often it is worked on."""
+    return delivery.uid_of(f"{arrival.platform}:{arrival.key}")
+
+
+def owner_of(arrival: types.Arrival) -> str:
+    return keys.owner(arrival.route, arrival.platform, arrival.sender)
+
+
+def _outcome(result: events.TurnResult, text: str | None) -> str:
+    if result.interrupted:
+        return "interrupted"
+    if result.failed:
+        return "failed"
+    return "answered" if text else "silent"

@@ -1,0 +1,167 @@
+"""Small steps of many tasks that share a commit: those that come while one is on its way to the disk share the next.
+
+For steps that change a row or two and refuse, if they do, before they change anything: then whoever is refused is
+alone with that. Appends, which wait for their conversations in order, have `together`. Each is acknowledged only
+after its commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from holdfast import errors
+from holdfast.store import crossing, port, small
+
+T = TypeVar("T")
+
+MOST = 256
+BESIDE = 16
+# What is wrong with the store is wrong for all who share a commit.
+EVERYBODYS = (
+    errors.StoreBusy,
+    errors.StoreFull,
+    errors.StoreUnreachable,
+    errors.StoreMoved,
+    errors.StoreClosed,
+    errors.StoreForked,
+)
+
+Outcome = Any
+"""What a step returned, or the error it raised."""
+
+
+class Waiting(NamedTuple):
+    """A step, and who waits for it."""
+
+    step: small.Step[Any]
+    acknowledged: asyncio.Future[Any]
+
+
+class Group:
+    """The small steps of a process. Those that others are in the way of are done beside, and keep nobody waiting."""
+
+    def __init__(self, driver: port.Driver) -> None:
+        self._driver = driver
+        # Threads of their own: no long call keeps these waiting.
+        self._writers = ThreadPoolExecutor(driver.writers, thread_name_prefix="holdfast-small")
+        self._most = driver.writers
+        # They wait for rows that others have; whoever reads does not wait for them.
+        self._beside = crossing.Crossing(BESIDE, "holdfast-small-beside")
+        self._waiting: list[Waiting] = []
+        self._flushers = set[asyncio.Task[None]]()
+        self._flushing = 0
+        self._alone = set[asyncio.Task[None]]()
+
+    async def write(self, step: small.Step[T]) -> T:
+        """Cancelling the wait does not take the step back: it is done once, as if nobody had stopped waiting."""
+        loop = asyncio.get_running_loop()
+        acknowledged: asyncio.Future[T] = loop.create_future()
+        self._waiting.append(Waiting(step, acknowledged))
+        # Counted, as a task is done somewhat later than what it does.
+        if self._flushing < self._most:
+            self._flushing += 1
+            _keep(self._flushers, loop.create_task(self._flush()))
+        return await acknowledged
+
+    async def drain(self) -> None:
+        """What was given is written when this returns."""
+        while self._flushers or self._alone:
+            # Not awaited themselves: cancelling the close must not cancel what others wait for.
+            await asyncio.wait([*self._flushers, *self._alone])
+
+    def close(self) -> None:
+        self._writers.shutdown(wait=False)
+        self._beside.close()
+
+    async def _flush(self) -> None:
+        while self._waiting:
+            group, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
+            commit = partial(self._commit, [each.step for each in group])
+            try:
+                outcomes = await asyncio.get_running_loop().run_in_executor(self._writers, commit)
+            except BaseException as error:  # noqa: BLE001 -- it is theirs who wait, and nobody may wait for ever
+                outcomes = [error] * len(group)
+            if outcomes is None:
+                self._put_beside(group)
+            else:
+                for each, outcome in zip(group, outcomes, strict=True):
+                    _settle(each.acknowledged, outcome)
+        self._flushing -= 1
+
+    def _commit(self, steps: Sequence[small.Step[Any]]) -> Sequence[Outcome] | None:
+        """One transaction for all of them. None: somebody is in the way, or something is wrong with one of them."""
+        lasting = any(step.lasting for step in steps)
+        try:
+            return self._driver.write(steps[0].operation, Passing(steps), lasting=lasting)
+        except EVERYBODYS as error:
+            return [error] * len(steps)
+        except Exception as error:  # noqa: BLE001 -- it is theirs who wait; alone, each meets its own
+            return None if len(steps) > 1 or isinstance(error, errors.StoreRefused) else [error]
+
+    def _put_beside(self, group: Sequence[Waiting]) -> None:
+        for each in group:
+            _keep(self._alone, asyncio.create_task(self._by_itself(each)))
+
+    async def _by_itself(self, each: Waiting) -> None:
+        outcome: Outcome
+        try:
+            outcome = await self._beside.call(partial(_alone, self._driver, each.step))
+        except BaseException as error:  # noqa: BLE001 -- it is theirs who wait, and nobody may wait for ever
+            outcome = error
+        _settle(each.acknowledged, outcome)
+
+
+class Passing:
+    """Several steps in one, which waits for nobody: another host may bring the same in another order, and then each
+    would wait for what the other has. One by one they wait for one thing at a time."""
+
+    def __init__(self, steps: Sequence[small.Step[Any]]) -> None:
+        self._steps = steps
+
+    def __call__(self, tx: port.Tx) -> list[Outcome] | None:
+        return [_tried(tx, step) for step in self._steps]
+
+    def held(self) -> list[Outcome] | None:
+        return None
+
+
+def _tried(tx: port.Tx, step: small.Step[Any]) -> Outcome:
+    tx.operation = step.operation
+    try:
+        return step.run(tx)
+    except errors.StoreError:
+        raise
+    except errors.HoldfastError as error:
+        return error
+
+
+def _alone(driver: port.Driver, step: small.Step[T]) -> T:
+    try:
+        return small.done(driver, step)
+    except StopIteration as error:
+        raise _taken(error) from error
+
+
+def _taken(error: BaseException) -> BaseException:
+    """An error as a future takes it: StopIteration it refuses, and whoever waits would wait for ever."""
+    return RuntimeError("A step raised StopIteration.") if isinstance(error, StopIteration) else error
+
+
+def _keep(tasks: set[asyncio.Task[None]], task: asyncio.Task[None]) -> None:
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+
+
+def _settle(acknowledged: asyncio.Future[Any], outcome: Outcome) -> None:
+    if acknowledged.done():
+        return
+    if isinstance(outcome, asyncio.CancelledError):
+        acknowledged.cancel()
+    elif isinstance(outcome, BaseException):
+        acknowledged.set_exception(_taken(outcome))
+    else:
+        acknowledged.set_result(outcome)

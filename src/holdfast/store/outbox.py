@@ -1,0 +1,279 @@
+"""The outbox: what must go out, and is not delivered yet.
+
+A reply is written down in the transaction that records what became of what it answers, part by part, and goes where
+that came from: the database refuses any other place. What goes to one chat is sent in order, the first undelivered
+one first. That it was delivered, or never will be, is final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, get_args
+
+import msgspec
+
+from holdfast import errors, types
+from holdfast.store import bodies, claims, given, permits, port, routes, small, state
+
+KINDS = get_args(types.OutgoingKind)
+LONGEST = 1_000_000
+MAX_ADDRESS = 16 * 1024
+MAX_PARTS = 1_000
+MAX_PLATFORM = 40
+ELSEWHERE = "It was addressed to another place than what it answers came from."
+
+
+class Named(msgspec.Struct, frozen=True):
+    """An attachment, named as messages name theirs."""
+
+    blob: str
+
+
+class Body(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is stored of what is to be said, as JSON."""
+
+    text: str = ""
+    attachments: tuple[Named, ...] = ()
+
+
+class Address(msgspec.Struct, frozen=True):
+    """An address as it is given, to be checked as other values are."""
+
+    where: dict[str, Any]
+
+
+class Prepared(NamedTuple):
+    """Something to be sent, checked and encoded."""
+
+    values: dict[str, Any]
+
+
+class Outbox:
+    """The part of SessionDB that keeps what goes out."""
+
+    driver: port.Driver
+    _clock: Callable[[], float]
+
+    def post(
+        self,
+        new: types.NewOutgoing,
+        *,
+        key: str | None = None,
+        arrival: int | None = None,
+        conversation_id: str | None = None,
+    ) -> types.Outgoing:
+        """Have something sent by itself: a question or a notice in the middle of a turn.
+
+        The same key again gives what is stored. `arrival` is what is being answered meanwhile: then it can go
+        nowhere else than the reply, and StoreRefused says so.
+        """
+        (ready,) = prepared([new], self._clock())
+        given.whole_or_none(arrival)
+        named = bodies.mint_uid() if key is None else bodies.checked_id(key, "key")
+        return self.driver.write("post", lambda tx: post(tx, ready, named, arrival, conversation_id))
+
+    def outgoing(self, outgoing_id: int) -> types.Outgoing | None:
+        given.whole(outgoing_id)
+        return self.driver.read(lambda tx: _one(tx, "outgoing_get", id=outgoing_id))
+
+    def replies(self, arrival_id: int) -> list[types.Outgoing]:
+        """What was written down to be sent because of an arrival, in order: posts and the parts of the reply."""
+        given.whole(arrival_id)
+        return self.driver.read(lambda tx: [from_row(row) for row in tx.all("outgoing_of", arrival=arrival_id)])
+
+    def due_outgoing(self, platform: str, limit: int = 100, now: float | None = None) -> list[types.Outgoing]:
+        """The first undelivered one of each chat, if its time has come; the longest due first."""
+        given.whole(limit)
+        where, when = checked_platform(platform), self._clock() if now is None else bodies.checked_time(now)
+        return self.driver.read(
+            lambda tx: [from_row(row) for row in tx.all("outgoing_due", platform=where, now=when, limit=limit)]
+        )
+
+    def begin_sending(self, claim: types.Claim, outgoing_id: int) -> types.Outgoing | None:
+        """Say that it is about to be sent; as it stands then. None: it went out already, or never will.
+
+        LeaseLost when the claim was taken over; SendRefused when it would go elsewhere than what it answers came
+        from, though the database takes no such thing.
+        """
+        return small.done(self.driver, self.sending_step(claim, outgoing_id))
+
+    def sending_step(self, claim: types.Claim, outgoing_id: int) -> small.Step[types.Outgoing | None]:
+        """The same checked, to be done in a transaction with others."""
+        claims.checked(claim)
+        given.whole(outgoing_id)
+        return small.Step("send", lambda tx: begin(tx, claim, outgoing_id), lasting=False)
+
+    def delivered(self, outgoing_id: int, external: str | None = None) -> bool:
+        """It went out, and the platform calls it `external`; whether this was the first to say how it ended.
+
+        It takes no claim: whoever has sent something says so, whoever has the claim by then.
+        """
+        return small.done(self.driver, self.delivered_step(outgoing_id, external))
+
+    def delivered_step(self, outgoing_id: int, external: str | None = None) -> small.Step[bool]:
+        """The same checked, to be done in a transaction with others."""
+        given.whole(outgoing_id)
+        name, now = None if external is None else _clipped(external, bodies.MAX_ID), self._clock()
+        return small.Step(
+            "delivered", lambda tx: _ended(tx, "outgoing_delivered", id=outgoing_id, external=name, at=now)
+        )
+
+    def send_failed(self, outgoing_id: int, error: str, retry_at: float | None = None) -> bool:
+        """It could not be sent: to be tried again from then on, or (None) never; whether that was written."""
+        given.whole(outgoing_id)
+        due = None if retry_at is None else bodies.checked_time(retry_at)
+        said, now = _clipped(error, 500) or "failed", self._clock()
+        query, when = ("outgoing_failed", now) if due is None else ("outgoing_later", due)
+        return self.driver.write(
+            "send", lambda tx: _ended(tx, query, id=outgoing_id, error=said, at=when), lasting=due is None
+        )
+
+
+def checked_platform(name: object) -> str:
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_PLATFORM or not name.isprintable():
+        raise errors.IdInvalid(f"A platform's name is printable text of 1 to {MAX_PLATFORM} characters.")
+    return name
+
+
+def address(where: object) -> str:
+    """Where something goes, as JSON."""
+    if not isinstance(where, dict):
+        raise errors.MessageInvalid("An address is an object.")
+    text = bodies.exact(Address(where), "address")[len('{"where":') : -1]
+    if len(text.encode()) > MAX_ADDRESS:
+        raise errors.MessageInvalid(f"An address has at most {MAX_ADDRESS:,} bytes.")
+    return text
+
+
+def decoded(text: str) -> dict[str, Any]:
+    """An address as it was given; that of something redacted is empty."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any]) if text else {}
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise errors.StoreCorrupt("An address is damaged and cannot be read.") from None
+
+
+def prepared(several: object, now: float) -> tuple[Prepared, ...]:
+    if not isinstance(several, Sequence) or len(several) > MAX_PARTS:
+        raise errors.OutOfRange(f"What goes out is a list of at most {MAX_PARTS:,} parts.")
+    return tuple(Prepared(_values(new, now)) for new in several)
+
+
+def _values(new: object, now: float) -> dict[str, Any]:
+    if not isinstance(new, types.NewOutgoing):
+        raise errors.OutOfRange("This takes a NewOutgoing.")
+    if new.kind not in KINDS:
+        raise errors.OutOfRange(f"What goes out is one of {', '.join(KINDS)}.")
+    if not isinstance(new.text, str) or len(new.text) > LONGEST:
+        raise errors.MessageInvalid(f"What goes out is text of at most {LONGEST:,} characters.")
+    given.whole_or_none(new.seq)
+    if not isinstance(new.attachments, list | tuple):
+        raise errors.MessageInvalid("Attachments are a list of digests.")
+    named = tuple(Named(bodies.checked_id(digest, "digest")) for digest in new.attachments)
+    return {
+        "platform": checked_platform(new.platform),
+        "chat": routes.checked(new.chat),
+        "address": address(new.address),
+        "kind": new.kind,
+        "body": bodies.exact(Body(new.text, named), "message"),
+        "seq": new.seq,
+        "at": now,
+    }
+
+
+def insert_parts(
+    tx: port.Tx,
+    several: Sequence[Prepared],
+    *,
+    arrival: int | None = None,
+    inbound: int | None = None,
+    conversation: int | None = None,
+) -> None:
+    """The parts of one reply, behind the outcome they come with."""
+    of = {"arrival": arrival, "inbound": inbound, "conversation": conversation, "key": None}
+    if several:
+        _in_a_row(tx, several[0])
+    for part, each in enumerate(several):
+        tx.later("outgoing_insert", part=part, **of, **each.values)
+
+
+def _in_a_row(tx: port.Tx, first: Prepared) -> None:
+    """Wait for others who write to the same chat: also a single message must not come between the parts of theirs."""
+    tx.one("outgoing_chat", platform=first.values["platform"], chat=first.values["chat"])
+
+
+def post(tx: port.Tx, ready: Prepared, key: str, arrival: int | None, conversation_id: str | None) -> types.Outgoing:
+    conversation = None if conversation_id is None else state.lock(tx, conversation_id).key
+    of = {"arrival": arrival, "inbound": None, "conversation": conversation, "key": key, "part": None}
+    if tx.one("outgoing_by_key", key=key) is None:
+        _in_a_row(tx, ready)
+        tx.run("outgoing_insert", **of, **ready.values)
+    found = _one(tx, "outgoing_by_key", key=key)
+    assert found is not None  # there, or just written
+    return found
+
+
+def begin(tx: port.Tx, claim: types.Claim, outgoing_id: int) -> types.Outgoing | None:
+    claims.check(tx, claim)
+    found = _one(tx, "outgoing_get", id=outgoing_id)
+    if found is None or not found.open:
+        return None
+    if found.arrival is not None:
+        came = tx.one("arrival_from", id=found.arrival)
+        if came is not None and (came[:2] != (found.platform, found.chat) or decoded(came[2]) != found.address):
+            raise errors.SendRefused(ELSEWHERE)
+    # An attempt that finds one more than the one before it did finds what that one counted.
+    before = tx.meant.setdefault(("send", outgoing_id), found.attempts)
+    if found.attempts == before and tx.run("outgoing_begin", id=outgoing_id) != 1:
+        return None
+    return msgspec.structs.replace(found, attempts=before + 1)
+
+
+def _ended(tx: port.Tx, query: str, **values: Any) -> bool:
+    """An attempt that finds it ended, where the one before it ended it, finds its own words."""
+    mine = (query, values["id"])
+    if tx.run(query, **values) == 1:
+        tx.meant[mine] = True
+    return bool(tx.meant.get(mine, False))
+
+
+def _clipped(text: object, most: int) -> str:
+    """What a platform says, as far as it is kept; without what a terminal or a database stumbles over."""
+    return "".join(each if each.isprintable() else " " for each in permits.clipped(text)[:most])
+
+
+def _one(tx: port.Tx, query: str, **values: Any) -> types.Outgoing | None:
+    row = tx.one(query, **values)
+    return None if row is None else from_row(row)
+
+
+def from_row(row: port.Row) -> types.Outgoing:
+    (id_, arrival, inbound, part, key, conversation_id, seq, platform, chat, where, kind, body) = row[:12]
+    at, attempts, due_at, delivered_at, external, failed_at, error, redacted = row[12:]
+    try:
+        said = msgspec.json.decode(body, type=Body) if body else Body()
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise errors.StoreCorrupt(f"What goes out as {id_} is damaged and cannot be read.") from None
+    return types.Outgoing(
+        id=id_,
+        platform=platform,
+        chat=chat,
+        address=decoded(where),
+        text=said.text,
+        attachments=[named.blob for named in said.attachments],
+        kind=kind,
+        at=at,
+        arrival=arrival,
+        inbound=inbound,
+        part=part,
+        key=key,
+        conversation_id=conversation_id,
+        seq=seq,
+        attempts=attempts,
+        due_at=due_at,
+        delivered_at=delivered_at,
+        external=external,
+        failed_at=failed_at,
+        error=error,
+        redacted=bool(redacted),
+    )

@@ -1,0 +1,169 @@
+"""The real program as a gateway on either database: it answers, and of two at once one may be killed."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from holdfast import parts
+from holdfast.store.db import SessionDB
+from tests.cli import program
+from tests.contract import backends
+
+both = pytest.mark.parametrize("backend", backends.SHARED, ids=lambda backend: backend.name)
+
+SETTINGS = (
+    "[gateway.http]\nport = 0\nenabled = true\n[gateway.loopback]\nsocket = 's.sock'\n[gateway.limits]\nminute = 500\n"
+)
+CHATS = ("ann", "ben", "eve", "all")
+
+
+class Gateway:
+    """A gateway in a process and a home of its own, and somebody who talks to it by its socket and hears everything."""
+
+    def __init__(self, home: Path, process: subprocess.Popen[str], address: str) -> None:
+        self.home, self.process, self.address = home, process, address
+        self.heard: list[dict[str, Any]] = []
+        self._talking = socket.socket(socket.AF_UNIX)
+        self._talking.connect(str(home / "data" / "s.sock"))
+        self._hearing = threading.Thread(target=self._hear)
+        self._hearing.start()
+
+    def _hear(self) -> None:
+        # Who is killed says nothing more, in the middle of a line or not.
+        with self._talking.makefile("rb") as lines, suppress(ConnectionError):
+            self.heard.extend(json.loads(line) for line in lines if line.endswith(b"\n"))
+
+    def say(self, key: str, text: str) -> None:
+        chat = key.partition("-")[0]
+        line = json.dumps({"text": text, "key": key, "chat": chat, "sender": chat}).encode()
+        self._talking.sendall(line + b"\n")
+
+    @property
+    def taken(self) -> set[str]:
+        return {each["key"] for each in list(self.heard) if each["type"] == "taken"}
+
+    @property
+    def replies(self) -> list[dict[str, Any]]:
+        return [each for each in list(self.heard) if each["type"] == "reply"]
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._hearing.join(program.PATIENCE)
+        self._talking.close()
+
+
+@contextmanager
+def running(home: Path, target: str) -> Iterator[Gateway]:
+    (home / "data").mkdir(0o700, parents=True)
+    (home / "data" / "config.toml").write_text(SETTINGS, "utf-8")
+    with subprocess.Popen(
+        [*program.PROGRAM, "gateway", "--db", target],
+        cwd=home,
+        env=program.environment(home, {"HOLDFAST_MODEL": "offline"}),
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    ) as process:
+        address = ""
+        assert process.stderr is not None
+        for line in process.stderr:
+            found = re.search(r"http://127\.0\.0\.1:\d+", line)
+            address = found[0] if found else address
+            if "the gateway is ready" in line:
+                break
+        try:
+            program.wait_until((home / "data" / "s.sock").exists)
+            opened = Gateway(home, process, address)
+            try:
+                yield opened
+            finally:
+                opened.end()
+        finally:
+            process.kill()
+
+
+@both
+def test_it_answers_by_its_socket_and_by_http_and_stops_when_it_is_asked_to(
+    backend: backends.Backend, tmp_path: Path
+) -> None:
+    target = backend.target(tmp_path, "store")
+    with running(tmp_path / "one", target) as gate:
+        gate.say("ann-1", "Hello")
+        program.wait_until(lambda: gate.replies)
+        assert gate.replies[0]["chat"] == "ann"
+        with openai.OpenAI(base_url=f"{gate.address}/v1", api_key="none", max_retries=0) as client:
+            said = client.chat.completions.create(model="holdfast", messages=[{"role": "user", "content": "Hello"}])
+            assert "offline model" in (said.choices[0].message.content or "")
+        with urllib.request.urlopen(f"{gate.address}/health", timeout=program.PATIENCE) as answer:
+            assert json.load(answer)["store"]
+        gate.process.send_signal(signal.SIGTERM)
+        assert gate.process.wait(program.PATIENCE) == 0
+    with SessionDB(target) as db:
+        assert {each.owner for each in map(db.conversation, (each.id for each in db.list_sessions()))} == {
+            "loopback:ann",
+            "http:local",
+        }
+        assert set(db.mail_facts().values()) == {0}
+        assert db.claims() == []
+        assert db.fsck().ok
+
+
+@both
+def test_of_two_at_once_one_is_killed_and_the_other_finishes_its_turns(
+    backend: backends.Backend, tmp_path: Path
+) -> None:
+    target = backend.target(tmp_path, "store")
+    updates = [(f"{chat}-{number}", f"Note {number} of {chat}.") for number in range(20) for chat in CHATS]
+    with running(tmp_path / "one", target) as first, running(tmp_path / "two", target) as second:
+        for key, text in updates:
+            if key[:3] != "ben":
+                first.say(key, text)
+            if key[:3] in ("ben", "all"):
+                second.say(key, text)
+        program.wait_until(lambda: len(first.replies) + len(second.replies) > 3)
+        first.end()
+        taken = first.taken
+        for key, text in updates:
+            if key not in taken | second.taken:
+                second.say(key, text)
+        with SessionDB(target) as db:
+            assert db.mail_facts()["arrivals_open"] > 0
+            program.wait_until(lambda: second.taken | taken >= {key for key, _ in updates})
+            program.wait_until(lambda: not any(db.mail_facts().values()))
+            check(db, updates, first.replies, second.replies)
+
+
+def check(db: SessionDB, updates: list[tuple[str, str]], *heard: list[dict[str, Any]]) -> None:
+    """Every update has one outcome, is one message, in order, and one reply, which went to its own chat."""
+    rows = dict[int, str]()
+    for key, _ in updates:
+        arrival = db.arrival_by_key("loopback", key)
+        assert arrival is not None
+        assert arrival.outcome == "answered"
+        (reply,) = db.replies(arrival.id)
+        assert reply.delivered_at is not None
+        rows[reply.id] = key.partition("-")[0]
+    for chat in CHATS:
+        log = db.transcript(db.route(f"agent:main:loopback:dm:{chat}").conversation_id or "")
+        said = [parts.text(each.content) for each in log if each.role == "user"]
+        assert said == [text for key, text in updates if key.startswith(f"{chat}-")]
+        assert [each.role for each in log] == ["user", "assistant"] * len(said)
+    for each in heard:
+        assert len({reply["id"] for reply in each}) == len(each)
+        assert all(rows[reply["id"]] == reply["chat"] for reply in each)
+    assert {reply["id"] for each in heard for reply in each} == set(rows)
+    assert db.fsck().ok

@@ -1,0 +1,172 @@
+"""What others made speaks to the gateway: OpenAI's own client, and a tester that reads the description it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import openai
+import pytest
+import schemathesis
+from schemathesis import checks
+
+from holdfast import AsyncSessionDB, SessionDB
+from holdfast.gateway import http, loopback, webhooks
+from holdfast.gateway import settings as said
+from holdfast.model import ScriptedModel
+from holdfast.model import port as models
+from tests.gateway import stage, web
+from tests.gateway.test_http_chat import words
+
+
+def count(request: models.Request) -> str:
+    """How many times the user spoke, and the last words."""
+    spoken = [words(each) for each in request.messages if each.role == "user"]
+    return f"{len(spoken)}: {spoken[-1]}"
+
+
+@asynccontextmanager
+async def served(db: AsyncSessionDB, model: models.Model, **given: Any) -> AsyncIterator[str]:
+    hooks = webhooks.Hooks(db, {"build": webhooks.Hook("a-secret-of-some-length", said.Hook("SECRET"))})
+    platform = http.Http(db, said.Http(port=0), tokens=given.pop("tokens", web.TOKENS), hooks=hooks)
+    async with (
+        platform.serving() as address,
+        stage.open_gateway(db, model, platforms=[loopback.Loopback(), platform, hooks]),
+    ):
+        while not platform.ready:
+            await asyncio.sleep(0)
+        yield address
+
+
+def client_of(address: str, token: str = "token-of-ann-0123456789") -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=f"{address}/v1", api_key=token, max_retries=0)
+
+
+def test_openai_s_client_has_a_conversation_of_several_turns() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with served(db, ScriptedModel([count] * 9)) as address, client_of(address) as client:
+            assert [each.id async for each in client.models.list()] == ["holdfast"]
+            raw = await client.chat.completions.with_raw_response.create(
+                model="holdfast", messages=[{"role": "user", "content": "one"}]
+            )
+            first = raw.parse()
+            assert (first.choices[0].message.content, first.choices[0].finish_reason) == ("1: one", "stop")
+            assert first.usage is not None
+            name = {"X-Holdfast-Conversation": raw.headers["x-holdfast-conversation"]}
+            second = await client.chat.completions.create(
+                model="holdfast", messages=[{"role": "user", "content": "two"}], extra_headers=name
+            )
+            assert second.choices[0].message.content == "2: two"
+            assert await streamed(client, "three", name) == "3: three"
+            history: list[Any] = [
+                {"role": "user", "content": "one"},
+                {"role": "assistant", "content": "1: one"},
+                {"role": "user", "content": "two"},
+            ]
+            fresh = await client.chat.completions.create(model="holdfast", messages=history)
+            assert fresh.choices[0].message.content == "2: two"
+            for number in (1, 2):
+                named = await client.chat.completions.create(
+                    model="holdfast", messages=[{"role": "user", "content": "x"}], user="seven"
+                )
+                assert named.choices[0].message.content == f"{number}: x"
+
+    stage.run(story)
+
+
+async def streamed(client: openai.AsyncOpenAI, text: str, headers: dict[str, str]) -> str:
+    stream = await client.chat.completions.create(
+        model="holdfast",
+        messages=[{"role": "user", "content": text}],
+        stream=True,
+        stream_options={"include_usage": True},
+        extra_headers=headers,
+    )
+    found = [chunk async for chunk in stream]
+    assert found[0].choices[0].delta.role == "assistant"
+    assert [each.choices[0].finish_reason for each in found if each.choices][-1] == "stop"
+    assert found[-1].usage is not None
+    assert found[-1].choices == []
+    return "".join(each.choices[0].delta.content or "" for each in found if each.choices)
+
+
+def test_openai_s_client_raises_what_fits() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        asked: dict[str, Any] = {"model": "holdfast", "messages": [{"role": "user", "content": "Hi"}]}
+        async with served(db, ScriptedModel([])) as address, client_of(address) as client:
+            with pytest.raises(openai.BadRequestError) as refused:
+                await client.chat.completions.create(**asked, n=2)
+            assert refused.value.param == "n"
+            with pytest.raises(openai.NotFoundError):
+                await client.chat.completions.create(**asked, extra_headers={"X-Holdfast-Conversation": "none"})
+            async with client_of(address, "token-of-nobody-at-all") as nobody:
+                with pytest.raises(openai.AuthenticationError):
+                    await nobody.models.list()
+            once = {"Idempotency-Key": "k"}
+            with pytest.raises(openai.InternalServerError):
+                await client.chat.completions.create(**asked, extra_headers=once)
+            with pytest.raises(openai.UnprocessableEntityError):
+                await client.chat.completions.create(**asked, user="other", extra_headers=once)
+            async with await client.chat.completions.create(**asked, stream=True) as stream:
+                with pytest.raises(openai.APIError, match="failed"):
+                    [each async for each in stream]
+
+    stage.run(story)
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A gateway in a thread, which answers whatever it is asked."""
+    found: list[str] = []
+    ready, over = threading.Event(), asyncio.Event()
+    loops: list[asyncio.AbstractEventLoop] = []
+    path: Path = tmp_path_factory.mktemp("served") / "store.db"
+
+    async def serve() -> None:
+        loops.append(asyncio.get_running_loop())
+        async with (
+            AsyncSessionDB(SessionDB(str(path))) as db,
+            served(db, ScriptedModel(iter(lambda: "Hello!", None)), tokens={}) as at,
+        ):
+            found.append(at)
+            ready.set()
+            await over.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    assert ready.wait(30)
+    yield found[0]
+    loops[0].call_soon_threadsafe(over.set)
+    thread.join(30)
+
+
+def test_whatever_is_asked_the_answer_is_as_described(address: str) -> None:
+    schema = schemathesis.openapi.from_url(f"{address}/openapi.json")
+    wanted = [
+        checks.not_a_server_error,
+        *checks.CHECKS.get_by_names(
+            ["status_code_conformance", "content_type_conformance", "response_schema_conformance"]
+        ),
+    ]
+    operations = [each.ok() for each in schema.get_all_operations()]
+    assert {each.path for each in operations} >= {"/health", "/v1/chat/completions", "/hooks/{name}"}
+    for operation in operations:
+        _tried(operation, schemathesis.GenerationMode.POSITIVE, wanted)
+        if operation.body:
+            _tried(operation, schemathesis.GenerationMode.NEGATIVE, wanted)
+
+
+def _tried(operation: Any, mode: Any, wanted: list[Any]) -> None:
+    @hypothesis.settings(
+        max_examples=15, deadline=None, database=None, suppress_health_check=list(hypothesis.HealthCheck)
+    )
+    @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
+    def tried(case: Any) -> None:
+        case.call_and_validate(checks=wanted)
+
+    tried()

@@ -1,0 +1,100 @@
+"""Log lines: one a line, and no secret in any."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast import config, errors
+from holdfast.app import logs
+
+OWN = "correct horse battery staple"
+
+
+def record(message: str, *given: object, error: BaseException | None = None) -> logging.LogRecord:
+    info = (type(error), error, None) if error else None
+    return logging.LogRecord("holdfast.gateway", logging.WARNING, "", 0, message, given, info)
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize(
+    ("message", "given"),
+    [
+        ("the token %s was refused", (OWN,)),
+        (f"it was {OWN}!", ()),
+        ("Authorization: Bearer abcdefghijkl0123456789", ()),
+        ("postgresql://me:abcdefghijkl0123456789@host/db", ()),
+    ],
+)
+def test_no_secret_is_logged(form: logs.Form, message: str, given: tuple[object, ...]) -> None:
+    line = logs.Lines(form, [OWN, "is"]).format(record(message, *given, error=ValueError(f"not {OWN}")))
+    assert OWN not in line
+    assert "abcdefghijkl0123456789" not in line
+    assert "[redacted]" in line
+    assert "ValueError" in line
+
+
+def test_a_json_line_has_what_programs_look_for() -> None:
+    said = json.loads(logs.Lines("json").format(record("two\nlines")))
+    assert {name: said[name] for name in ("level", "logger", "message")} == {
+        "level": "warning",
+        "logger": "holdfast.gateway",
+        "message": "two\nlines",
+    }
+    assert said["time"].endswith("Z")
+
+
+def test_what_somebody_wrote_does_not_begin_a_line_of_its_own() -> None:
+    assert "\n" not in logs.Lines("text").format(record("from %s", "eve\n2026 ERROR all is lost"))
+
+
+def test_the_secrets_of_settings_are_known(tmp_path: Path) -> None:
+    settings = msgspec.structs.replace(
+        config.load({}, files=False), keys={"openai": config.Secret("key-one")}, secrets={"X": config.Secret("key-two")}
+    )
+    stream, file = io.StringIO(), tmp_path / "own.log"
+    before = logging.getLogger().level, list(logging.getLogger().handlers)
+    with logs.kept(stream, "text", "info", msgspec.structs.replace(settings, log=str(file))):
+        logging.getLogger("holdfast.test").info("key-one and key-two")
+        logging.getLogger("holdfast.test").debug("nothing of this")
+        logging.getLogger("uvicorn.error").info("nor of this")
+    assert stream.getvalue().endswith("[redacted] and [redacted]\n")
+    assert stream.getvalue().count("\n") == 1
+    assert file.read_text("utf-8") == stream.getvalue()
+    assert (logging.getLogger().level, logging.getLogger().handlers) == before
+
+
+def test_a_log_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
+    settings = msgspec.structs.replace(config.load({}, files=False), log=str(tmp_path / "no" / "own.log"))
+    with (
+        pytest.raises(errors.SettingInvalid, match="cannot be written"),
+        logs.kept(io.StringIO(), "text", "info", settings),
+    ):
+        pass
+
+
+def test_what_happens_a_thousand_times_is_not_written_a_thousand_times(tmp_path: Path) -> None:
+    stream, file = io.StringIO(), tmp_path / "log"
+    settings = msgspec.structs.replace(config.load({}, files=False), log=str(file))
+    with logs.kept(stream, "text", "info", settings):
+        logger = logging.getLogger("holdfast.gateway")
+        for number in range(5 * logs.MOST):
+            logger.warning("again: %d", number)
+        logger.warning("another")
+        later = logger.makeRecord(logger.name, logging.WARNING, __file__, 1, "later", (), None)
+        for handler in logging.getLogger().handlers:
+            for seldom in [each for each in handler.filters if isinstance(each, logs.Seldom)]:
+                # A while after the flood.
+                place = next(iter(seldom._seen))
+                later.pathname, later.lineno = place
+                later.created += logs.WITHIN
+        logger.handle(later)
+    for lines in (stream.getvalue().splitlines(), file.read_text().splitlines()):
+        assert len([line for line in lines if "again" in line]) == logs.MOST
+        assert lines[-2].endswith("another")
+        assert lines[-1].endswith(f"later ({4 * logs.MOST:,} more like this were left out before it)")

@@ -1,0 +1,57 @@
+"""What systemd is told of a process that it started."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from holdfast.app import systemd
+
+HERE = str(os.getpid())
+
+
+@pytest.mark.parametrize(
+    ("environ", "wanted"),
+    [
+        ({}, None),
+        ({"WATCHDOG_USEC": "60000000"}, 30.0),
+        ({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": HERE}, 30.0),
+        pytest.param({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": "1"}, None, id="of another process"),
+        pytest.param({"WATCHDOG_USEC": "0"}, None, id="none"),
+        ({"WATCHDOG_USEC": "soon"}, None),
+        ({"WATCHDOG_USEC": "-1"}, None),
+    ],
+)
+def test_signs_of_life_come_twice_as_often_as_they_are_wanted(environ: dict[str, str], wanted: float | None) -> None:
+    assert systemd.watchdog(environ) == wanted
+
+
+def test_signs_of_life_end_with_the_block(tmp_path: Path) -> None:
+    path = str(tmp_path / "n")
+
+    async def story() -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+            heard.bind(path)
+            heard.setblocking(False)
+            async with systemd.watched({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "20000"}), asyncio.timeout(60):
+                for _ in range(3):
+                    assert await asyncio.get_running_loop().sock_recv(heard, 100) == b"WATCHDOG=1"
+            while True:
+                try:
+                    heard.recv(100)
+                except BlockingIOError:
+                    break
+            # Nobody is left who would.
+            assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(story())
+
+
+def test_where_nobody_listens_nothing_fails(tmp_path: Path) -> None:
+    assert not systemd.notify({}, "READY=1")
+    assert not systemd.notify({"NOTIFY_SOCKET": "relative"}, "READY=1")
+    assert not systemd.notify({"NOTIFY_SOCKET": str(tmp_path / "nobody")}, "READY=1")

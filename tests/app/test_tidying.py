@@ -1,0 +1,52 @@
+"""A gateway that runs for long forgets what is over, beside its work."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from holdfast import AsyncSessionDB, errors, types
+from holdfast.app import running, tidying
+from holdfast.store import arrivals
+from tests.agent import stage
+from tests.contract import steps
+
+assert arrivals.REMEMBERED_DAYS == 30.0
+
+
+async def settled(db: AsyncSessionDB, key: str) -> None:
+    new = types.NewArrival(platform="far", key=key, route="r", chat="1", sender="7", address={}, text="hi")
+    arrival, _ = await db.arrive(new)
+    await db.settle_arrival(None, arrival.id, "ignored")
+
+
+def test_it_is_done_after_the_start_and_again_and_what_fails_is_tried_the_next_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = steps.Clock()
+    monkeypatch.setattr(tidying, "FIRST", 0.0)
+    monkeypatch.setattr(tidying, "EVERY", 0.01)
+    monkeypatch.setattr(tidying, "BREATH", 0.0)
+
+    async def story(db: AsyncSessionDB) -> None:
+        failed = list[str]()
+        whole = tidying.once
+
+        async def once(store: AsyncSessionDB, days: float) -> int:
+            if not failed:
+                failed.append("busy")
+                raise errors.StoreBusy()
+            return await whole(store, days, 0.0)
+
+        monkeypatch.setattr(tidying, "once", once)
+        task = asyncio.create_task(tidying.looking_after(db, 30.0))
+        for key in ("1", "2"):
+            await settled(db, key)
+            clock.advance(31 * steps.DAY)
+            while await db.arrival_by_key("far", key) is not None:
+                await asyncio.sleep(0.01)
+        await running.stopped(task)
+        assert failed == ["busy"]
+
+    stage.run(story, clock=clock)

@@ -1,0 +1,59 @@
+"""What was under way when a backup was made is not answered or sent again because of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast import SessionDB, types
+from holdfast.store import backup
+from tests.contract import mail
+
+MakeDb = Callable[..., SessionDB]
+
+
+def arranged(db: SessionDB) -> None:
+    """Something in every state."""
+    done = mail.answered(db, "talk", "done")
+    db.delivered(db.replies(done.id)[0].id, "there")
+    mail.answered(db, "talk", "unsent", "one", "two")
+    db.post(mail.reply("posted"), key="posted")
+    first, joined, _ = mail.came(db, "begun", "joined", "waiting")
+    claim = db.claim(mail.CLAIM)
+    db.begin_arrival(claim, first.id, "talk", [joined.id])
+    mail.said(db, "talk", "begun")
+
+
+def arrival(db: SessionDB, key: str) -> types.Arrival:
+    found = db.arrival_by_key("far", key)
+    assert found is not None
+    return found
+
+
+def test_restored_store_sends_and_answers_nothing_by_itself(
+    make_db: MakeDb, make_file_db: MakeDb, tmp_path: Path
+) -> None:
+    source, path = make_file_db(), tmp_path / "copy.db"
+    arranged(source)
+    source.backup(path)
+    db = make_db("other")
+    db.restore(path)
+    assert db.open_routes() == []
+    assert db.due_outgoing("far") == []
+    assert [arrival(db, key).outcome for key in ("done", "unsent", "begun", "joined", "waiting")] == [
+        "answered",
+        "answered",
+        "restored",
+        "restored",
+        "restored",
+    ]
+    (sent,) = db.replies(arrival(db, "done").id)
+    assert (sent.external, sent.error) == ("there", None)
+    one, two = db.replies(arrival(db, "unsent").id)
+    assert (one.text, one.error, one.open, two.error) == ("one", backup.NOT_SENT, False, backup.NOT_SENT)
+    assert db.fsck().ok
+    # What comes now is a message like any other, and what came then is known.
+    assert db.arrive(mail.new("next"))[1]
+    assert not db.arrive(mail.new("waiting"))[1]
+    # The store the backup is of goes on as if nothing had been.
+    assert source.mail_facts() == {"arrivals_open": 3, "routes_waiting": 1, "outgoing_open": 3, "outgoing_failed": 0}

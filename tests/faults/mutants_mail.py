@@ -1,0 +1,107 @@
+"""Broken versions of what comes in from outside and goes out again; each names the scene that must notice."""
+
+from __future__ import annotations
+
+from holdfast.gateway import working
+from holdfast.store import arrivals, claims, outbox, people
+from tests.faults.mutants import Edit, Mutant, Query
+
+SPLIT = """tx.execute("COMMIT")
+    tx.execute("BEGIN IMMEDIATE")
+    outbox.insert_parts("""
+OPEN = " AND delivered_at IS NULL AND failed_at IS NULL"
+KEY = 'delivery.uid_of(f"{arrival.platform}:{arrival.key}")'
+# Without these the database itself would stop the mutant.
+SAME_TEXT, ADDRESSED = "arrival_is_what_came_in", "outgoing_goes_where_it_came_from"
+FINAL = ("outgoing_end_is_final",)
+
+MUTANTS: dict[str, Mutant] = {
+    # what comes in
+    "arrival that is whatever was said last": Mutant(
+        "answering", (Query("arrival_insert", "DO NOTHING", "DO UPDATE SET body = excluded.body"),), (SAME_TEXT,)
+    ),
+    "arrival that is always new": Mutant(
+        "answering", (Edit(arrivals, "arrive", "== 1 or tx.meant.get(uid, False)", "< 2"),)
+    ),
+    "message under a uid of its own": Mutant(
+        "answering",
+        (Edit(working, "uid_of", KEY, '"inbox:" + __import__("uuid").uuid4().hex'),),
+        ("arrival_became_a_message",),
+    ),
+    "arrival settled again": Mutant(
+        "answering",
+        (
+            Query("arrival_settle", " AND outcome IS NULL", ""),
+            Edit(arrivals, "settle", "row is None or row[0] is not None", "row is None"),
+        ),
+        ("arrival_is_settled_once", "arrival_stays_in_its_conversation"),
+    ),
+    "arrival that is left open by the one it joined": Mutant(
+        "answering", (Query("arrival_settle_joined", "joined = :id", "joined = -1"),)
+    ),
+    "turn that goes on somewhere else": Mutant(
+        "answering",
+        (Query("arrival_begin", "coalesce(target, :target)", ":target"),),
+        ("arrival_goes_on_where_it_began",),
+    ),
+    # who is at work
+    "arrival settled by a claim that was overtaken": Mutant(
+        "answering", (Edit(arrivals, "settle", "claims.check(tx, said.claim)", "pass"),)
+    ),
+    "arrival begun by a claim that was overtaken": Mutant(
+        "answering", (Edit(arrivals, "begin", "claims.check(tx, claim)", "pass"),)
+    ),
+    "route taken up by a claim that was overtaken": Mutant(
+        "answering", (Edit(arrivals.Taking, "__call__", "claims.check(tx, claim)", "pass"),)
+    ),
+    "sent by a claim that was overtaken": Mutant(
+        "answering", (Edit(outbox, "begin", "claims.check(tx, claim)", "pass"),)
+    ),
+    "claim that does not look at its token": Mutant(
+        "answering", (Edit(claims, "_is_of", "row[0] == claim.token and ", ""),)
+    ),
+    "claim that is taken with the same token": Mutant(
+        "answering", (Edit(claims, "take", "token = row[0] + 1", "token = row[0]"),), ("claim_token_never_goes_back",)
+    ),
+    "claim that is given to everybody": Mutant(
+        "answering", (Edit(claims, "take", '_state(tx.clock, row) == "held" and', "False and"),)
+    ),
+    "claim that is kept by whoever has answered": Mutant(
+        "answering", (Edit(arrivals, "settle", "said.claim is not None and said.release", "False"),)
+    ),
+    # what goes out
+    "outcome without what is to be sent": Mutant(
+        "answering", (Edit(outbox, "insert_parts", "in enumerate(several)", "in ()"),)
+    ),
+    "outcome before what is to be sent": Mutant(
+        "watching an answer", (Edit(arrivals, "settle", "outbox.insert_parts(", SPLIT),)
+    ),
+    "reply that goes to any chat": Mutant(
+        "addressing", (Edit(outbox, "begin", "came[:2] != (found.platform, found.chat)", "False"),), (ADDRESSED,)
+    ),
+    "reply that goes to any address": Mutant(
+        "addressing", (Edit(outbox, "begin", "decoded(came[2]) != found.address", "False"),), (ADDRESSED,)
+    ),
+    "second part before the first": Mutant("answering", (Query("outgoing_due", "min(id)", "max(id)"),)),
+    "tried again before its time": Mutant("answering", (Query("outgoing_due", "o.due_at <= :now", "true"),)),
+    "delivery that is forgotten": Mutant("answering", (Query("outgoing_delivered", "delivered_at = :at, ", ""),)),
+    "delivered once more": Mutant("answering", (Query("outgoing_delivered", OPEN, ""),), FINAL),
+    "sent once more": Mutant(
+        "answering",
+        (
+            Query("outgoing_begin", OPEN, ""),
+            Edit(outbox, "begin", "found is None or not found.open", "found is None"),
+        ),
+        FINAL,
+    ),
+    # who is let in
+    "code that is good twice": Mutant(
+        "pairing", (Edit(people, "put", 'tx.run("stranger_code_void", platform=platform, sender=sender)', "pass"),)
+    ),
+    "code of another platform": Mutant(
+        "pairing", (Edit(people, "pair", "platform=platform, now=now)", "platform=None, now=now)"),)
+    ),
+    "wrong codes that are not counted": Mutant(
+        "pairing", (Edit(people, "pair", "failures=so_far + 1, at=now", "failures=so_far, at=now"),)
+    ),
+}

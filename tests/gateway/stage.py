@@ -1,0 +1,105 @@
+"""What the tests of the gateway share: a store, a scripted model, and a platform in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from holdfast import AIAgent, AsyncSessionDB, types
+from holdfast.agent import approvals, runtime
+from holdfast.gateway import desks, gateway, house, loopback, port
+from holdfast.model import port as models
+from tests.agent import stage
+
+run = stage.run
+Built = Callable[[str, str], AIAgent]
+
+
+def make(db: AsyncSessionDB, model: models.Model, **given: Any) -> desks.Make:
+    """Desks whose agents have this model."""
+    law = given.pop("law", None)
+    built: list[str] = given.pop("built", [])
+
+    @asynccontextmanager
+    async def made(owner: str) -> AsyncIterator[runtime.Runtime]:
+        permissions = approvals.Approvals(db, owner=owner, law=law)
+
+        async def build(conversation_id: str) -> AIAgent:
+            built.append(conversation_id)
+            return stage.agent(
+                db, model, session_id=conversation_id, owner=owner, source="loopback", approvals=permissions, **given
+            )
+
+        async with runtime.Runtime(db, build, owner=owner, approvals=permissions) as door:
+            yield door
+
+    return made
+
+
+@asynccontextmanager
+async def open_gateway(
+    db: AsyncSessionDB,
+    model: models.Model,
+    *,
+    platforms: Sequence[port.Platform] | None = None,
+    settings: house.Settings | None = None,
+    guards: Sequence[port.Guard] = (),
+    is_admin: port.IsAdmin = house.nobody,
+    may_speak: port.IsAdmin = house.everybody,
+    shared: bool = False,
+    grace: float = 0.0,
+    most_desks: int = 200,
+    **given: Any,
+) -> AsyncIterator[tuple[gateway.Gateway, loopback.Loopback]]:
+    """A gateway at work, and the platform to speak by."""
+    chats = list(platforms or [loopback.Loopback()])
+    found = chats[0]
+    assert isinstance(found, loopback.Loopback)
+    opened = gateway.Gateway(
+        db,
+        make(db, model, **given),
+        chats,
+        settings=settings,
+        guards=guards,
+        is_admin=is_admin,
+        may_speak=may_speak,
+        shared=lambda _: shared,
+        grace=grace,
+        most_desks=most_desks,
+    )
+    async with opened:
+        yield opened, found
+
+
+async def until(wanted: Callable[[], Awaitable[bool]]) -> None:
+    """Until something is so; nobody says when it comes to be."""
+    while not await wanted():
+        await asyncio.sleep(0.01)
+
+
+async def settled(db: AsyncSessionDB, *keys: str, platform: str = "loopback") -> list[types.Arrival]:
+    """What became of these, once it is known of all."""
+    found: list[types.Arrival] = []
+
+    async def known() -> bool:
+        found[:] = [each for key in keys if (each := await db.arrival_by_key(platform, key)) is not None]
+        return len(found) == len(keys) and not any(each.open for each in found)
+
+    await until(known)
+    return found
+
+
+async def quiet(opened: gateway.Gateway, db: AsyncSessionDB) -> None:
+    """Until nothing is open and nothing waits to be sent."""
+
+    async def still() -> bool:
+        facts = await db.mail_facts()
+        return not opened.router.busy and not facts["arrivals_open"] and not facts["outgoing_open"]
+
+    await until(still)
+
+
+def texts(sent: Sequence[types.Outgoing]) -> list[str]:
+    return [each.text for each in sent]

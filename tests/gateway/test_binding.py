@@ -1,0 +1,101 @@
+"""Which conversation a chat is in, and when it begins a new one."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import AsyncSessionDB, events, types
+from holdfast.gateway import binding, resets
+from tests.contract import steps
+from tests.gateway import stage
+from tests.gateway.test_gateway import ROUTE
+
+HOUR = 3600.0
+
+
+async def begun(db: AsyncSessionDB, name: str = "talk") -> None:
+    await db.create_session(name, source="test")
+    await db.append_message(name, role="user", content="Hi")
+
+
+@pytest.mark.parametrize(
+    ("policy", "silent", "anew"),
+    [
+        (resets.Policy(), 1000.0, False),
+        (resets.Policy("idle", hours=2), 1.9, False),
+        (resets.Policy("idle", hours=2), 2.0, True),
+        (resets.Policy("daily", hour=4), 24.0, True),
+    ],
+)
+def test_a_chat_begins_anew_when_its_policy_says_so(policy: resets.Policy, silent: float, anew: bool) -> None:
+    clock = steps.Clock()
+
+    async def story(db: AsyncSessionDB) -> None:
+        await begun(db)
+        await db.bind_route(ROUTE, "talk", version=0)
+        clock.advance(silent * HOUR)
+        found = await binding.Binding(db, policy, clock).target(ROUTE)
+        assert (found != "talk") is anew
+        assert (await db.route(ROUTE)).conversation_id == (None if anew else "talk")
+        assert (await db.conversation("talk")).live
+
+    stage.run(story, clock=clock)
+
+
+def test_a_chat_never_begins_anew_while_a_process_of_its_conversation_runs() -> None:
+    clock = steps.Clock()
+
+    async def story(db: AsyncSessionDB) -> None:
+        await begun(db)
+        await db.bind_route(ROUTE, "talk", version=0)
+        process = types.Process(
+            id="p1", conversation_id="talk", command="make", folder="/", started_at=clock.now, place="{}"
+        )
+        await db.process_started(process)
+        clock.advance(100 * HOUR)
+        bound = binding.Binding(db, resets.Policy("idle", hours=1), clock)
+        assert await bound.target(ROUTE) == "talk"
+        await db.process_ended("p1", "exited", 0, "It ended.")
+        assert await bound.target(ROUTE) != "talk"
+
+    stage.run(story, clock=clock)
+
+
+def test_a_conversation_to_come_has_one_id_until_it_is_there() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        bound = binding.Binding(db, resets.Policy(), db.db._clock)
+        coming = await bound.target(ROUTE)
+        assert await bound.target(ROUTE) == coming
+        await begun(db, coming)
+        other = await bound.target(ROUTE)
+        assert other != coming
+        await bound.move(ROUTE, events.Moved(coming))
+        assert await bound.target(ROUTE) == coming
+        await bound.move(ROUTE, events.Moved("fresh", new=True))
+        assert await bound.target(ROUTE) == "fresh"
+
+    stage.run(story)
+
+
+def test_the_id_of_a_deleted_conversation_is_given_to_no_other() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        bound = binding.Binding(db, resets.Policy(), db.db._clock)
+        coming = await bound.target(ROUTE)
+        await begun(db, coming)
+        await db.delete_conversation(coming)
+        assert await bound.target(ROUTE) != coming
+
+    stage.run(story)
+
+
+def test_who_was_to_begin_a_conversation_finds_the_one_that_took_its_route() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        bound = binding.Binding(db, resets.Policy(), db.db._clock)
+        coming = await bound.target(ROUTE)
+        assert await bound.elsewhere(ROUTE, coming) is None
+        await begun(db)
+        await db.bind_route(ROUTE, "talk", version=0)
+        assert await bound.elsewhere(ROUTE, coming) == "talk"
+        assert await bound.elsewhere(ROUTE, "talk") is None
+
+    stage.run(story)

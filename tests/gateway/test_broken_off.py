@@ -1,0 +1,84 @@
+"""Broken off between any two steps, by whatever goes wrong there: one outcome, one reply, in the same chat."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import AsyncSessionDB, errors
+from holdfast.gateway import commanding, notices, outbox, router
+from holdfast.model import ScriptedModel
+from holdfast.store import points
+from tests.agent.stage import shape
+from tests.gateway import stage
+
+STEPS = ["claimed", "begun", "answered", "settled", "sending", "sent"]
+TAKING = ["begin.begun", "begin.claim_take", "begin.committing"]
+WRITES = [*TAKING, "settle.begun", "settle.committing", "settle.committed", "send.begun"]
+ENDS = ["delivered.begun", "delivered.committed", "acquire.begun", "append.committing", "append.committed"]
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router, "PAUSE", 0.01)
+    monkeypatch.setattr(router, "EVERY", 0.05)
+    monkeypatch.setattr(outbox, "FIRST", 0.01)
+    monkeypatch.setattr(outbox, "EVERY", 0.05)
+    monkeypatch.setattr(notices, "AGAIN", 0.05)
+
+
+class Once:
+    """Something that goes wrong the first time a point is reached."""
+
+    def __init__(self, point: str, error: Exception) -> None:
+        self._point, self._error = point, error
+        self.went_wrong = False
+
+    def __call__(self, point: str) -> None:
+        if point == self._point and not self.went_wrong:
+            self.went_wrong = True
+            raise self._error
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), errors.StoreFull()], ids=["bug", "full"])
+@pytest.mark.parametrize("point", [*(f"gateway.{step}" for step in STEPS), *WRITES, *ENDS])
+def test_a_message_has_one_outcome_and_one_reply(point: str, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        wrong = Once(point, error)
+        async with stage.open_gateway(db, ScriptedModel(["Yes."] * 9)) as (opened, chat):
+            await chat.say("Before", key="0")
+            await stage.settled(db, "0")
+            await stage.quiet(opened, db)
+            monkeypatch.setattr(points, "hook", wrong)
+            await chat.say("Hi", key="1")
+            (found,) = await stage.settled(db, "1")
+            await stage.quiet(opened, db)
+            monkeypatch.setattr(points, "hook", None)
+            sent = [each for each in chat.sent if each.arrival == found.id]
+        assert wrong.went_wrong
+        assert (found.seq, [each.address for each in sent]) == (3, [{"chat": "local"}])
+        assert (await db.replies(found.id))[0].text == sent[0].text
+        said = [role for role, _ in shape(await db.transcript(found.conversation_id or ""))]
+        assert said.count("user") == 2
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize("step", ["claimed", "begun", "commanded", "settled"])
+def test_a_command_is_carried_out_at_most_once(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        wrong = Once(f"gateway.{step}", RuntimeError("a bug"))
+        async with stage.open_gateway(db, ScriptedModel(["Yes."] * 9)) as (opened, chat):
+            await chat.say("Before", key="0")
+            await stage.settled(db, "0")
+            await stage.quiet(opened, db)
+            monkeypatch.setattr(points, "hook", wrong)
+            await chat.say("/branch", key="1")
+            (found,) = await stage.settled(db, "1")
+            await stage.quiet(opened, db)
+            monkeypatch.setattr(points, "hook", None)
+            (said,) = [each.text for each in chat.sent if each.arrival == found.id]
+        done = len(await db.list_sessions(owner="loopback:local")) - 1
+        assert wrong.went_wrong
+        assert (done, said == commanding.ONCE.format(line="/branch")) in ((1, False), (0, True))
+
+    stage.run(story)

@@ -1,0 +1,170 @@
+"""Commands from chats: carried out at most once, by those who may, in the conversation of the chat."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import AsyncSessionDB
+from holdfast.gateway import commanding
+from holdfast.model import ScriptedModel
+from tests.gateway import stage
+from tests.gateway.test_gateway import ROUTE, new
+
+
+async def told(db: AsyncSessionDB, *lines: str, script: tuple[str, ...] = ("ok",) * 9, **given: object) -> list[str]:
+    """What each of these is answered with, one after the other."""
+    async with stage.open_gateway(db, ScriptedModel(script), **given) as (_, chat):  # type: ignore[arg-type]
+        for number, line in enumerate(lines, 1):
+            await chat.say(line, key=str(number))
+            await chat.replies(number)
+        await stage.settled(db, *(str(number) for number in range(1, len(lines) + 1)))
+        return stage.texts(chat.sent)
+
+
+@pytest.mark.parametrize(
+    ("line", "starts"),
+    [
+        ("/help", "/help [COMMAND]"),
+        ("/status", ""),
+        ("/nonsense", "There is no command '/nonsense'."),
+        ("/compact", "The conversation begins with your first message"),
+        ("/title", "This conversation has no title."),
+        ("/stop", "Nothing is running."),
+        ("/approve", "Nothing is asked at the moment."),
+        ("/queue", "Nothing waits."),
+        ("/quit", "/quit means nothing here."),
+        ("/steer", "/steer needs something after it"),
+        ("/new", commanding.NEW),
+        ("/model openai/x", commanding.ADMINS),
+        ("/resume nowhere", "There is no"),
+    ],
+)
+def test_a_command_is_answered_before_anything_was_said(line: str, starts: str) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        (said,) = await told(db, line)
+        assert said
+        assert said.startswith(starts)
+        (found,) = await stage.settled(db, "1")
+        assert (found.outcome, found.conversation_id) == ("command", None)
+        assert await db.list_sessions() == []
+
+    stage.run(story)
+
+
+def test_help_lists_what_can_be_said_in_chats() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        (said,) = await told(db, "/help")
+        assert "/approve" in said
+        assert "/quit" not in said
+
+    stage.run(story)
+
+
+def test_a_command_that_was_begun_before_is_not_carried_out_again() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await db.create_session("talk", source="test")
+        await db.append_message("talk", role="user", content="Hi")
+        await db.bind_route(ROUTE, "talk", version=0)
+        arrival, _ = await db.arrive(new("1", "/title Mine"))
+        claim = await db.claim(f"route:{ROUTE}")
+        await db.begin_arrival(claim, arrival.id, "talk")
+        await db.release_claim(claim)
+        async with stage.open_gateway(db, ScriptedModel()) as (_, chat):
+            (sent,) = await chat.replies(1)
+        (found,) = await stage.settled(db, "1")
+        assert sent.text == commanding.ONCE.format(line="/title")
+        assert (found.outcome, found.attempts) == ("command", 2)
+        assert (await db.conversation("talk")).title is None
+
+    stage.run(story)
+
+
+def test_new_begins_another_conversation_with_the_next_message_and_writes_the_route_once() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        said = await told(db, "Hi", "/new Garden", "Roses", "/title")
+        assert said[1:] == [commanding.NEW, "ok", "Garden"]
+        one, _, two, _ = await stage.settled(db, "1", "2", "3", "4")
+        assert one.conversation_id != two.conversation_id
+        route = await db.route(ROUTE)
+        assert (route.conversation_id, route.version) == (two.conversation_id, 2)
+
+    stage.run(story)
+
+
+def test_the_title_of_a_conversation_to_come_outlives_the_process_it_was_told_to() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await told(db, "Hi", "/new Garden")
+        async with stage.open_gateway(db, ScriptedModel(["ok"])) as (_, chat):
+            await chat.say("Roses", key="10")
+            await chat.say("/title", key="11")
+            assert [each.text for each in await chat.replies(2)] == ["ok", "Garden"]
+        (found,) = await stage.settled(db, "10")
+        assert (await db.conversation(found.conversation_id or "")).owner == "loopback:local"
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize("title", ["Taken", "\u202e"])
+def test_a_title_that_cannot_be_had_keeps_nobody_from_a_new_conversation(title: str) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        said = await told(db, "Hi", "/title Taken", f"/new {title}", "Roses")
+        assert said[2:] == [commanding.NEW, "ok"]
+        one, four = await stage.settled(db, "1", "4")
+        assert four.conversation_id not in (None, one.conversation_id)
+
+    stage.run(story)
+
+
+def test_a_title_that_was_asked_for_before_the_first_message_is_given_with_it() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        said = await told(db, "/title Harbour", "Hi", "/title")
+        assert said[2] == "Harbour"
+
+    stage.run(story)
+
+
+def test_resume_and_branch_bind_the_chat() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await told(db, "Hi", "/title One")
+        (one,) = await stage.settled(db, "1")
+        async with stage.open_gateway(db, ScriptedModel(["ok"] * 9)) as (_, chat):
+            for number, line in enumerate(("/branch Two", "In the branch", "/resume One", "Back"), 10):
+                await chat.say(line, key=str(number))
+                await chat.replies(number - 9)
+            _, inside, _, back = await stage.settled(db, "10", "11", "12", "13")
+        assert inside.conversation_id not in (None, one.conversation_id)
+        assert back.conversation_id == one.conversation_id
+        assert chat.sent[2].text == "This chat goes on in One now."
+
+    stage.run(story)
+
+
+def test_retry_asks_again_and_the_answer_is_the_reply() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        said = await told(db, "Hi", "/retry", script=("First.", "Second."))
+        assert said == ["First.", "Second."]
+        (found,) = await stage.settled(db, "2")
+        assert (found.outcome, found.seq) == ("answered", 3)
+
+    stage.run(story)
+
+
+def test_two_slashes_begin_a_message() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        assert await told(db, "//help me", script=("Yes?",)) == ["Yes?"]
+        (found,) = await stage.settled(db, "1")
+        (said, _) = await db.transcript(found.conversation_id or "")
+        assert "'/help me'" in str(said.content)
+
+    stage.run(story)
+
+
+def test_admins_may_choose_the_model() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async def everybody(_platform: str, _sender: str) -> bool:
+            return True
+
+        (said,) = await told(db, "/model openai/x", is_admin=everybody)
+        assert said != commanding.ADMINS
+
+    stage.run(story)

@@ -1,0 +1,136 @@
+"""The door: who is let in, what is stored of it, and what strangers are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncSessionDB, errors, parts
+from holdfast.gateway import door, port
+from holdfast.model import ScriptedModel
+from tests.gateway import stage
+
+PICTURE = b"\x89PNG not really"
+
+
+def came(**given: Any) -> port.Came:
+    known: dict[str, Any] = {"platform": "loopback", "key": "1", "chat": ("42",), "sender": "42", "text": "Hi"}
+    return port.Came(**{**known, "address": {"chat": "42"}, **given})
+
+
+def opened(db: AsyncSessionDB, *guards: port.Guard, poked: list[str] | None = None) -> door.Door:
+    told: list[str] = [] if poked is None else poked
+    return door.Door(db, told.append, guards=guards)
+
+
+async def stranger(_came: port.Came, _route: str) -> port.Verdict:
+    return port.Verdict(False, say="I do not know you.")
+
+
+async def enemy(_came: port.Came, _route: str) -> port.Verdict:
+    return port.Verdict(False)
+
+
+async def friend(_came: port.Came, _route: str) -> port.Verdict:
+    return port.Verdict(True)
+
+
+def test_what_came_in_is_stored_before_the_router_hears_of_it() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        poked: list[str] = []
+        found = await opened(db, friend, poked=poked).came(came())
+        assert found is not None
+        assert (found.route, found.chat, found.open) == ("agent:main:loopback:dm:42", "dm:42", True)
+        assert poked == [found.route]
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param(came(kind="group", chat=("g",), mentioned=False), id="what people say to each other"),
+        pytest.param(came(text=" \n"), id="nothing"),
+    ],
+)
+def test_what_is_not_for_the_agent_leaves_nothing_behind(given: port.Came) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        assert await opened(db, stranger).came(given) is None
+        assert set((await db.mail_facts()).values()) == {0}
+
+    stage.run(story)
+
+
+def test_who_is_refused_is_told_once_and_nothing_is_stored() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with stage.open_gateway(db, ScriptedModel(), guards=[friend, stranger, enemy]) as (running, chat):
+            for _ in range(3):
+                assert await chat.say("Let me in", key="1", chat="42", sender="42") is None
+            await stage.quiet(running, db)
+            assert [(each.text, each.kind, each.address) for each in chat.sent] == [
+                ("I do not know you.", "notice", {"chat": "42"})
+            ]
+        assert await db.open_routes() == []
+
+    stage.run(story)
+
+
+def test_who_is_refused_in_silence_hears_nothing() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        assert await opened(db, enemy).came(came()) is None
+        assert set((await db.mail_facts()).values()) == {0}
+
+    stage.run(story)
+
+
+def test_what_was_let_in_is_not_judged_again_when_it_is_delivered_again() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        first = await opened(db, friend).came(came())
+        again = await opened(db, stranger).came(came())
+        assert first is not None
+        assert again == first
+
+    stage.run(story)
+
+
+def test_a_picture_is_a_part_of_the_message_and_a_file_can_be_read() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        picture = port.Attachment(PICTURE, "image/png", "cat.png")
+        file = port.Attachment(b"one,two", "text/csv", "my\u202e\ntable.csv")
+        model = ScriptedModel(["Nice."])
+        async with stage.open_gateway(db, model) as (running, chat):
+            await chat.say("First", key="0")
+            await chat.replies(1)
+            await running.door.came(came(attachments=(picture, file), text=""))
+            (found,) = await stage.settled(db, "1")
+        assert found.parts[0]["type"] == "image"
+        with db.db.open_blob(found.parts[0]["blob"]) as kept:
+            assert kept.read() == PICTURE
+        assert found.parts[1]["text"].startswith("[Attached: my table.csv, text/csv, 7 bytes;")
+        assert isinstance(parts.read(found.parts)[0], parts.Image)
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize("key", ["", "x" * 500, "a\nb", "\ud800"])
+def test_any_id_a_platform_may_give_is_known_again(key: str) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        way = opened(db)
+        first, again = await way.came(came(key=key)), await way.came(came(key=key))
+        other = await way.came(came(key=f"{key}."))
+        assert first is not None
+        assert other is not None
+        assert again == first != other
+
+    stage.run(story)
+
+
+def test_where_it_cannot_be_stored_nothing_is_acknowledged() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        poked: list[str] = []
+        with pytest.raises(errors.MessageInvalid):
+            await opened(db, poked=poked).came(came(text="x" * 1_000_001))
+        assert poked == []
+
+    stage.run(story)

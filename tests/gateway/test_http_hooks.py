@@ -1,0 +1,411 @@
+"""What is posted to a hook and signed is one message; its reply goes where the settings say, and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import re
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+
+from holdfast import AsyncSessionDB, errors
+from holdfast.gateway import access, callbacks, http, loopback, port, server, signing, webhooks, wire
+from holdfast.gateway import settings as said
+from holdfast.model import ScriptedModel
+from holdfast.model import port as models
+from holdfast.tools import port as tools_port
+from tests.gateway import stage, web
+
+SECRET = "a-secret-of-some-length"
+BODY = b'{"text": "It broke."}'
+
+
+def hook(**given: Any) -> webhooks.Hook:
+    return webhooks.Hook(SECRET, said.Hook("SECRET", **given))
+
+
+class Open:
+    def __init__(self, client: httpx2.AsyncClient, chat: loopback.Loopback) -> None:
+        self.client, self.chat = client, chat
+
+    async def post(self, body: bytes = BODY, name: str = "build", **headers: str) -> httpx2.Response:
+        given = {each.replace("_", "-"): value for each, value in headers.items()}
+        signature = signing.sign(SECRET, body, time.time(), given.get(webhooks.DELIVERY, ""))
+        sent = {"content-type": "application/json", signing.HEADER: signature, **given}
+        return await self.client.post(f"/hooks/{name}", content=body, headers=sent)
+
+    async def fetch(self, number: int, name: str = "build") -> httpx2.Response:
+        signed = {signing.HEADER: signing.sign(SECRET, str(number).encode(), time.time())}
+        return await self.client.get(f"/hooks/{name}/{number}", headers=signed)
+
+
+@asynccontextmanager
+async def open_hooks(
+    db: AsyncSessionDB,
+    model: models.Model,
+    guards: Sequence[port.Guard] = (),
+    tools: Sequence[tools_port.Tool] = (),
+    **hooks: webhooks.Hook,
+) -> AsyncIterator[Open]:
+    taking = webhooks.Hooks(db, hooks)
+    platform = http.Http(db, tokens=web.TOKENS, hooks=taking)
+    platforms = [loopback.Loopback(), taking, platform]
+    async with (
+        stage.open_gateway(db, model, platforms=platforms, guards=guards, tools=tools) as (_, chat),
+        web.client_of(platform) as client,
+    ):
+        while taking.door is None:
+            await asyncio.sleep(0)
+        yield Open(client, chat)
+
+
+def test_a_delivery_is_one_message_however_often_it_comes_and_its_reply_is_kept() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        model = ScriptedModel(["I look at it.", "And again."])
+        async with open_hooks(db, model, build=hook(prompt="Look at this:")) as open_:
+            several = [await open_.post(x_holdfast_delivery="7") for _ in range(3)]
+            assert [(each.status_code, each.json()) for each in several] == [(202, {"id": 1})] * 3
+            assert several[0].headers["location"] == "/hooks/build/1"
+            await stage.settled(db, "build:7", platform="hooks")
+            kept = await open_.fetch(1)
+            assert kept.json() == {"id": 1, "outcome": "answered", "text": "I look at it."}
+            assert (await open_.fetch(2)).status_code == 404
+        assert len(model.requests) == 1
+        arrival = await db.arrival(1)
+        assert arrival is not None
+        assert arrival.text == "Look at this:\n\nIt broke."
+
+    stage.run(story)
+
+
+def test_a_reply_goes_to_the_chat_that_the_settings_name() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with open_hooks(db, ScriptedModel(["Hm."]), build=hook(to="loopback:42")) as open_:
+            assert (await open_.post()).status_code == 202
+            (sent,) = await open_.chat.replies(1)
+            assert (sent.text, sent.address, sent.chat) == ("Hm.", {"chat": "42"}, "dm:42")
+            assert (await open_.fetch(1)).status_code == 404
+
+    stage.run(story)
+
+
+def test_what_somebody_overheard_is_no_other_message_whatever_id_they_give_it() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        now, taken = time.time(), list[int]()
+        plain, named = signing.sign(SECRET, BODY, now), signing.sign(SECRET, BODY, now, "7")
+        async with open_hooks(db, ScriptedModel(["One.", "Two."]), build=hook()) as open_:
+            for signature, delivery, status in (
+                (plain, "", 202),
+                (plain, "", 202),
+                (plain, "8", 401),
+                (named, "7", 202),
+                (named, "7", 202),
+                (named, "8", 401),
+                (named, "", 401),
+                # Signed again, as whoever delivers again later has to: the same delivery.
+                (signing.sign(SECRET, BODY, now + 1, "7"), "7", 202),
+                (named, "7.x", 400),
+            ):
+                given = {"x_holdfast_delivery": delivery} if delivery else {}
+                answered = await open_.post(x_holdfast_signature=signature, **given)
+                assert answered.status_code == status, (signature, delivery, answered.text)
+                taken.extend([answered.json()["id"]] if status == 202 else [])
+        assert len(set(taken)) == 2
+
+    stage.run(story)
+
+
+def test_a_body_cannot_be_read_as_an_id_and_another_body() -> None:
+    assert signing.signed("1", "", b'a.{"text": "x"}') == signing.signed("1", "a", b'{"text": "x"}')
+    # So it must not be one: what has no id is an object, and an id begins like none.
+    assert not [each for each in '{ \t\r\n"[' if re.fullmatch(signing.ID, each)]
+
+
+def test_what_github_signs_once_is_one_message_whatever_id_it_comes_under() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        made = "sha256=" + hmac.new(SECRET.encode(), BODY, "sha256").hexdigest()
+        async with open_hooks(db, ScriptedModel(["Hm."]), git=hook(scheme="github")) as open_:
+            for delivery in ("d", "e", "f"):
+                given = {"x_hub_signature_256": made, "x_github_delivery": delivery, "x_github_event": delivery}
+                assert (await open_.post(BODY, "git", **given)).json() == {"id": 1}
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "status", "headers"),
+    [
+        (port.Verdict(False), 403, {}),
+        (port.Verdict(False, why="limit", retry_after=59.2), 429, {"retry-after": "60"}),
+        (port.Verdict(False, why="size"), 413, {}),
+    ],
+    ids=["nobody let it in", "too much", "too large"],
+)
+def test_a_hook_that_is_refused_at_the_door_is_told_why_and_nobody_else_is(
+    verdict: port.Verdict, status: int, headers: dict[str, str]
+) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async def no(_came: port.Came, _route: str) -> port.Verdict:
+            return msgspec.structs.replace(verdict, say="No.")
+
+        async with open_hooks(db, ScriptedModel([]), [no], build=hook(to="loopback:42")) as open_:
+            refused = await open_.post()
+            assert (refused.status_code, web.error_of(refused)["message"]) == (status, "No.")
+            assert headers.items() <= dict(refused.headers).items()
+        assert set((await db.mail_facts()).values()) == {0}
+
+    stage.run(story)
+
+
+def test_a_hook_answers_only_in_a_chat_that_was_let_in() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        rules = access.Rules(of_itself=frozenset({"hooks"}))
+        guards = [access.Access(db, rules)]
+        async with open_hooks(db, ScriptedModel(["Hm."]), guards, build=hook(to="loopback:42")) as open_:
+            refused = await open_.post(x_holdfast_delivery="1")
+            assert refused.status_code == 403
+            assert "holdfast gateway allow loopback 42" in web.error_of(refused)["message"]
+            await db.allow_person("loopback", "42")
+            assert (await open_.post(x_holdfast_delivery="1")).status_code == 202
+            await open_.chat.replies(1)
+
+    stage.run(story)
+
+
+def test_what_github_sends_is_known_by_its_signature() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        body = b'{"action": "opened"}'
+        made = "sha256=" + hmac.new(SECRET.encode(), body, "sha256").hexdigest()
+        async with open_hooks(db, ScriptedModel(["Hm."]), git=hook(scheme="github")) as open_:
+            given = {"x_github_delivery": "d", "x_github_event": "issues"}
+            for wrong in ("", made[:-1], made.replace("sha256", "sha1"), made.upper()):
+                assert (await open_.post(body, "git", x_hub_signature_256=wrong, **given)).status_code == 401
+            for _ in range(2):
+                assert (await open_.post(body, "git", x_hub_signature_256=made, **given)).json() == {"id": 1}
+            known_by = f"git:={hashlib.sha256(body).hexdigest()}"
+            (found,) = await stage.settled(db, known_by, platform="hooks")
+            assert found.text == 'Posted to the webhook git (issues):\n\n{"action": "opened"}'
+
+    stage.run(story)
+
+
+def test_what_is_not_signed_as_it_has_to_be_is_refused() -> None:
+    now = 1_000_000.0
+    good = signing.sign(SECRET, BODY, now)
+    mac = good.partition("v1=")[2]
+    signing.check(SECRET, good, BODY, now + 299)
+    signing.check(SECRET, f"t=1000000,v1={'0' * 64},v1={mac}", BODY, now)
+    other = signing.sign("another-secret-entirely", BODY, now)
+    for given, body, at in (
+        ("", BODY, now),
+        (other, BODY, now),
+        (good, BODY + b" ", now),
+        (good, BODY, now + 301),
+        (good, BODY, now - 301),
+        (f"t=1000001,v1={mac}", BODY, now),
+        (f"v1={mac}", BODY, now),
+        ("t=1000000", BODY, now),
+        ("t=1000000,v1=", BODY, now),
+        (f"t=1000000,t=1000000,v1={mac}", BODY, now),
+        (f"t=+1000000,v1={mac}", BODY, now),
+        (f"t=١٠٠٠٠٠٠,v1={mac}", BODY, now),
+        (f"t={'9' * 5000},v1={mac}", BODY, now),
+        (f"t=1000000,v0={mac}", BODY, now),
+        ("t=1000000," + "v1=00," * 20 + f"v1={mac}", BODY, now),
+    ):
+        with pytest.raises(wire.Refused) as refused:
+            signing.check(SECRET, given, body, at)
+        assert refused.value.status == 401
+
+
+def test_hooks_that_are_not_there_or_bodies_that_are_none_are_refused() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with open_hooks(db, ScriptedModel([]), build=hook()) as open_:
+            for refused, status in (
+                (await open_.post(name="other"), 404),
+                (await open_.post(b"not json"), 400),
+                (await open_.post(b"[]"), 400),
+                (await open_.post(content_type="text/plain"), 415),
+                (await open_.post(x_holdfast_delivery="x" * 201), 400),
+                (await open_.post(x_holdfast_signature="t=1,v1=0"), 401),
+                (await open_.client.get("/hooks/build/1"), 401),
+                (await open_.client.get("/hooks/build"), 405),
+            ):
+                assert refused.status_code == status, refused.text
+                web.error_of(refused)
+        assert await db.arrival(1) is None
+
+    stage.run(story)
+
+
+def test_what_is_posted_is_no_command() -> None:
+    assert webhooks.words("a", "", "", {"text": "/new"}, b"") == "//new"
+    assert webhooks.words("a", "", "x\ny", {}, b"{}") == "Posted to the webhook a:\n\n{}"
+
+
+# --- callbacks -------------------------------------------------------------------------------------------
+
+
+def test_a_reply_is_posted_to_the_address_of_the_settings_and_signed() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        got: list[tuple[dict[str, str], bytes]] = []
+        came = asyncio.Event()
+
+        async def take(request: Request) -> Response:
+            got.append((dict(request.headers), await request.body()))
+            came.set()
+            return Response(status_code=204)
+
+        listening = server.bound("127.0.0.1", 0, has_tokens=False)
+        at = f"http://127.0.0.1:{listening.getsockname()[1]}/take"
+        async with (
+            server.serving(Router([Route("/take", take, methods=["POST"])]), listening),
+            open_hooks(db, ScriptedModel(["Done."]), build=hook(to=at)) as open_,
+        ):
+            await open_.post()
+            await came.wait()
+        ((headers, body),) = got
+        signing.check(SECRET, headers[signing.HEADER], body, time.time(), headers[webhooks.DELIVERY])
+        assert msgspec.json.decode(body) == {"id": 1, "hook": "build", "kind": "reply", "part": 0, "text": "Done."}
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize(
+    ("status", "raised"),
+    [(301, errors.SendRefused), (404, errors.SendRefused), (429, errors.SendFailed), (503, errors.SendFailed)],
+)
+def test_what_a_callback_answers_decides_whether_it_is_told_again(status: int, raised: type[Exception]) -> None:
+    async def told() -> list[str]:
+        paths: list[str] = []
+
+        async def take(request: Request) -> Response:
+            paths.append(request.url.path)
+            return Response(status_code=status, headers={"location": "/elsewhere", "retry-after": "7"})
+
+        listening = server.bound("127.0.0.1", 0, has_tokens=False)
+        routes = [Route("/{path}", take, methods=["GET", "POST"])]
+        async with server.serving(Router(routes), listening):
+            at = f"http://127.0.0.1:{listening.getsockname()[1]}/take"
+            with pytest.raises(raised) as refused:
+                await callbacks.Callbacks().post(at, {}, b"{}", allow_private=False)
+            assert getattr(refused.value, "retry_after", 7.0) == 7.0
+        return paths
+
+    assert asyncio.run(told()) == ["/take"]
+
+
+PRIVATE = [
+    "127.0.0.1",
+    "10.0.0.1",
+    "172.16.0.1",
+    "192.168.1.1",
+    "169.254.169.254",
+    "100.64.0.1",
+    "0.0.0.0",
+    "224.0.0.1",
+    "255.255.255.255",
+    "::1",
+    "::",
+    "fe80::1",
+    "fd00::1",
+    "::ffff:10.0.0.1",
+    "64:ff9b::a00:1",
+    "2002:a00:1::",
+]
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+def test_a_name_that_leads_into_a_private_network_is_not_spoken_to(address: str) -> None:
+    assert not callbacks.may_reach(address, allow_private=False)
+    posting = callbacks.Callbacks(lambda _host, _port: ["93.184.215.14", address])
+    with pytest.raises(errors.SendRefused, match="private network"):
+        asyncio.run(posting.post("https://callback.example/", {}, b"{}", allow_private=False))
+
+
+def test_public_addresses_are_reached_and_private_ones_where_that_is_wanted() -> None:
+    assert callbacks.may_reach("93.184.215.14", allow_private=False)
+    assert callbacks.may_reach("2606:2800:220:1::1", allow_private=False)
+    assert callbacks.may_reach("10.0.0.1", allow_private=True)
+    assert not callbacks.may_reach("169.254.169.254", allow_private=True)
+
+
+@pytest.mark.parametrize(
+    "to",
+    [
+        "http://callback.example/",
+        "ftp://callback.example/",
+        "https://",
+        "https://user:pass@callback.example/",
+        "https://10.0.0.1/",
+        "https://[fe80::1]/",
+        "https://callback.example:x/",
+        "file:///etc/passwd",
+        "loopback",
+        "loopback:",
+    ],
+)
+def test_settings_that_lead_nowhere_are_told_at_the_start(to: str) -> None:
+    with pytest.raises(errors.SettingInvalid, match=r"gateway\.hooks\.build"):
+        hook(to=to).check("build")
+
+
+def test_a_secret_that_can_be_guessed_is_none() -> None:
+    with pytest.raises(errors.SettingInvalid, match="SECRET") as refused:
+        webhooks.Hook("hunter2", said.Hook("SECRET")).check("build")
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_reply_that_somebody_overheard_is_no_delivery() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        got: list[tuple[dict[str, str], bytes]] = []
+        came = asyncio.Event()
+
+        async def take(request: Request) -> Response:
+            got.append((dict(request.headers), await request.body()))
+            came.set()
+            return Response(status_code=204)
+
+        listening = server.bound("127.0.0.1", 0, has_tokens=False)
+        at = f"http://127.0.0.1:{listening.getsockname()[1]}/take"
+        async with (
+            server.serving(Router([Route("/take", take, methods=["POST"])]), listening),
+            open_hooks(db, ScriptedModel(["Done."]), build=hook(to=at)) as open_,
+        ):
+            await open_.post()
+            await came.wait()
+            ((headers, body),) = got
+            given = {name: headers[name] for name in (signing.HEADER, webhooks.DELIVERY)}
+            assert given[webhooks.DELIVERY].startswith("reply-build-")
+            sent = {"content-type": "application/json", **given}
+            for known in (sent, {**sent, webhooks.DELIVERY: "17"}, {**sent, webhooks.DELIVERY: ""}):
+                refused = await open_.client.post("/hooks/build", content=body, headers=known)
+                assert refused.status_code == 401
+
+    stage.run(story)
+
+
+def test_bodies_that_nobody_has_looked_at_are_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhooks, "MOST_UNVERIFIED", 1)
+
+    async def story(db: AsyncSessionDB) -> None:
+        taking = webhooks.Hooks(db, {"build": hook()})
+        async with taking._unverified():
+            with pytest.raises(wire.Refused) as refused:
+                async with taking._unverified():
+                    pass
+            assert refused.value.status == 503
+        async with taking._unverified():
+            pass
+
+    stage.run(story)

@@ -1,0 +1,415 @@
+"""Every request that is not as it has to be is refused, by the status that fits and an error object."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast import AsyncSessionDB, errors
+from holdfast.gateway import http, server, wire
+from holdfast.gateway import settings as said
+from holdfast.model import ScriptedModel
+from tests.gateway import stage, web
+
+USER = {"role": "user", "content": "Hi"}
+PICTURE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+
+
+def with_part(part: object) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": [part]}]}
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"model": None}, "model"),
+    ({"model": 7}, "model"),
+    ({"messages": None}, "messages"),
+    ({"messages": []}, "messages"),
+    ({"messages": {}}, "messages"),
+    ({"messages": ["Hi"]}, "messages[0]"),
+    ({"messages": [USER, {"role": "assistant", "content": "Hello"}]}, "messages"),
+    ({"messages": [{"role": "system", "content": "Be brief"}]}, "messages"),
+    ({"messages": [{"role": "user", "content": "  "}]}, "messages"),
+    ({"messages": [{"role": "user"}]}, "messages"),
+    ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}, USER]}, "messages[0].role"),
+    ({"messages": [{"role": "function", "content": "x"}, USER]}, "messages[0].role"),
+    ({"messages": [{"role": ["user"], "content": "x"}]}, "messages[0].role"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{}]}, USER]}, "messages[0].tool_calls"),
+    ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content"),
+    ({"messages": [{"role": "system", "content": [PICTURE]}, USER]}, "messages[0].content[0]"),
+    (with_part(PICTURE), "messages[0].content[0].image_url"),
+    (
+        with_part({"type": "image_url", "image_url": {"url": "data:text/html;base64,AAAA"}}),
+        "messages[0].content[0].image_url",
+    ),
+    (
+        with_part({"type": "image_url", "image_url": {"url": "data:image/png;base64,***"}}),
+        "messages[0].content[0].image_url",
+    ),
+    (with_part({"type": "image_url", "image_url": {"url": "data:image/png,AAAA"}}), "messages[0].content[0].image_url"),
+    (with_part({"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}), "messages[0].content[0].image_url"),
+    (with_part({"type": "image_url"}), "messages[0].content[0].image_url"),
+    (with_part({"type": "input_audio", "input_audio": {}}), "messages[0].content[0]"),
+    (with_part({"type": "text", "text": None}), "messages[0].content[0]"),
+    (with_part("Hi"), "messages[0].content[0]"),
+    ({"n": 2}, "n"),
+    ({"n": True}, "n"),
+    ({"n": 0}, "n"),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ({"functions": [{"name": "f"}]}, "functions"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"response_format": "text"}, "response_format"),
+    ({"modalities": ["audio"]}, "modalities"),
+    ({"logprobs": True}, "logprobs"),
+    ({"stream": "yes"}, "stream"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"stream": True, "stream_options": {"include_usage": "yes"}}, "stream_options"),
+    ({"user": 7}, "user"),
+    ({"user": ""}, "user"),
+    ({"user": "a\nb"}, "user"),
+    ({"user": "x" * 201}, "user"),
+]
+
+
+def test_what_cannot_be_meant_is_refused_by_name_and_nothing_is_stored() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with web.open_web(db, ScriptedModel([])) as open_:
+            for wrong, param in WRONG:
+                body = {"model": "holdfast", "messages": [USER], **wrong}
+                refused = await open_.client.post(web.PATH, json=body, headers=dict(web.ANN))
+                assert (refused.status_code, web.error_of(refused)["param"]) == (400, param), wrong
+            unknown = await open_.ask("Hi", model="gpt-4")
+            assert (unknown.status_code, web.error_of(unknown)["code"]) == (404, "model_not_found")
+        assert (await db.mail_facts())["arrivals_open"] == 0
+        assert await db.arrival(1) is None
+
+    stage.run(story)
+
+
+DEEP = b'{"a":' * 80 + b"1" + b"}" * 80
+BODIES: list[tuple[bytes, dict[str, str], int]] = [
+    (b"", {}, 400),
+    (b"[]", {}, 400),
+    (b"7", {}, 400),
+    (b"{", {}, 400),
+    (b'{"model": NaN}', {}, 400),
+    (b'{"model": "\xff\xfe"}', {}, 400),
+    (b'\xef\xbb\xbf{"model": "holdfast"}', {}, 400),
+    (DEEP, {}, 400),
+    (b"[" * 200_000, {}, 400),
+    (b'{"a":' * 100_000, {}, 400),
+    (b"{}", {"content-type": "text/plain"}, 415),
+    (b"{}", {"content-type": ""}, 415),
+    (b"{}", {"content-type": "application/json; charset=latin-1"}, 415),
+    (b"{}", {"content-type": "application/x-www-form-urlencoded"}, 415),
+    (b"{}", {"content-type": "application/jsonp"}, 415),
+    (b"{}", {"content-encoding": "gzip"}, 415),
+    (b" " * (1024 * 1024 + 1), {}, 413),
+    (b"{}", {"x-holdfast-conversation": "x" * 201}, 400),
+    (b"{}", {"idempotency-key": ""}, 400),
+    (b"{}", {"x-long": "x" * 20_000}, 431),
+    (b"{}", {f"x-{number}": "1" for number in range(120)}, 431),
+]
+
+
+def test_bodies_and_headers_that_are_wrong_are_refused() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with web.open_web(db, ScriptedModel([])) as open_:
+            for body, headers, status in BODIES:
+                sent = web.ANN | {"content-type": "application/json"} | headers
+                whole = body if body != b"{}" else msgspec.json.encode({"model": "holdfast", "messages": [USER]})
+                refused = await open_.client.post(web.PATH, content=whole, headers=sent)
+                assert refused.status_code == status, (body[:40], headers, refused.text)
+                web.error_of(refused)
+        assert await db.arrival(1) is None
+
+    stage.run(story)
+
+
+def test_a_body_without_a_length_is_measured_as_it_comes() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async def endless():  # type: ignore[no-untyped-def]
+            for _ in range(100_000):
+                yield b" " * 10_000
+
+        async with web.open_web(db, ScriptedModel([]), wanted=said.Http(body=100)) as open_:
+            headers = web.ANN | {"content-type": "application/json"}
+            refused = await open_.client.post(web.PATH, content=endless(), headers=headers)
+            assert refused.status_code == 413
+
+    stage.run(story)
+
+
+def test_a_body_that_does_not_come_is_not_waited_for_for_ever() -> None:
+    async def told() -> list[Any]:
+        async def inner(scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        async def never() -> Any:
+            await asyncio.Event().wait()
+
+        scope = {"type": "http", "headers": [(b"host", b"localhost")], "path": "/", "raw_path": b"/", "method": "POST"}
+        await wire.Gate(inner, longest=10, hosts=wire.HERE, reading=0.0)(scope, never, send)
+        return sent
+
+    assert asyncio.run(told())[0]["status"] == 408
+
+
+def test_who_does_not_take_an_answer_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "WRITING", 0.0)
+
+    async def told() -> None:
+        async def never(_: Any) -> None:
+            await asyncio.Event().wait()
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        scope = {"type": "http", "headers": [(b"host", b"localhost")], "path": "/", "raw_path": b"/", "method": "GET"}
+        await wire.Gate(wire.json({}), longest=10, hosts=wire.HERE)(scope, receive, never)
+
+    asyncio.run(told())
+
+
+PATHS: list[tuple[str, str, int]] = [
+    ("GET", "/", 404),
+    ("GET", "/v1", 404),
+    ("GET", "/v1/models/", 404),
+    ("GET", "/v1/models/other", 404),
+    ("GET", "/v1//models", 404),
+    ("GET", "/%76%31/models", 404),
+    ("GET", "/v1/models%2fholdfast", 404),
+    ("GET", "/V1/models", 404),
+    ("GET", "/hooks/any", 404),
+    ("GET", "/v1/chat/completions", 405),
+    ("DELETE", "/v1/models", 405),
+    ("OPTIONS", "/v1/models", 405),
+    ("PUT", "/health", 405),
+    ("POST", "/openapi.json", 405),
+    ("PATCH", "/v1/chat/completions", 405),
+    ("POST", "/v1/responses", 404),
+]
+
+
+def test_unknown_paths_and_methods_are_told_as_json() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with web.open_web(db, ScriptedModel([])) as open_:
+            for method, path, status in PATHS:
+                url = open_.client.base_url.copy_with(raw_path=path.encode())
+                refused = await open_.client.request(method, url, headers=dict(web.ANN))
+                assert refused.status_code == status, (method, path)
+                web.error_of(refused)
+                assert ("allow" in refused.headers) == (status == 405)
+                assert not any(name.startswith("access-control") for name in refused.headers)
+
+    stage.run(story)
+
+
+TOKENS: list[dict[str, str]] = [
+    {},
+    {"authorization": ""},
+    {"authorization": "Bearer"},
+    {"authorization": "Bearer "},
+    {"authorization": "token-of-ann-0123456789"},
+    {"authorization": "Basic token-of-ann-0123456789"},
+    {"authorization": "Bearer token-of-ann-012345678"},
+    {"authorization": "Bearer token-of-ann-01234567890"},
+    {"authorization": "Bearer TOKEN-OF-ANN-0123456789"},
+    {"authorization": "Bearer ann"},
+    {"api-key": "token-of-ann-0123456789"},
+]
+
+
+def test_who_does_not_say_who_they_are_is_refused() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with web.open_web(db, ScriptedModel([])) as open_:
+            for headers in TOKENS:
+                for refused in (await open_.ask("Hi", headers=headers), await _models(open_, headers)):
+                    assert (refused.status_code, web.error_of(refused)["type"]) == (401, "authentication_error")
+                    assert refused.headers["www-authenticate"] == "Bearer"
+            assert (await _models(open_, web.ANN)).status_code == 200
+            assert (await _models(open_, {"authorization": "bearer  token-of-ann-0123456789 "})).status_code == 200
+
+    stage.run(story)
+
+
+async def _models(open_: web.Web, headers: Any) -> Any:
+    return await open_.client.get("/v1/models", headers=dict(headers))
+
+
+HOSTS: list[tuple[str, bool]] = [
+    ("localhost", True),
+    ("localhost:8642", True),
+    ("127.0.0.1:1", True),
+    ("[::1]:8642", True),
+    ("LOCALHOST", True),
+    ("evil.example", False),
+    ("evil.example:8642", False),
+    ("localhost.evil.example", False),
+    ("127.0.0.1.evil.example", False),
+    ("localhost:8642@evil.example", False),
+    ("localhost:x", False),
+    ("[::1", False),
+    ("[::1]x", False),
+    ("", False),
+    ("0.0.0.0", False),
+]
+
+
+def test_a_name_that_somebody_else_points_here_is_not_served() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        near, wide = http.Http(db), http.Http(db, said.Http(host="0.0.0.0"), tokens=web.TOKENS)
+        async with web.client_of(near) as client, web.client_of(wide, "agent.example") as elsewhere:
+            for host, served in HOSTS:
+                answered = await client.get("/v1/models", headers={"host": host})
+                assert answered.status_code == (200 if served else 421), host
+            assert (await elsewhere.get("/v1/models", headers=web.ANN)).status_code == 200
+
+    stage.run(story)
+
+
+def test_without_a_token_no_page_of_a_browser_is_answered() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with web.client_of(http.Http(db)) as client:
+            refused = await client.get("/v1/models", headers={"origin": "https://evil.example"})
+            assert (refused.status_code, web.error_of(refused)["code"]) == (403, "origin")
+
+    stage.run(story)
+
+
+def test_a_header_that_decides_comes_once() -> None:
+    def scope(*headers: tuple[bytes, bytes]) -> dict[str, Any]:
+        return {"headers": [(b"host", b"localhost"), *headers], "path": "/v1/models", "raw_path": b"/v1/models"}
+
+    wire.check(scope(), wire.HERE, 10)
+    for name in (b"host", b"Authorization", b"content-length", b"Idempotency-Key"):
+        several = [(name, b"1"), (name.lower(), b"2")]
+        with pytest.raises(wire.Refused, match="more than once"):
+            wire.check(scope(*several), wire.HERE, 10)
+    for length, status in ((b"-1", 400), (b"1e3", 400), (b"11", 413), (b"9" * 4000, 413), ("١".encode(), 400)):
+        with pytest.raises(wire.Refused) as refused:
+            wire.check(scope((b"content-length", length)), wire.HERE, 10)
+        assert refused.value.status == status
+
+
+@pytest.mark.parametrize("raw", [b"/v1/../health", b"/v1//models", b"/.", b"/v1\\models", b"/%2e%2e", "/é".encode()])
+def test_no_way_of_writing_an_address_leads_to_another(raw: bytes) -> None:
+    with pytest.raises(wire.Refused) as refused:
+        wire.check({"headers": [(b"host", b"localhost")], "path": "/health", "raw_path": raw}, wire.HERE, 10)
+    assert refused.value.status == 404
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_others_are_not_let_in_without_a_token(host: str) -> None:
+    with pytest.raises(errors.SettingInvalid, match="Set a token"):
+        server.bound(host, 0, has_tokens=False)
+
+
+def test_a_port_that_is_taken_is_told_in_a_sentence() -> None:
+    with server.bound("127.0.0.1", 0, has_tokens=False) as taken:
+        with pytest.raises(errors.SettingInvalid, match="running already"):
+            server.bound("127.0.0.1", taken.getsockname()[1], has_tokens=False)
+        with pytest.raises(errors.SettingInvalid, match="no address"):
+            server.bound("no.such.host.invalid", 0, has_tokens=True)
+
+
+@pytest.mark.parametrize("token", ["", "short", "x" * 15, "with a space in it", "a\nb" + "x" * 20, "é" * 20])
+def test_a_token_that_can_be_guessed_or_never_sent_is_no_token(token: str) -> None:
+    with pytest.raises(errors.SettingInvalid, match="ann") as refused:
+        wire.Tokens({token: "ann"})
+    assert not token or token not in str(refused.value)
+
+
+def test_health_and_metrics_tell_what_they_should_and_no_more() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with web.open_web(db, ScriptedModel(["Hello!"])) as open_:
+            await open_.ask("Hi")
+            await stage.quiet(open_.gateway, db)
+            health = await open_.client.get("/health")
+            assert health.json() == {"status": "ok", "live": True, "ready": True, "store": True}
+            assert (await open_.client.get("/metrics")).status_code == 401
+            told = await open_.client.get("/metrics", headers=web.ANN)
+            assert told.status_code == 200
+            assert 'holdfast_inbound_total{platform="http"} 1' in told.text
+            assert 'holdfast_outcomes_total{platform="http",outcome="answered"} 1' in told.text
+            assert "holdfast_turn_seconds_count 1" in told.text
+            assert "holdfast_outbox_depth 0" in told.text
+            assert "ann" not in told.text
+        here = http.Http(db)
+        async with web.client_of(here) as client:
+            assert (await client.get("/metrics")).status_code == 200
+            assert (await client.get("/metrics", headers={"origin": "https://evil.example"})).status_code == 403
+
+    stage.run(story)
+
+
+def test_health_says_when_the_store_is_away() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        other = AsyncSessionDB(type(db.db)(":memory:"))
+        platform = http.Http(other)
+        await other.close()
+        async with web.client_of(platform) as client:
+            health = await client.get("/health")
+            assert (health.status_code, health.json()["store"]) == (503, False)
+
+    stage.run(story)
+
+
+# --- over a real connection ------------------------------------------------------------------------------
+
+
+SMUGGLED = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
+    b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n0\r\n\r\n"
+)
+
+
+async def _raw(address: str, sent: bytes) -> bytes:
+    host, _, port = address.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(sent)
+        await writer.drain()
+        return await reader.read(65_536)
+    finally:
+        writer.close()
+
+
+def test_what_is_no_request_at_all_is_refused_and_harms_nobody() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        platform = http.Http(db, said.Http(port=0))
+        async with platform.serving() as address:
+            for sent, status in (
+                (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\r\n\r\n", b"400"),
+                (b"GET /health HTTP/1.1\r\nHost: a\r\nHost: localhost\r\nConnection: close\r\n\r\n", b"400"),
+                (b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 40_000 + b"\r\n\r\n", b"4"),
+                (b"GET http://evil.example/health HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n", b"4"),
+                (
+                    SMUGGLED,
+                    b"4",
+                ),
+                (b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", b"503"),
+            ):
+                found = await _raw(address, sent)
+                assert found.split(b" ")[1].startswith(status), found[:200]
+
+    stage.run(story)
+
+
+def test_who_does_not_finish_the_head_of_a_request_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HEADERS", 0.05)
+
+    async def story(db: AsyncSessionDB) -> None:
+        async with http.Http(db, said.Http(port=0)).serving() as address:
+            assert await _raw(address, b"GET /health HTTP/1.1\r\nHost: local") == b""
+            assert await _raw(address, b"") == b""
+
+    stage.run(story)

@@ -1,0 +1,133 @@
+"""How much may come in from one chat, counted for all processes together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncSessionDB, SessionDB, types
+from holdfast.gateway import limits, port, settings
+from holdfast.store import arrivals
+from tests.gateway import stage
+
+NOW = 1_000_000.0
+ROUTE = "agent:main:loopback:dm:ann"
+
+
+def came(text: str = "Hi", **given: Any) -> port.Came:
+    return port.Came(platform="loopback", key="next", chat=("ann",), sender="ann", text=text, **given)
+
+
+async def arrived(db: AsyncSessionDB, count: int, at: float = NOW, route: str = ROUTE) -> None:
+    for number in range(count):
+        await db.arrive(
+            types.NewArrival(
+                platform="loopback",
+                key=f"{route}:{at}:{number}",
+                route=route,
+                chat="dm:ann",
+                sender="ann",
+                address={},
+                text="x",
+                at=at,
+            )
+        )
+
+
+def guard(db: AsyncSessionDB, **said: Any) -> limits.Limits:
+    return limits.Limits(db, settings.Limits(**said), lambda: NOW)
+
+
+@pytest.mark.parametrize(
+    ("before", "at", "text", "wanted"),
+    [
+        (2, NOW, "Hi", True),
+        (3, NOW, "Hi", False),
+        pytest.param(3, NOW - 61, "Hi", True, id="a minute ago"),
+        pytest.param(5, NOW - 61, "Hi", False, id="too many in a day"),
+        pytest.param(5, NOW - 86_401, "Hi", True, id="yesterday"),
+        pytest.param(5, NOW, "/stop", True, id="stop is heard"),
+        pytest.param(5, NOW, "/deny no", True, id="so is an answer"),
+        pytest.param(6, NOW, "/stop", False, id="but not for ever"),
+        pytest.param(3, NOW, "/new", False, id="other commands wait"),
+        pytest.param(3, NOW, "//stop", False, id="that is no command"),
+    ],
+)
+def test_what_is_too_much_is_refused(before: int, at: float, text: str, wanted: bool) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await arrived(db, before, at)
+        found = await guard(db, minute=3, day=5)(came(text), ROUTE)
+        assert found.allowed is wanted
+        assert bool(found.say) is not wanted
+
+    stage.run(story)
+
+
+def test_another_chat_has_its_own_count() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await arrived(db, 3, route=f"{ROUTE}x")
+        assert (await guard(db, minute=3)(came(), ROUTE)).allowed
+
+    stage.run(story)
+
+
+def test_who_is_over_a_limit_is_told_once_in_its_time() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        now = [NOW]
+        asked = limits.Limits(db, settings.Limits(minute=1), lambda: now[0])
+        await arrived(db, 1)
+        said = [(await asked(came(), ROUTE)).say for _ in range(3)]
+        now[0] += 61
+        await arrived(db, 1, now[0])
+        said.append((await asked(came(), ROUTE)).say)
+        assert [bool(each) for each in said] == [True, False, False, True]
+
+    stage.run(story)
+
+
+def test_what_another_process_took_in_counts_and_a_restart_forgets_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "mail.db"
+
+    async def story(db: AsyncSessionDB) -> None:
+        async with AsyncSessionDB(SessionDB(path)) as other:
+            await arrived(other, 3)
+        assert not (await guard(db, minute=3)(came(), ROUTE)).allowed
+
+    stage.run(story, str(path))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (came("x" * (arrivals.LONGEST + 1)), "too long"),
+        (came(attachments=(port.Attachment(b"x" * 1_001),)), "too large"),
+        (came(attachments=(port.Attachment(b"x" * 600), port.Attachment(b"x" * 600))), "too large"),
+        (came("x" * arrivals.LONGEST, attachments=(port.Attachment(b"x" * 1_000),)), ""),
+    ],
+    ids=["text", "a file", "files together", "just fits"],
+)
+def test_what_could_never_be_stored_is_said_so_and_not_brought_again(given: port.Came, said: str) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        found = await guard(db, attachments=1)(given, ROUTE)
+        assert found.allowed is not bool(said)
+        assert said in found.say
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize(("limit", "said"), [("person_minute", "a minute"), ("person_day", "a day")])
+def test_who_has_many_chats_is_still_one_person(limit: str, said: str) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        for number in range(4):
+            await arrived(db, 1, route=f"{ROUTE}:{number}")
+        asked = guard(db, **{limit: 4})
+        verdict = await asked(came(), f"{ROUTE}:new")
+        assert (verdict.allowed, verdict.why) == (False, "limit")
+        assert f"4 messages {said} from one person" in verdict.say
+        assert not (await asked(came(), f"{ROUTE}:newer")).say
+        assert (await asked(came("/stop"), f"{ROUTE}:new")).allowed
+        assert (await guard(db, **{limit: 5})(came(), f"{ROUTE}:new")).allowed
+
+    stage.run(story)

@@ -1,0 +1,74 @@
+"""Commands that take their time: one that is compacting can be stopped, and one that asks the model again is finished
+by whoever comes next."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from holdfast import AsyncSessionDB
+from holdfast.gateway import commanding
+from holdfast.model import ScriptedModel
+from tests.agent.stage import shape
+from tests.compaction.test_compress import WINDOW, Writer, filled, held
+from tests.gateway import stage
+
+ROUTE = "agent:main:loopback:dm:local"
+
+
+def test_stop_ends_a_compaction_and_nothing_is_changed_by_it() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        await db.bind_route(ROUTE, "talk", version=0)
+        slow, reached, _ = held()
+        model = ScriptedModel(["ok"], window=WINDOW)
+        async with stage.open_gateway(db, model, summarizer=Writer(slow)) as (opened, chat):
+            await chat.say("/compact", key="1")
+            await reached.wait()
+            await chat.say("After it", key="2")
+            await chat.say("/stop", key="3")
+            said = {each.arrival: each.text for each in await chat.replies(3)}
+            one, two, three = await stage.settled(db, "1", "2", "3")
+            await stage.quiet(opened, db)
+        assert [said[each.id] for each in (one, two, three)] == [
+            commanding.STOPPED.format(line="/compact"),
+            "ok",
+            commanding.DONE,
+        ]
+        assert [each.outcome for each in (one, two, three)] == ["command", "answered", "command"]
+        assert [each.end_reason for each in await db.sessions("talk")] == [None]
+
+    stage.run(story)
+
+
+def test_the_turn_of_a_retry_that_was_broken_off_is_finished_by_the_next_gateway(tmp_path: Path) -> None:
+    begun = asyncio.Event()
+
+    async def first(db: AsyncSessionDB) -> None:
+        class Hangs(ScriptedModel):
+            async def stream(self, request: Any) -> Any:
+                if len(self.requests) == 1:
+                    begun.set()
+                    await asyncio.Event().wait()
+                async for each in super().stream(request):
+                    yield each
+
+        async with stage.open_gateway(db, Hangs(["First."])) as (_, chat):
+            await chat.say("Hi", key="1")
+            await chat.replies(1)
+            await chat.say("/retry", key="2")
+            await begun.wait()
+
+    async def second(db: AsyncSessionDB) -> None:
+        async with stage.open_gateway(db, ScriptedModel(["Second."])) as (opened, chat):
+            assert stage.texts(await chat.replies(1)) == ["Second."]
+            (found,) = await stage.settled(db, "2")
+            await stage.quiet(opened, db)
+        assert (found.outcome, found.seq, found.attempts) == ("answered", 3, 2)
+        said = shape(await db.transcript(found.conversation_id or ""))
+        assert [role for role, _ in said] == ["user", "assistant", "user", "assistant"]
+        assert [each.role for each in await db.context(found.conversation_id or "")] == ["user", "assistant"]
+
+    stage.run(first, str(tmp_path / "store.db"))
+    stage.run(second, str(tmp_path / "store.db"))

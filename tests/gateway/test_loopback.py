@@ -1,0 +1,210 @@
+"""The platform for scripts: JSON lines in and out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncSessionDB, errors, types
+from holdfast.gateway import loopback, port
+from holdfast.model import ScriptedModel
+from tests.gateway import stage
+
+
+class Client:
+    """A script at the other end of the socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self.writer = reader, writer
+
+    async def tell(self, line: bytes | dict[str, Any]) -> None:
+        self.writer.write((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n")
+        await self.writer.drain()
+
+    async def hear(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(await self._reader.readline())
+        return found
+
+
+@asynccontextmanager
+async def connected(path: str) -> AsyncIterator[Client]:
+    async def there() -> bool:
+        return os.path.exists(path)
+
+    await stage.until(there)
+    reader, writer = await asyncio.open_unix_connection(path)
+    try:
+        yield Client(reader, writer)
+    finally:
+        writer.close()
+
+
+def test_a_script_is_acknowledged_and_answered_by_lines(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+
+    async def story(db: AsyncSessionDB) -> None:
+        async with stage.open_gateway(db, ScriptedModel(["Hello!"]), platforms=[loopback.Lines(path)]):
+            async with connected(path) as client:
+                await client.tell({"text": "Hi", "key": "1", "chat": "a", "sender": "me"})
+                taken = await client.hear()
+                reply = await client.hear()
+            assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+        assert (taken["type"], taken["key"]) == ("taken", "1")
+        assert (reply["type"], reply["arrival"], reply["chat"]) == ("reply", taken["arrival"], "a")
+        assert reply["text"] == "Hello!"
+        assert not os.path.exists(path)
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize(
+    "line", [b"{", b"[]", b'{"text": 1}', b"\xff", b'{"kind": "nothing", "text": ""}', b"[" * 5_000]
+)
+def test_a_line_that_is_none_is_answered_and_the_next_is_taken(tmp_path: Path, line: bytes) -> None:
+    path = str(tmp_path / "s")
+
+    async def story(db: AsyncSessionDB) -> None:
+        platforms = [loopback.Lines(path)]
+        async with (
+            stage.open_gateway(db, ScriptedModel(["Hello!"]), platforms=platforms),
+            connected(path) as client,
+        ):
+            await client.tell(line)
+            assert (await client.hear())["type"] == "error"
+            await client.tell({"text": "Hi"})
+            assert [(await client.hear())["type"] for _ in range(2)] == ["taken", "reply"]
+
+    stage.run(story)
+
+
+def test_a_line_that_never_ends_is_refused(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+
+    async def story(db: AsyncSessionDB) -> None:
+        platforms = [loopback.Lines(path)]
+        async with stage.open_gateway(db, ScriptedModel(), platforms=platforms), connected(path) as client:
+            client.writer.write(b"x" * (loopback.LONGEST_LINE * 2 + 2))
+            assert (await client.hear())["type"] == "error"
+
+    stage.run(story)
+
+
+def test_what_nobody_was_connected_for_is_sent_to_who_comes_next(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+
+    async def story(db: AsyncSessionDB) -> None:
+        message = types.NewOutgoing(platform="loopback", chat="dm:local", address={}, text="Hello!")
+        async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.Lines(path)]):
+            waiting = await db.post(message)
+
+            async def failed() -> bool:
+                found = await db.outgoing(waiting.id)
+                return found is not None and found.error is not None
+
+            await stage.until(failed)
+            async with connected(path) as client:
+                assert (await client.hear())["text"] == "Hello!"
+
+    stage.run(story)
+
+
+def test_a_socket_that_is_in_use_or_is_a_file_is_left_alone_and_one_left_behind_is_replaced(tmp_path: Path) -> None:
+    path, file = str(tmp_path / "s"), tmp_path / "f"
+    with loopback.bound(path) as listening:
+        listening.listen()
+        with pytest.raises(errors.SettingInvalid):
+            loopback.bound(path)
+    with loopback.bound(path) as again:
+        assert again.family == socket.AF_UNIX
+    file.write_text("mine")
+    with pytest.raises(errors.SettingInvalid):
+        loopback.bound(str(file))
+    assert file.read_text() == "mine"
+
+
+def test_a_gateway_is_ready_when_everything_receives_and_not_before(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+
+    class Slow(loopback.Loopback):
+        def __init__(self) -> None:
+            super().__init__("slow")
+            self.may = asyncio.Event()
+
+        async def run(self, door: port.Door) -> None:
+            await self.may.wait()
+            await super().run(door)
+
+    async def story(db: AsyncSessionDB) -> None:
+        lines, slow = loopback.Lines(path), Slow()
+        async with stage.open_gateway(db, ScriptedModel(), platforms=[lines, slow]) as (running, _):
+            ready = asyncio.create_task(running.ready())
+            await lines.listening()
+            with socket.socket(socket.AF_UNIX) as talking:
+                talking.connect(path)
+            assert not ready.done()
+            slow.may.set()
+            await ready
+
+    stage.run(story)
+
+
+def test_a_socket_that_another_gateway_has_keeps_nobody_from_being_ready(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+
+    async def story(db: AsyncSessionDB) -> None:
+        async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.Lines(path)]) as (first, _):
+            await first.ready()
+            async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.Lines(path)]) as (second, _):
+                await second.ready()
+
+    stage.run(story)
+
+
+def test_who_does_not_read_is_let_go_and_nobody_else_waits_or_is_told_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loopback, "PATIENCE", 0.2)
+    path = str(tmp_path / "s")
+
+    async def story(db: AsyncSessionDB) -> None:
+        async with (
+            stage.open_gateway(db, ScriptedModel(), platforms=[lines := loopback.Lines(path)]),
+            connected(path) as deaf,
+            connected(path) as client,
+        ):
+            deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            await client.tell({"text": "/help", "key": "0"})
+            assert (await client.hear())["type"] == "taken"
+            await client.hear()
+            long = types.NewOutgoing(platform="loopback", chat="dm:local", address={}, text="x" * 50_000)
+            for _ in range(20):
+                posted = await db.post(long)
+                assert (await client.hear())["id"] == posted.id
+                (tried,) = [each for each in [await db.outgoing(posted.id)] if each is not None]
+                assert tried.attempts == 1
+            assert len(lines._writers) == 1
+
+    stage.run(story)
+
+
+def test_a_gateway_that_leaves_takes_no_socket_of_another_with_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+
+    async def story(db: AsyncSessionDB) -> None:
+        async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.Lines(path)]) as (opened, _):
+            await opened.ready()
+            os.unlink(path)
+            other = loopback.bound(path)
+        assert os.path.exists(path)
+        other.close()
+
+    stage.run(story)

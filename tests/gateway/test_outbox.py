@@ -1,0 +1,346 @@
+"""What goes out: in order for each chat, again until it is taken, and never twice once that is known."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from holdfast import AsyncSessionDB, SessionDB, errors, types
+from holdfast.gateway import claiming, loopback, outbox
+from holdfast.store import outbox as stored
+from holdfast.store import points, sqlite
+from tests.contract import steps
+from tests.gateway import stage
+from tests.gateway.test_gateway import new
+
+
+class Moody(loopback.Loopback):
+    """A platform that takes a message only where nothing is wrong."""
+
+    def __init__(self, *wrongs: BaseException, name: str = "loopback") -> None:
+        super().__init__(name)
+        self.wrongs = list(wrongs)
+        self.tried: list[str] = []
+
+    async def send(self, outgoing: types.Outgoing) -> str:
+        self.tried.append(outgoing.text)
+        if self.wrongs and outgoing.text == "One":
+            raise self.wrongs.pop(0)
+        return await super().send(outgoing)
+
+
+def message(text: str, chat: str = "dm:local", platform: str = "loopback") -> types.NewOutgoing:
+    return types.NewOutgoing(platform=platform, chat=chat, address={"chat": chat}, text=text, kind="notice")
+
+
+@asynccontextmanager
+async def sending(
+    db: AsyncSessionDB, platform: loopback.Loopback, clock: Callable[[], float] | None = None
+) -> AsyncIterator[outbox.Sender]:
+    sender = outbox.Sender(db, platform, clock or db.db._clock)
+    task = asyncio.create_task(sender.run())
+    try:
+        yield sender
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+@pytest.mark.parametrize(
+    ("attempts", "after", "seconds"),
+    [
+        (1, None, 1),
+        (2, None, 2),
+        (5, None, 16),
+        (11, None, 600),
+        (99, None, 600),
+        (1, 30.0, 30),
+        (9, 3.0, 256),
+        (1, 1e9, 3600),
+    ],
+)
+def test_each_pause_is_twice_as_long_and_not_shorter_than_asked_for_within_reason(
+    attempts: int, after: float | None, seconds: float
+) -> None:
+    assert outbox.pause(attempts, after) == seconds
+
+
+def test_what_was_not_taken_is_sent_again_when_its_time_has_come_and_what_follows_waits_for_it() -> None:
+    clock = steps.Clock()
+
+    async def story(db: AsyncSessionDB) -> None:
+        platform = Moody(errors.SendFailed("Slowly!", retry_after=30.0), RuntimeError("a bug"))
+        one = await db.post(message("One"))
+        await db.post(message("Two"))
+        async with sending(db, platform, clock) as sender:
+            await stage.until(lambda: _due_after(db, one.id, clock.now + 30))
+            clock.advance(29)
+            await db.post(message("Elsewhere", "dm:other"))
+            await stage.until(lambda: _tried(platform, 2, sender))
+            assert platform.tried == ["One", "Elsewhere"]
+            clock.advance(1)
+            await stage.until(lambda: _due_after(db, one.id, clock.now + 2, sender))
+            clock.advance(2)
+            await stage.until(lambda: _tried(platform, 5, sender))
+            await sender.drained()
+        assert platform.tried == ["One", "Elsewhere", "One", "One", "Two"]
+        assert stage.texts(platform.sent) == ["Elsewhere", "One", "Two"]
+        assert (await db.mail_facts())["outgoing_open"] == 0
+
+    stage.run(story, clock=clock)
+
+
+def test_what_is_refused_for_good_is_not_sent_again_and_holds_up_nothing() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        platform = Moody(errors.SendRefused("The chat is closed."))
+        one = await db.post(message("One"))
+        await db.post(message("Two"))
+        async with sending(db, platform):
+            await platform.replies(1)
+        found = await db.outgoing(one.id)
+        assert found is not None
+        assert (found.error, found.failed_at is None, platform.tried) == ("The chat is closed.", False, ["One", "Two"])
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize(("wrong", "tries"), [(errors.SendFailed, outbox.TRIES), (RuntimeError, outbox.FEW)])
+def test_after_twenty_tries_it_is_given_up_and_sooner_where_nobody_knows_what_is_wrong(
+    wrong: type[Exception], tries: int
+) -> None:
+    clock = steps.Clock()
+
+    async def story(db: AsyncSessionDB) -> None:
+        platform = Moody(*(wrong() for _ in range(30)))
+        one = await db.post(message("One"))
+
+        async def given_up() -> bool:
+            if not sender._sending:  # A clock that moves meanwhile is that of a process that slept.
+                clock.advance(outbox.LONGEST)
+            sender.wake()
+            found = await db.outgoing(one.id)
+            return found is not None and not found.open
+
+        async with sending(db, platform, clock) as sender:
+            await stage.until(given_up)
+        assert len(platform.tried) == tries
+
+    stage.run(story, clock=clock)
+
+
+def test_what_was_marked_is_not_sent_again_after_a_restart_and_what_was_not_is() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        first, second = Moody(), Moody()
+        await db.post(message("Marked"))
+        async with sending(db, first):
+            await stage.until(lambda: _delivered(db))
+        lost = await db.post(message("Sent, and not marked"))
+        claim = await db.claim("out:loopback:dm:local")
+        await db.begin_sending(claim, lost.id)
+        await db.release_claim(claim)
+        async with sending(db, second):
+            await second.replies(1)
+        assert (first.tried, second.tried) == (["Marked"], ["Sent, and not marked"])
+
+    stage.run(story)
+
+
+def test_of_two_senders_one_sends() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        one, other = Moody(), Moody()
+        async with sending(db, one) as first, sending(db, other) as second:
+            for number in range(20):
+                await db.post(message(str(number), f"dm:{number % 3}"))
+                first.wake()
+                second.wake()
+            await stage.until(lambda: _delivered(db))
+        assert sorted(one.tried + other.tried, key=int) == [str(number) for number in range(20)]
+
+    stage.run(story)
+
+
+def test_what_takes_long_to_send_is_sent_by_nobody_else_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = steps.Clock()
+    monkeypatch.setattr(claiming, "TTL", 0.3)
+
+    class Slow(Moody):
+        reached, go = asyncio.Event(), asyncio.Event()
+
+        async def send(self, outgoing: types.Outgoing) -> str:
+            self.reached.set()
+            await self.go.wait()
+            return await super().send(outgoing)
+
+    async def renewed(db: AsyncSessionDB) -> bool:
+        return (await db.claims())[0].expires_in > 0.25
+
+    async def story(db: AsyncSessionDB) -> None:
+        slow, other = Slow(), Moody()
+        await db.post(message("One"))
+        async with sending(db, slow, clock), asyncio.timeout(20):
+            await slow.reached.wait()
+            beside = outbox.Sender(db, other, clock)
+            for _ in range(3):
+                clock.advance(0.2)
+                await stage.until(lambda: renewed(db))
+                beside._elsewhere.clear()
+                await beside._look()
+                await asyncio.gather(*beside._sending.values())
+            slow.go.set()
+            await stage.until(lambda: _delivered(db))
+        assert (slow.tried, other.tried) == (["One"], [])
+
+    stage.run(story, clock=clock)
+
+
+@pytest.mark.parametrize("wrong", ["chat = 'dm:other'", "platform = 'other'", 'address = \'{"chat":"other"}\''])
+def test_a_reply_that_would_go_elsewhere_than_its_turn_came_from_is_not_sent(wrong: str) -> None:
+    """The database takes no such row; one that came there all the same is not believed."""
+
+    async def story() -> None:
+        platform = Moody()
+        async with AsyncSessionDB(SessionDB(":memory:")) as db:
+            arrival, _ = await db.arrive(new("1", "Hi"))
+            right = types.NewOutgoing(
+                platform="loopback", chat="dm:local", address={"chat": "local"}, text="Wrong", kind="notice"
+            )
+            posted = await db.post(right, arrival=arrival.id)
+            file = db.db.driver
+            assert isinstance(file, sqlite.SqliteDriver)
+            file._writer.execute(f"DROP TRIGGER outgoing_is_what_was_said; UPDATE outbox SET {wrong}")
+            platform = Moody(name="other") if "platform" in wrong else platform
+            async with sending(db, platform):
+                await stage.until(lambda: _delivered(db))
+            found = await db.outgoing(posted.id)
+            assert found is not None
+            assert (platform.tried, found.error) == ([], stored.ELSEWHERE)
+
+    asyncio.run(story())
+
+
+def test_what_another_process_has_to_send_is_left_to_it() -> None:
+    class Connected(Moody):
+        def owns(self, outgoing: types.Outgoing) -> bool:
+            return outgoing.address["chat"] == "dm:mine"
+
+    async def story(db: AsyncSessionDB) -> None:
+        platform = Connected()
+        await db.post(message("Theirs", "dm:theirs"))
+        await db.post(message("Mine", "dm:mine"))
+        async with sending(db, platform) as sender:
+            await platform.replies(1)
+            sender.wake()
+            await sender.drained()
+        assert platform.tried == ["Mine"]
+
+    stage.run(story)
+
+
+def test_a_chat_that_another_process_sends_to_is_left_alone_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        asked: list[str] = []
+        await db.post(message("One"))
+        theirs = await db.claim("out:loopback:dm:local")
+        platform = Moody()
+        sender = outbox.Sender(db, platform, db.db._clock)
+        monkeypatch.setattr(points, "hook", lambda point: asked.extend([point] if point.endswith(".begun") else []))
+        for _ in range(3):
+            await sender._look()
+            await asyncio.gather(*sender._sending.values())
+        assert (len(asked), platform.tried) == (1, [])
+        monkeypatch.undo()
+        await db.release_claim(theirs)
+        async with sending(db, platform):
+            await platform.replies(1)
+
+    stage.run(story)
+
+
+def test_what_the_platform_has_taken_is_not_sent_again_because_the_store_could_not_be_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        failures = [errors.StoreFull(), errors.StoreBusy()]
+
+        def full(point: str) -> None:
+            if point == "delivered.begun" and failures:
+                raise failures.pop()
+
+        platform = Moody()
+        monkeypatch.setattr(points, "hook", full)
+        monkeypatch.setattr(outbox, "EVERY", 0.01)
+        await db.post(message("One"))
+        async with sending(db, platform):
+            await stage.until(lambda: _delivered(db))
+        assert (failures, platform.tried) == ([], ["One"])
+
+    stage.run(story)
+
+
+def test_so_much_that_others_have_to_send_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Connected(Moody):
+        def owns(self, outgoing: types.Outgoing) -> bool:
+            if outgoing.text == "Odd":
+                raise RuntimeError("a bug")
+            return outgoing.text == "Mine"
+
+    async def story(db: AsyncSessionDB) -> None:
+        monkeypatch.setattr(outbox, "MOST", 3)
+        for number in range(5):
+            await db.post(message("Theirs" if number else "Odd", f"dm:{number}"))
+        await db.post(message("Mine", "dm:mine"))
+        platform = Connected()
+        async with sending(db, platform):
+            await platform.replies(1)
+        assert platform.tried == ["Mine"]
+
+    stage.run(story)
+
+
+async def _due_after(db: AsyncSessionDB, outgoing_id: int, when: float, sender: outbox.Sender | None = None) -> bool:
+    if sender is not None:
+        sender.wake()
+    found = await db.outgoing(outgoing_id)
+    return found is not None and found.due_at >= when
+
+
+async def _tried(platform: Moody, count: int, sender: outbox.Sender | None = None) -> bool:
+    if sender is not None:
+        sender.wake()
+    return len(platform.tried) >= count
+
+
+async def _delivered(db: AsyncSessionDB) -> bool:
+    return (await db.mail_facts())["outgoing_open"] == 0
+
+
+def test_of_two_processes_that_have_connections_neither_is_in_the_others_way(tmp_path: Path) -> None:
+    class Here(loopback.Loopback):
+        """Sends what says its name."""
+
+        def __init__(self, own: str) -> None:
+            super().__init__()
+            self.own = own
+
+        def owns(self, outgoing: types.Outgoing) -> bool:
+            return outgoing.text == self.own
+
+    path = str(tmp_path / "mail.db")
+
+    async def story(db: AsyncSessionDB) -> None:
+        ours, theirs = Here("ours"), Here("theirs")
+        async with AsyncSessionDB(SessionDB(path)) as other, sending(db, ours), sending(other, theirs):
+            for text, chat in (("ours", ours), ("theirs", theirs)):
+                await db.post(message(text))
+                await chat.replies(1)
+            held = [each.key for each in await db.claims() if each.state == "held"]
+        assert len(set(held)) == 2
+
+    stage.run(story, path)

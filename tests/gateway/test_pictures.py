@@ -1,0 +1,78 @@
+"""Who reads text only is given the pictures of an answer, or told of them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncSessionDB, types
+from holdfast.gateway import http, keys, pictures, port
+from tests.gateway import stage, web
+
+PIXEL = b"\x89PNG not really"
+SHOWN = f"![A picture](data:image/png;base64,{base64.b64encode(PIXEL).decode()})"
+
+
+@pytest.mark.parametrize(
+    ("size", "kind", "wanted"),
+    [
+        (pictures.SMALL, "image/png", "![A picture](data:image/png;base64,"),
+        (pictures.SMALL + 1, "image/png", "[A picture, image/png, 262,145 bytes: it is in the conversation.]"),
+        (1, "image/svg+xml", "![A picture](data:image/svg+xml;base64,"),
+        (1, "text/html", "[A picture, of an unknown kind, 1 bytes: it is in the conversation.]"),
+    ],
+)
+def test_a_small_one_stands_in_the_text_and_of_a_large_one_it_is_said(size: int, kind: str, wanted: str) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        blob = await db.put_blob(b"x" * size, kind)
+        assert (await pictures.shown(db, [blob.digest])).startswith(wanted)
+
+    stage.run(story)
+
+
+def test_one_that_is_gone_is_said_to_be() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        assert await pictures.shown(db, ["0" * 64]) == pictures.GONE
+        assert await pictures.shown(db, []) == ""
+
+    stage.run(story)
+
+
+class Draws:
+    """A door behind which everybody is answered with a picture at once."""
+
+    def __init__(self, db: AsyncSessionDB, text: str) -> None:
+        self._db, self._text = db, text
+
+    async def came(self, came: port.Came) -> types.Arrival | None:
+        raise NotImplementedError
+
+    async def answered(self, came: port.Came) -> types.Arrival | port.NotTaken:
+        blob = await self._db.put_blob(PIXEL, "image/png")
+        place: dict[str, Any] = {"platform": came.platform, "chat": keys.chat(came), "address": came.address}
+        new = types.NewArrival(key=came.key, route="r", sender=came.sender, text=came.text, **place)
+        arrival, _ = await self._db.arrive(new)
+        reply = types.NewOutgoing(text=self._text, attachments=[blob.digest], **place)
+        await self._db.settle_arrival(None, arrival.id, "answered", outgoing=[reply])
+        return arrival
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("text", ["A dot.", ""])
+def test_an_answer_over_http_has_its_pictures(text: str, stream: bool) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        platform = http.Http(db, tokens=web.TOKENS)
+        running = asyncio.create_task(platform.run(Draws(db, text)))
+        await platform.listening()
+        body = {"model": "holdfast", "messages": [{"role": "user", "content": "Draw a dot"}], "stream": stream}
+        async with web.client_of(platform) as client:
+            answered = await client.post(web.PATH, json=body, headers=dict(web.ANN))
+            found = web.said_in(web.chunks(answered.text)) if stream else web.text_of(answered)
+        running.cancel()
+        await asyncio.wait([running])
+        assert found == (f"{text}\n\n{SHOWN}" if text else SHOWN)
+
+    stage.run(story)

@@ -1,0 +1,75 @@
+"""One store has one profile: what came to another one is not worked on, and nobody serves both."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from holdfast import AsyncSessionDB, errors, types
+from holdfast.gateway import desks, gateway, keys, loopback
+from holdfast.model import ScriptedModel
+from tests.gateway import stage
+
+
+def opened(db: AsyncSessionDB, make: desks.Make, profile: str) -> gateway.Gateway:
+    return gateway.Gateway(db, make, [loopback.Loopback()], profile=profile)
+
+
+@pytest.mark.parametrize("profile", ["main", "für alle", "50%"])
+def test_the_first_gateway_gives_a_store_its_profile_and_another_one_is_refused(profile: str) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        make = stage.make(db, ScriptedModel())
+        for _ in range(2):
+            async with opened(db, make, profile):
+                pass
+        with pytest.raises(errors.SettingInvalid) as refused:
+            await opened(db, make, "other").__aenter__()
+        assert errors.shown(profile) in str(refused.value)
+        assert "HOLDFAST_DB" in str(refused.value)
+        with pytest.raises(errors.OutOfRange):
+            await db.set_meta("gateway_profile", "other")
+
+    stage.run(story)
+
+
+def test_of_two_that_start_at_once_with_different_profiles_one_is_refused() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        both = [opened(db, stage.make(db, ScriptedModel()), profile) for profile in ("one", "two")]
+        found = await asyncio.gather(*(each.__aenter__() for each in both), return_exceptions=True)
+        refused = [isinstance(each, errors.SettingInvalid) for each in found]
+        for each in both:
+            await each.stop()
+        assert sorted(refused) == [False, True]
+        assert await db.meta("gateway_profile") == ("one" if refused[1] else "two")
+
+    stage.run(story)
+
+
+def test_what_came_to_another_profile_is_left_alone() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        route = "agent:public:loopback:dm:eve"
+        foreign, _ = await db.arrive(
+            types.NewArrival(
+                platform="loopback", key="f1", route=route, chat="dm:eve", sender="eve", address={}, text="Hi"
+            )
+        )
+        model = ScriptedModel(["Hello!"])
+        async with stage.open_gateway(db, model) as (running, chat):
+            running.router.poke(route)
+            await chat.say("Hi", key="1")
+            await stage.settled(db, "1")
+            running.router.wake()
+            await chat.say("/status", key="2")
+            await stage.settled(db, "2")
+        left = await db.arrival(foreign.id)
+        assert left is not None
+        assert (left.open, left.attempts, len(model.requests)) == (True, 0, 1)
+
+    stage.run(story)
+
+
+def test_a_profile_is_not_another_one_that_begins_like_it() -> None:
+    assert keys.is_of("main", "agent:main:http:dm:ann")
+    assert not keys.is_of("main", "agent:main2:http:dm:ann")
+    assert not keys.is_of("main:http", "agent:main:http:dm:ann")

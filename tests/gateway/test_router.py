@@ -1,0 +1,193 @@
+"""Which chat is worked on when: each in turn, nothing begun that is not worked on, nothing given up without cause."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from holdfast import AsyncSessionDB, SessionDB, errors, types
+from holdfast.gateway import commanding, house, router, working
+from holdfast.model import ScriptedModel
+from holdfast.store import points
+from tests.agent.stage import calls, tool
+from tests.contract import steps
+from tests.gateway import stage
+from tests.gateway.test_beside import Gate
+from tests.gateway.test_gateway import ROUTE, new
+
+
+def test_where_there_is_no_room_for_all_no_chat_waits_for_the_end_of_another() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        every = [f"{chat}{number}" for chat in "abc" for number in range(3)]
+        for key in every:
+            await db.arrive(new(key, "Hi", route=f"agent:main:loopback:dm:{key[0]}", sender=key[0]))
+        model, settings = ScriptedModel(["Yes."] * 9), house.Settings(most=1)
+        async with stage.open_gateway(db, model, settings=settings):
+            found = await stage.settled(db, *every)
+        assert [each.sender for each in sorted(found, key=lambda each: each.settled_at or 0.0)] == list("abc" * 3)
+
+    stage.run(story)
+
+
+# --- stopping -----------------------------------------------------------------------------------------------
+
+
+def test_a_gateway_that_stops_begins_nothing_more_and_the_next_one_carries_it_out() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        gate = Gate()
+        given = {"tools": [tool("wait", gate)], "grace": 20.0}
+        async with stage.open_gateway(db, ScriptedModel([calls("wait"), "Done."]), **given) as (opened, chat):  # type: ignore[arg-type]
+            await chat.say("One", key="1")
+            await gate.reached.wait()
+            await chat.say("/title Another", key="2")
+            stops = asyncio.create_task(opened.stop())
+            await stage.until(lambda: _stopping(opened))
+            gate.go.set()
+            await stops
+            assert stage.texts(chat.sent) == ["Done."]
+        left = await db.arrival_by_key("loopback", "2")
+        assert left is not None
+        assert (left.attempts, left.outcome) == (0, None)
+        async with stage.open_gateway(db, ScriptedModel()) as (opened, chat):
+            (found,) = await stage.settled(db, "2")
+            await stage.quiet(opened, db)
+            assert not any("begun before" in text for text in stage.texts(chat.sent))
+        assert (await db.conversation(found.conversation_id or "")).title == "Another"
+
+    stage.run(story)
+
+
+async def _stopping(opened: stage.gateway.Gateway) -> bool:
+    return opened.router._worker.stopping
+
+
+class Failing(AsyncSessionDB):
+    """A store in which, from a time on, nobody can look at what goes out."""
+
+    fails = False
+
+    async def due_outgoing(  # type: ignore[override]
+        self, platform: str, limit: int = 100, now: float | None = None
+    ) -> list[types.Outgoing]:
+        if self.fails:
+            raise errors.StoreBusy
+        return await self.run(lambda: self.db.due_outgoing(platform, limit, now))
+
+
+def test_a_gateway_stops_also_where_the_store_fails() -> None:
+    async def story() -> None:
+        async with (
+            Failing(SessionDB(":memory:")) as db,
+            asyncio.timeout(20),
+            stage.open_gateway(db, ScriptedModel(["Yes."]), grace=1.0) as (opened, chat),
+        ):
+            before = asyncio.all_tasks()
+            await chat.say("Hi", key="1")
+            await stage.settled(db, "1")
+            await stage.quiet(opened, db)
+            db.fails = True
+            await opened.stop()
+            assert len(opened.desks) == 0
+            assert asyncio.all_tasks() < before
+
+    asyncio.run(story())
+
+
+# --- attempts -----------------------------------------------------------------------------------------------
+
+
+def test_a_message_is_not_given_up_because_of_a_store_that_could_not_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router, "PAUSE", 0.01)
+    monkeypatch.setattr(router, "LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr(router, "EVERY", 0.02)
+    wrong = [errors.StoreFull() for _ in range(4)]
+
+    def full(point: str) -> None:
+        if point == "append.begun" and wrong:
+            raise wrong.pop()
+
+    async def story(db: AsyncSessionDB) -> None:
+        monkeypatch.setattr(points, "hook", full)
+        async with stage.open_gateway(db, ScriptedModel(["Yes."]), settings=house.Settings(attempts=2)) as (_, chat):
+            await chat.say("Hi", key="1")
+            (found,) = await stage.settled(db, "1")
+            assert stage.texts(await chat.replies(1)) == ["Yes."]
+        assert (found.outcome, found.attempts > 2, wrong) == ("answered", True, [])
+
+    stage.run(story)
+
+
+def test_what_is_given_up_goes_with_the_message_it_became() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        arrival, _ = await db.arrive(new("1", "my password"))
+        claim = await db.claim(f"route:{ROUTE}")
+        for _ in range(5):
+            await db.begin_arrival(claim, arrival.id, "talk")
+        await db.release_claim(claim)
+        born = types.NewConversation(source="loopback")
+        await db.append_message("talk", role="user", content="my password", uid=working.uid_of(arrival), create=born)
+        async with stage.open_gateway(db, ScriptedModel()):
+            (found,) = await stage.settled(db, "1")
+        assert (found.outcome, found.conversation_id, found.seq) == ("gave_up", "talk", 1)
+        await db.redact("talk", 1)
+        gone = await db.arrival(arrival.id)
+        assert gone is not None
+        assert (gone.text, gone.redacted) == ("", True)
+
+    stage.run(story)
+
+
+def test_who_was_overtaken_after_a_command_was_begun_does_not_carry_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = steps.Clock()
+
+    async def story(db: AsyncSessionDB) -> None:
+        def overtaken(point: str) -> None:
+            if point == "gateway.begun":
+                clock.advance(31)
+                db.db.claim(f"route:{ROUTE}", holder="another")
+
+        async with stage.open_gateway(db, ScriptedModel(["Hello!"])) as (opened, chat):
+            await chat.say("Hi", key="1")
+            await stage.settled(db, "1")
+            await stage.quiet(opened, db)
+            before = await db.route(ROUTE)
+            monkeypatch.setattr(points, "hook", overtaken)
+            await chat.say("/new", key="2")
+            await stage.until(lambda: _left_alone(db, opened))
+            monkeypatch.undo()
+            assert await db.route(ROUTE) == before
+            assert commanding.NEW not in stage.texts(chat.sent)
+
+    stage.run(story, clock=clock)
+
+
+async def _left_alone(db: AsyncSessionDB, opened: stage.gateway.Gateway) -> bool:
+    found = await db.arrival_by_key("loopback", "2")
+    return found is not None and found.attempts == 1 and not opened.router.busy
+
+
+def test_who_was_denied_while_a_message_waited_is_not_answered() -> None:
+    async def denied(_platform: str, sender: str) -> bool:
+        return sender != "mallory"
+
+    async def story(db: AsyncSessionDB) -> None:
+        for sender in ("mallory", "ann"):
+            late = types.NewArrival(
+                platform="loopback",
+                key=sender,
+                route=f"agent:main:loopback:dm:{sender}",
+                chat=f"dm:{sender}",
+                sender=sender,
+                address={"chat": sender},
+                text="Hi",
+                at=db.db._clock() - 60,
+            )
+            await db.arrive(late)
+        async with stage.open_gateway(db, ScriptedModel(["Yes."] * 2), may_speak=denied) as (_, chat):
+            mallory, ann = await stage.settled(db, "mallory", "ann")
+            await chat.replies(1)
+            assert (mallory.outcome, ann.outcome) == ("refused", "answered")
+            assert [each.address for each in chat.sent] == [{"chat": "ann"}]
+
+    stage.run(story)

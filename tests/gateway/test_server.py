@@ -1,0 +1,133 @@
+"""The server: connections that nobody asks anything by keep nobody else out, and take no files from the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from holdfast.gateway import server, wire
+
+GET = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Answers:
+    """An application whose answers wait until they may go."""
+
+    def __init__(self) -> None:
+        self.go, self.asked = asyncio.Event(), 0
+        self.go.set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.asked += 1
+        await self.go.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+
+class Guests:
+    """Who is connected."""
+
+    def __init__(self, port: int) -> None:
+        self._port, self.streams = port, list[Stream]()
+
+    async def come(self, sent: bytes = b"") -> Stream:
+        found = await asyncio.open_connection("127.0.0.1", self._port)
+        self.streams.append(found)
+        found[1].write(sent)
+        return found
+
+
+@asynccontextmanager
+async def served(app: Answers) -> AsyncIterator[Guests]:
+    listening = server.bound("127.0.0.1", 0, has_tokens=False)
+    guests = Guests(listening.getsockname()[1])
+    async with asyncio.timeout(30), server.serving(app, listening):
+        try:
+            yield guests
+        finally:
+            app.go.set()
+            for _, writer in guests.streams:
+                writer.close()
+
+
+async def heard(stream: Stream) -> bytes:
+    """All that comes until the connection is closed."""
+    try:
+        return await stream[0].read()
+    except ConnectionResetError:
+        return b""
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: loc"])
+def test_whoever_asks_is_answered_however_many_only_sit_there(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    monkeypatch.setattr(server, "room", lambda: 3)
+
+    async def story() -> None:
+        async with served(Answers()) as guests:
+            idle = [await guests.come(sent) for _ in range(3)]
+            assert (await heard(await guests.come(GET))).endswith(b"ok")
+            # The one that sat there longest made room; the others may stay.
+            assert await heard(idle[0]) == b""
+            for reader, _ in idle[1:]:
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(reader.read(1), 0.01)
+
+    asyncio.run(story())
+
+
+def test_who_is_being_answered_makes_room_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "room", lambda: 2)
+
+    async def story() -> None:
+        app = Answers()
+        async with served(app) as guests:
+            app.go.clear()
+            busy = [await guests.come(GET) for _ in range(2)]
+            while app.asked < 2:
+                await asyncio.sleep(0)
+            assert await heard(await guests.come(GET)) == b""
+            app.go.set()
+            assert [(await heard(each))[-2:] for each in busy] == [b"ok", b"ok"]
+        assert app.asked == 2
+
+    asyncio.run(story())
+
+
+def test_one_other_machine_has_not_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "OF_ONE", 2)
+
+    async def story() -> None:
+        app = Answers()
+        async with served(app) as guests:
+            app.go.clear()
+            for _ in range(4):  # Of this machine, where a proxy may speak for many.
+                await guests.come(GET)
+            while app.asked < 4:
+                await asyncio.sleep(0)
+            monkeypatch.setattr(wire, "is_here", lambda _: False)
+            assert await heard(await guests.come(GET)) == b""
+        assert app.asked == 4
+
+    asyncio.run(story())
+
+
+def test_files_are_left_for_everything_else_and_as_many_as_may_be_are_asked_for() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (600, before[1]))
+        assert (server.room(), server.room(100)) == (300, 100)
+        server.raise_files(900)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (900, before[1])
+        server.raise_files(700)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (900, before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    unit = Path(__file__).parents[2] / "docs" / "holdfast-gateway.service"
+    assert f"LimitNOFILE={server.FILES}\n" in unit.read_text()
