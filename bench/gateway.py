@@ -77,20 +77,21 @@ def _lines(key: str, scale: Scale, target: str, beside: str) -> Iterator[Figure]
 def _loaded(scale: Scale, kind: str, target: str) -> Load:
     """In a process of its own, so that its memory is its own, too."""
     with Crew(1) as crew:
-        (load,) = crew.run(_job, 1, kind, target, scale.chats, scale.chat_rate, scale.chat_seconds)
+        (load,) = crew.run(_job, 1, kind, target, scale)
     return Load(*load)
 
 
-def _job(_: int, kind: str, target: str, chats: int, rate: int, seconds: float) -> Generator[None, None, Load]:
+def _job(_: int, kind: str, target: str, scale: Scale) -> Generator[None, None, Load]:
     yield
-    return asyncio.run(_measured(GATES[kind], target, chats, rate, seconds))
+    return asyncio.run(_measured(GATES[kind], target, scale))
 
 
-async def _measured(gate: Gate, target: str, chats: int, rate: int, seconds: float) -> Load:
+async def _measured(gate: Gate, target: str, scale: Scale) -> Load:
+    chats = scale.chats
     async with asyncio.timeout(PATIENCE), gate(target) as say:
         for first in range(0, chats, 50):
             await asyncio.gather(*(say(chat, 0) for chat in range(first, min(first + 50, chats))))
-        by_chat = await _at_a_rate(say, chats, rate, seconds)
+        by_chat = await _at_a_rate(say, chats, scale.chat_rate, scale.chat_seconds)
         opened = [taken for each in by_chat.values() for taken in each]
         worst = max(timing.median(each) for each in by_chat.values())
         several = 3 * chats
@@ -98,9 +99,9 @@ async def _measured(gate: Gate, target: str, chats: int, rate: int, seconds: flo
         await asyncio.gather(*(say(number % chats, 10_000 + number) for number in range(several)))
         at_once = several / (time.perf_counter() - began)
         few = range(1, min(chats, 20))
-        quiet = await _in_turn(say, few, 20_000)
-        flood = asyncio.gather(*(say(0, 30_000 + number) for number in range(300)))
-        flooded = await _in_turn(say, few, 40_000)
+        quiet = await _in_turn(say, few, 20_000, scale.chat_rounds)
+        flood = asyncio.gather(*(say(0, 30_000 + number) for number in range(3 * scale.chat_rounds)))
+        flooded = await _in_turn(say, few, 40_000, scale.chat_rounds)
         await flood
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return Load(opened, worst, at_once, quiet, flooded, memory)
@@ -123,9 +124,9 @@ async def _at_a_rate(say: Say, chats: int, rate: int, seconds: float) -> dict[in
     return taken
 
 
-async def _in_turn(say: Say, chats: range, first: int) -> list[float]:
+async def _in_turn(say: Say, chats: range, first: int, rounds: int) -> list[float]:
     taken = []
-    for number in range(100):
+    for number in range(rounds):
         began = time.perf_counter()
         await say(chats[number % len(chats)], first + number)
         taken.append(time.perf_counter() - began)

@@ -53,6 +53,8 @@ class Scale:
     chat_rate: int = 200
     """Messages a second that come in, over all chats."""
     chat_seconds: float = 10.0
+    chat_rounds: int = 100
+    """Messages said one after the other, without and beside a flood of three times as many."""
 
 
 FULL = Scale()
@@ -88,7 +90,8 @@ QUICK = Scale(
     pg_sizes=(50, 100),
     pg_search=(100, 150),
     pg_copied=100,
-    chats=20,
+    chats=5,
     chat_rate=50,
-    chat_seconds=0.5,
+    chat_seconds=0.1,
+    chat_rounds=5,
 )

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 from holdfast import SessionDB, types
+from holdfast.cli import waiting
 from holdfast.gateway import gateway, server, settings
-from holdfast.store import people
+from holdfast.store import backlog, people
 from tests import test_guide
 from tests.cli import program, provider
 
@@ -224,6 +225,22 @@ def test_what_waits_and_what_could_not_be_sent_is_told_and_sent_again(holdfast: 
         refused = holdfast("gateway", "retry", str(waits.id), "--json")
         assert (refused.code, refused.data["sent"], len(refused.data["refused"])) == (1, [], 1)
         assert [each.text for each in db.due_outgoing("telegram", now=waits.at + 100)] == ["The late"]
+
+
+def test_a_list_that_is_cut_says_so() -> None:
+    place = {"platform": "telegram", "chat": "dm:42", "address": {"chat": 42}}
+    with SessionDB(":memory:") as db:
+        lost = db.post(types.NewOutgoing(text="Lost", **place))
+        for count in (backlog.MOST - 1, backlog.MOST):
+            found = waiting.Standing({}, [], [], [lost] * count, [], [])
+            assert waiting._shape(found, [])["cut"] == (["failed"] if count == backlog.MOST else [])
+
+
+def test_hooks_without_the_server_they_come_by_are_a_mistake(holdfast: Holdfast, home: Path) -> None:
+    said(home, "[gateway.http]\nenabled = false\n[gateway.loopback]\n[gateway.hooks.ci]\nsecret_env = 'CI_SECRET'\n")
+    done = holdfast("config", "check")
+    assert done.code
+    assert "hooks need the HTTP server" in done.out + done.err
 
 
 # --- the process -------------------------------------------------------------------------------------

@@ -153,6 +153,7 @@ CALLS: dict[str, Arguments | Callable[[SessionDB], Arguments]] = {
     "claim": {"key": "new", "ttl": 5, "holder": "me"},
     "renew_claim": with_claim,
     "release_claim": with_claim,
+    "questions": {"conversation_id": "talk", "limit": 5},
     "post": lambda db: {
         "new": mail.reply(), "key": "k", "arrival": mail.came(db, "open")[0].id, "conversation_id": "talk",
     },

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import AsyncSessionDB, NewConversation, SessionDB, errors, types
 from holdfast.store import points
-from tests.contract import backends, steps
+from tests.contract import backends, mail, steps
 from tests.contract.conftest import MakeDb
 
 # What only the bridge itself uses, or is.
@@ -422,3 +422,35 @@ def test_reads_go_on_while_a_commit_waits_for_the_disk(make_db: MakeDb, gate: Ga
         assert steps.contents(await adb.context("talk")) == ["a", "b"]
 
     run(story, db)
+
+
+def test_a_name_may_be_any_argument_of_its_namesake(db: SessionDB) -> None:
+    db.create_session("hers", source="test", owner="ann")
+    db.create_session("his", source="test", owner="bob")
+
+    async def story(adb: AsyncSessionDB) -> None:
+        assert [each.id for each in await adb.list_sessions(owner="ann")] == ["hers"]
+
+    run(story, db)
+
+
+def test_what_overrides_a_name_is_called_each_time_and_may_call_what_it_overrides() -> None:
+    calls = Counter[str]()
+
+    class Counting(AsyncSessionDB):
+        async def people(self) -> list[types.Person]:  # type: ignore[override]
+            calls["people"] += 1
+            return await super().people()
+
+        async def arrive(self, new: types.NewArrival) -> tuple[types.Arrival, bool]:
+            calls["arrive"] += 1
+            return await super().arrive(new)
+
+    async def story() -> None:
+        async with Counting(SessionDB(":memory:")) as adb:
+            for number in range(3):
+                assert await adb.people() == []
+                assert (await adb.arrive(mail.new(str(number))))[1]
+        assert calls == {"people": 3, "arrive": 3}
+
+    asyncio.run(story())

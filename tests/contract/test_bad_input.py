@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import enum
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,11 @@ from tests.contract import backends, mail, steps
 from tests.contract.nonsense import CALLS, JUNK, Arguments, refused
 
 pytestmark = pytest.mark.parametrize("db", backends.DRIVERS, ids=lambda backend: backend.name, indirect=True)
+
+
+def some(db: SessionDB, place: int) -> list[Any]:
+    """All of it; on a server, where each look takes long, every third, others for each argument."""
+    return JUNK[place % 3 :: 3] if db.driver.name == "postgres" else JUNK
 
 
 def fill(db: SessionDB) -> None:
@@ -31,7 +35,7 @@ def test_nonsense_is_refused_with_an_error_of_ours_or_harmless(db: SessionDB, ca
     given = CALLS[call]
     good = given(db) if callable(given) else given
     before = soundness.rows(db)
-    for name, junk in itertools.product(good, JUNK):
+    for name, junk in ((name, junk) for place, name in enumerate(good) for junk in some(db, place)):
         if callable(junk) and callable(good[name]):
             continue  # what a function raises is its own
         refusal = refused(lambda name=name, junk=junk: getattr(db, call)(**{**good, name: junk}))

@@ -38,6 +38,22 @@ def test_first_undelivered_of_each_chat_is_due(db: SessionDB, clock: steps.Clock
     assert db.mail_facts()["outgoing_open"] == 2
 
 
+def test_what_a_conversation_asked_is_told_the_last_first(db: SessionDB) -> None:
+    for name in ("talk", "other"):
+        db.create_session(name, source="test")
+    asks = mail.reply("May I?", kind="question")
+    asked = [db.post(asks, key=f"question:{each}:r:0:1", conversation_id="talk").id for each in (1, 2)]
+    db.post(asks, key="question:1:x:0:1", conversation_id="other")
+    db.post(asks, key="again:7", conversation_id="talk")
+    db.post(mail.reply(), key="question:3:r:0:1", conversation_id="talk")
+    assert [each.id for each in db.questions("talk")] == asked[::-1]
+    assert [each.key for each in db.questions("talk", limit=1)] == ["question:2:r:0:1"]
+    with pytest.raises(errors.NoSuchSession):
+        db.questions("nowhere")
+    with pytest.raises(errors.OutOfRange):
+        db.questions("talk", limit="1")  # type: ignore[arg-type]
+
+
 def test_every_attempt_counts_and_an_overtaken_claim_sends_nothing(db: SessionDB) -> None:
     sent = db.post(mail.reply(), key="k")
     stale = db.claim("out:far:1", holder="me")
@@ -128,3 +144,15 @@ def test_what_cannot_be_sent_is_refused(db: SessionDB, more: dict[str, object]) 
 def test_attachments_go_by_their_digests(db: SessionDB) -> None:
     sent = db.post(mail.reply(attachments=["a" * 64, "b" * 64]), key="k")
     assert found(db, sent.id).attachments == ["a" * 64, "b" * 64]
+
+
+def test_what_only_one_process_can_send_is_begun_without_a_claim(db: SessionDB) -> None:
+    sent = db.post(mail.reply(), key="one")
+    assert [getattr(db.begin_sending(None, sent.id), "attempts", None) for _ in range(2)] == [1, 2]
+    db.delivered(sent.id, "x")
+    with mail.nothing_changes(db):
+        assert db.begin_sending(None, sent.id) is None
+        assert db.begin_sending(None, 99) is None
+        with pytest.raises(errors.OutOfRange):
+            db.begin_sending("no claim", sent.id)  # type: ignore[arg-type]
+    assert db.claims() == []

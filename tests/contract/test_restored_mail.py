@@ -22,6 +22,9 @@ def arranged(db: SessionDB) -> None:
     claim = db.claim(mail.CLAIM)
     db.begin_arrival(claim, first.id, "talk", [joined.id])
     mail.said(db, "talk", "begun")
+    db.receive("talk", "told", "The build ended.", kind="process")
+    db.create_session("at home", source="test")
+    db.receive("at home", "kept", "The build ended.", kind="process")
 
 
 def arrival(db: SessionDB, key: str) -> types.Arrival:
@@ -40,6 +43,8 @@ def test_restored_store_sends_and_answers_nothing_by_itself(
     db.restore(path)
     assert db.open_routes() == []
     assert db.due_outgoing("far") == []
+    assert ([each.key for each in db.waiting()], db.waiting_homes()) == (["kept"], [])
+    assert db.receive("talk", "told", "The build ended.", kind="process").outcome == "restored"
     assert [arrival(db, key).outcome for key in ("done", "unsent", "begun", "joined", "waiting")] == [
         "answered",
         "answered",
@@ -56,4 +61,5 @@ def test_restored_store_sends_and_answers_nothing_by_itself(
     assert db.arrive(mail.new("next"))[1]
     assert not db.arrive(mail.new("waiting"))[1]
     # The store the backup is of goes on as if nothing had been.
+    assert [each.key for each in source.waiting()] == ["told", "kept"]
     assert source.mail_facts() == {"arrivals_open": 3, "routes_waiting": 1, "outgoing_open": 3, "outgoing_failed": 0}

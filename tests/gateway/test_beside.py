@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from holdfast import AsyncSessionDB, parts, types
-from holdfast.gateway import busy, commanding, house, replies, watching
+from holdfast.gateway import asking, busy, commanding, house, replies, watching
 from holdfast.model import ScriptedModel
 from tests.agent import stage as actors
 from tests.agent.house import Shell, runs
@@ -252,7 +252,7 @@ def test_who_denies_may_say_why() -> None:
 def test_only_whose_turn_it_is_or_an_admin_answers() -> None:
     async def story(db: AsyncSessionDB) -> None:
         sent, shell, _ = await asked(db, [("ben", "/approve"), ("root", "/approve")], admins=("root",))
-        assert sent[1] == commanding.NOT_YOURS
+        assert sent[1] == asking.NOT_YOURS
         assert shell.ran == ["make install"]
 
     stage.run(story)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import AsyncSessionDB
+from holdfast import AsyncSessionDB, errors
 from holdfast.gateway import commanding
 from holdfast.model import ScriptedModel
 from tests.gateway import stage
@@ -166,5 +166,19 @@ def test_admins_may_choose_the_model() -> None:
 
         (said,) = await told(db, "/model openai/x", is_admin=everybody)
         assert said != commanding.ADMINS
+
+    stage.run(story)
+
+
+def test_command_of_somebody_who_cannot_be_looked_up_now_is_not_done_and_said_so() -> None:
+    async def busy(_platform: str, _sender: str) -> bool:
+        raise errors.StoreBusy
+
+    async def story(db: AsyncSessionDB) -> None:
+        async with stage.open_gateway(db, ScriptedModel(["Yes."]), is_admin=busy) as (_, chat):
+            await chat.say("/model other", key="1")
+            (found,) = await stage.settled(db, "1")
+            (reply,) = await db.replies(found.id)
+            assert (found.attempts, reply.text) == (1, commanding.UNSURE)
 
     stage.run(story)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import socket
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncSessionDB, errors, types
+from holdfast import AsyncSessionDB, SessionDB, errors, types
 from holdfast.gateway import loopback, port
 from holdfast.model import ScriptedModel
 from tests.gateway import stage
@@ -96,6 +97,31 @@ def test_a_line_that_never_ends_is_refused(tmp_path: Path) -> None:
             assert (await client.hear())["type"] == "error"
 
     stage.run(story)
+
+
+def test_of_two_gateways_the_one_that_has_the_clients_sends_to_them(tmp_path: Path) -> None:
+    path, store = str(tmp_path / "s"), str(tmp_path / "mail.db")
+
+    async def story(db: AsyncSessionDB) -> None:
+        ours, theirs = loopback.Lines(path), loopback.Lines(path)
+        async with (
+            stage.open_gateway(db, ScriptedModel(), platforms=[ours]),
+            connected(path) as client,
+            AsyncSessionDB(SessionDB(store)) as other,
+            stage.open_gateway(other, ScriptedModel(), platforms=[theirs]),
+        ):
+            await client.tell(b"{")
+            await client.hear()
+            await theirs.listening()
+            several = [
+                await other.post(types.NewOutgoing(platform="loopback", chat=f"dm:{each}", address={}, text="Hello!"))
+                for each in range(5)
+            ]
+            assert [(await client.hear())["text"] for _ in several] == ["Hello!"] * 5
+            assert (ours.owns(several[0]), theirs.owns(several[0])) == (True, False)
+            assert [found.attempts for each in several if (found := await db.outgoing(each.id))] == [1] * 5
+
+    stage.run(story, store)
 
 
 def test_what_nobody_was_connected_for_is_sent_to_who_comes_next(tmp_path: Path) -> None:
@@ -206,5 +232,25 @@ def test_a_gateway_that_leaves_takes_no_socket_of_another_with_it(tmp_path: Path
             other = loopback.bound(path)
         assert os.path.exists(path)
         other.close()
+
+    stage.run(story)
+
+
+@dataclasses.dataclass
+class Equal(loopback.Loopback):
+    """A platform that nothing can be kept under: it says when it is equal to another, and so has no hash."""
+
+    given: str
+
+    def __post_init__(self) -> None:
+        super().__init__(self.given)
+
+
+def test_a_platform_may_be_any_object() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        assert Equal.__hash__ is None
+        async with stage.open_gateway(db, ScriptedModel(["Yes."]), platforms=[Equal("far")]) as (_, chat):
+            await chat.say("Hi", key="1")
+            assert stage.texts(await chat.replies(1)) == ["Yes."]
 
     stage.run(story)

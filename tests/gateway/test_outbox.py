@@ -225,6 +225,8 @@ def test_a_reply_that_would_go_elsewhere_than_its_turn_came_from_is_not_sent(wro
 
 def test_what_another_process_has_to_send_is_left_to_it() -> None:
     class Connected(Moody):
+        alone = True
+
         def owns(self, outgoing: types.Outgoing) -> bool:
             return outgoing.address["chat"] == "dm:mine"
 
@@ -286,6 +288,8 @@ def test_what_the_platform_has_taken_is_not_sent_again_because_the_store_could_n
 
 def test_so_much_that_others_have_to_send_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     class Connected(Moody):
+        alone = True
+
         def owns(self, outgoing: types.Outgoing) -> bool:
             if outgoing.text == "Odd":
                 raise RuntimeError("a bug")
@@ -321,13 +325,14 @@ async def _delivered(db: AsyncSessionDB) -> bool:
     return (await db.mail_facts())["outgoing_open"] == 0
 
 
-def test_of_two_processes_that_have_connections_neither_is_in_the_others_way(tmp_path: Path) -> None:
+@pytest.mark.parametrize("alone", [True, False])
+def test_of_two_processes_that_have_connections_neither_is_in_the_others_way(alone: bool, tmp_path: Path) -> None:
     class Here(loopback.Loopback):
         """Sends what says its name."""
 
         def __init__(self, own: str) -> None:
             super().__init__()
-            self.own = own
+            self.own, self.alone = own, alone
 
         def owns(self, outgoing: types.Outgoing) -> bool:
             return outgoing.text == self.own
@@ -340,7 +345,30 @@ def test_of_two_processes_that_have_connections_neither_is_in_the_others_way(tmp
             for text, chat in (("ours", ours), ("theirs", theirs)):
                 await db.post(message(text))
                 await chat.replies(1)
-            held = [each.key for each in await db.claims() if each.state == "held"]
-        assert len(set(held)) == 2
+        assert await db.claims() == []
 
     stage.run(story, path)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_claim_is_written_only_where_another_process_could_send_it_too(alone: bool) -> None:
+    """They are never deleted, and a chat over HTTP may be a new one with each request."""
+
+    class Connected(Moody):
+        def __init__(self) -> None:
+            super().__init__()
+            self.alone = alone
+
+        def owns(self, _: types.Outgoing) -> bool:
+            return True
+
+    async def story(db: AsyncSessionDB) -> None:
+        platform = Connected()
+        await db.post(message("Hi"))
+        async with sending(db, platform):
+            await stage.until(lambda: _delivered(db))
+        assert platform.tried == ["Hi"]
+        row = await db.run(lambda: db.db.driver.read(lambda tx: tx.one("claim_row", key="out:loopback:dm:local")))
+        assert (row is None) == alone
+
+    stage.run(story)

@@ -69,6 +69,27 @@ def test_what_came_to_another_profile_is_left_alone() -> None:
     stage.run(story)
 
 
+def test_a_gateway_for_one_platform_leaves_the_chats_of_others_alone() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        route = "agent:main:far:dm:eve"
+        foreign, _ = await db.arrive(
+            types.NewArrival(platform="far", key="f1", route=route, chat="dm:eve", sender="eve", address={}, text="Hi")
+        )
+        model = ScriptedModel(["Hello!"])
+        async with stage.open_gateway(db, model, only="loopback") as (running, chat):
+            running.router.poke(route)
+            await chat.say("Hi", key="1")
+            await stage.settled(db, "1")
+            running.router.wake()
+            await chat.say("/status", key="2")
+            await stage.settled(db, "2")
+        left = await db.arrival(foreign.id)
+        assert left is not None
+        assert (left.open, left.attempts, len(model.requests)) == (True, 0, 1)
+
+    stage.run(story)
+
+
 def test_a_profile_is_not_another_one_that_begins_like_it() -> None:
     assert keys.is_of("main", "agent:main:http:dm:ann")
     assert not keys.is_of("main", "agent:main2:http:dm:ann")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
-from holdfast import AsyncSessionDB, types
+from holdfast import AsyncSessionDB, events, types
 from holdfast.agent import approvals, permitting
-from holdfast.gateway import commanding
+from holdfast.gateway import asking, commanding, house, loopback, watching
 from holdfast.model import ScriptedModel
 from holdfast.model import port as models
 from tests.agent.house import Shell, runs
@@ -130,28 +132,202 @@ def arrival(sender: str, route: str) -> types.Arrival:
     )  # fmt: skip
 
 
+async def root(_: str, sender: str) -> bool:
+    return sender == "root"
+
+
 GROUP, OWN, DM = "agent:main:far:group:g", "agent:main:far:group:g:@bob", "agent:main:far:dm:bob"
 
 
 @pytest.mark.parametrize(
-    ("route", "running", "wanted"),
+    ("route", "asker", "wanted"),
     [
-        pytest.param(GROUP, None, commanding.NOT_YOURS, id="the turn of a notice"),
-        (GROUP, "ann", commanding.NOT_YOURS),
-        (GROUP, "bob", ""),
-        (OWN, None, ""),
-        (DM, None, ""),
+        pytest.param(GROUP, None, False, id="the turn of a notice"),
+        (GROUP, ("far", "ann", GROUP), False),
+        (GROUP, ("far", "bob", GROUP), True),
+        pytest.param(GROUP, ("near", "bob", GROUP), False, id="another of that name"),
+        pytest.param(GROUP, ("far", "bob", OWN), False, id="asked elsewhere"),
+        (OWN, None, True),
+        (DM, None, True),
     ],
 )
-def test_what_is_nobodys_in_a_group_is_for_admins_to_answer(route: str, running: str | None, wanted: str) -> None:
+def test_a_question_is_for_the_person_whose_turn_it_is_or_an_admin(
+    route: str, asker: tuple[str, str, str] | None, wanted: bool
+) -> None:
     async def story(db: AsyncSessionDB) -> None:
-        async def is_admin(_: str, sender: str) -> bool:
-            return sender == "root"
+        async with stage.open_gateway(db, ScriptedModel(), is_admin=root) as (opened, _):
+            home = opened.router._home
+        turn = None
+        if asker is not None:
+            platform, sender, where = asker
+            turn, _ = await db.arrive(
+                types.NewArrival(platform=platform, key="1", route=where, chat="c", sender=sender, address={}, text="?")
+            )
+        of = turn.id if turn else None
+        assert await asking._may(home, arrival("bob", route), of) is wanted
+        assert await asking._may(home, arrival("root", route), of)
 
-        async with stage.open_gateway(db, ScriptedModel()) as (opened, _):
-            home = opened.router._home._replace(is_admin=is_admin)
-        turn = arrival(running, route) if running else None
-        assert await commanding.refusal(home, arrival("bob", route), turn) == wanted
-        assert await commanding.refusal(home, arrival("root", route), turn) == ""
+    stage.run(story)
+
+
+def test_nobody_answers_what_another_chat_of_the_same_conversation_was_asked() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        shell, model = Shell(), ScriptedModel([runs("rm -rf build"), "No.", "Hello."])
+        ann = {"kind": "thread", "chat": "g/t1", "sender": "ann"}
+        mallory = {"kind": "thread", "chat": "g/t2", "sender": "mallory"}
+        async with stage.open_gateway(db, model, tools=[shell.tool], shared=True) as (opened, chat):
+            first = await chat.say("Start", key="1", **ann)
+            await chat.replies(1)
+            assert first is not None
+            target = (await db.arrival(first.id) or first).target
+            await chat.say(f"/resume {target}", key="2", **mallory)
+            await stage.settled(db, "2")
+            # Her own turn waits behind that of the other thread.
+            await chat.say("Hello", key="3", **mallory)
+            await chat.say("/approve 1", key="4", **mallory)
+            await stage.settled(db, "4")
+            await chat.say("/approve 1", key="5", **{**ann, "sender": "mallory"})
+            await stage.settled(db, "5")
+            assert shell.ran == []
+            await chat.say("/deny 1", key="6", **ann)
+            await stage.settled(db, "1", "3", "6")
+            await stage.quiet(opened, db)
+        assert shell.ran == []
+        said = stage.texts(chat.sent)
+        assert asking.NOT_SEEN in said
+        assert asking.NOT_YOURS in said
+
+    stage.run(story)
+
+
+class Slow(loopback.Loopback):
+    """A platform that takes its time with some messages."""
+
+    def __init__(self, slow: str) -> None:
+        super().__init__()
+        self._slow, self.sends, self.may = slow, asyncio.Event(), asyncio.Event()
+
+    async def send(self, outgoing: types.Outgoing) -> str:
+        if self._slow in outgoing.text:
+            self.sends.set()
+            await self.may.wait()
+        return await super().send(outgoing)
+
+
+def test_what_was_said_before_a_question_was_shown_does_not_answer_it() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        shell, slow = Shell(), Slow("rm -rf /srv")
+        model = ScriptedModel([runs("ls"), runs("rm -rf /srv", "c2"), "Done."])
+        async with stage.open_gateway(db, model, platforms=[slow], tools=[shell.tool]) as (opened, chat):
+            await chat.say("Do it", key="1")
+            await chat.replies(1)
+            await chat.say("/approve", key="2")
+            await slow.sends.wait()
+            for key, line in (("3", "/approve"), ("4", "/approve 2")):
+                await chat.say(line, key=key)
+                await stage.settled(db, key)
+            assert shell.ran == ["ls"]
+            slow.may.set()
+            await stage.until(lambda: _delivered(chat, "rm -rf /srv"))
+            await chat.say("/deny", key="5")
+            await stage.settled(db, "1", "5")
+            await stage.quiet(opened, db)
+        assert shell.ran == ["ls"]
+        assert stage.texts(chat.sent).count(asking.NOT_SEEN) == 2
+
+    stage.run(story)
+
+
+async def _delivered(chat: loopback.Loopback, words: str) -> bool:
+    return any(words in each.text for each in chat.sent)
+
+
+def test_a_number_is_not_given_again_by_the_next_process() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        shell = Shell()
+        async with stage.open_gateway(db, ScriptedModel([runs("make one"), "?"]), tools=[shell.tool]) as (_, chat):
+            await chat.say("Do it", key="1")
+            await chat.replies(1)
+        model = ScriptedModel([runs("rm -rf /srv", "c9"), "Done."])
+        async with stage.open_gateway(db, model, tools=[shell.tool]) as (opened, chat):
+            (asked,) = await chat.replies(1)
+            await chat.say("/approve 1", key="2")
+            await stage.settled(db, "2")
+            assert shell.ran == []
+            await chat.say("/deny 2", key="3")
+            await stage.settled(db, "1", "3")
+            await stage.quiet(opened, db)
+        assert asked.text.startswith("Question 2:")
+        assert shell.ran == []
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize("notice", [True, False])
+def test_what_a_notices_turn_asks_is_not_the_question_of_whose_message_waits_behind_it(notice: bool) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await db.create_session("talk", source="test")
+        came = types.NewArrival(
+            platform="loopback", key="1", route=GROUP, chat="c", sender="bob", address={}, text="Hi"
+        )
+        waits, _ = await db.arrive(came)
+        asked = events.ApprovalAsked("r", "c1", "shell", "Run it.")
+        async with stage.open_gateway(db, ScriptedModel()) as (opened, _), opened.desks.at("bob") as runtime:
+            home, where = opened.router._home, house.place_of(waits)
+            watch = watching.Watch(home, runtime, "talk", where, waits, "own")
+            if not notice:
+                watch.heard(events.Emitted("talk", 1, events.MessageStored(1, "own", "user")))
+            began = events.TurnStarted("talk", "talk", "Hi", 1, "process" if notice else "")
+            watch.heard(events.Emitted("talk", 2, began))
+            watch.heard(events.Emitted("talk", 3, asked))
+            await stage.until(lambda: _asked(db))
+            watch.close()
+        (row,) = await db.questions("talk")
+        assert row.arrival == (None if notice else waits.id)
+
+    stage.run(story)
+
+
+async def _asked(db: AsyncSessionDB) -> bool:
+    return bool(await db.questions("talk"))
+
+
+def test_a_question_of_which_a_part_is_missing_was_not_shown() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await db.create_session("talk", source="test")
+        part = types.NewOutgoing(platform="far", chat="c", address={}, text="…", kind="question")
+        for place in (0, 1):
+            key = asking.Part(1, "r", place, 3).key
+            row = await db.post(part, key=key, conversation_id="talk")
+            await db.delivered(row.id)
+        answer = msgspec.structs.replace(arrival("bob", DM), at=1e12)
+        assert await asking._shown(db, answer, "talk", {"r"}) == {}
+        row = await db.post(part, key=asking.Part(1, "r", 2, 3).key, conversation_id="talk")
+        assert await asking._shown(db, answer, "talk", {"r"}) == {}
+        await db.delivered(row.id)
+        assert await asking._shown(db, answer, "talk", {"r"}) == {"r": (1, None)}
+        assert await asking._shown(db, arrival("bob", DM), "talk", {"r"}) == {}
+
+    stage.run(story)
+
+
+def test_a_question_is_told_to_its_end_before_the_next_begins() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        shell = Shell()
+        both = models.Reply(
+            calls=tuple(types.ToolCall(f"c{each}", "shell", {"command": each * 9_000}) for each in "ab"),
+            usage=types.Usage(10, 5),
+        )
+        beside = msgspec.structs.replace(shell.tool, parallel=True)
+        async with stage.open_gateway(db, ScriptedModel([both, "Done."]), tools=[beside]) as (_, chat):
+            await chat.say("Both", key="1")
+
+            async def told() -> bool:
+                return all(sum(sent.text.count(each) for sent in chat.sent) >= 9_000 for each in "ab")
+
+            await stage.until(told)
+            first = ["a" * 99 in sent.text for sent in chat.sent if "a" * 99 in sent.text or "b" * 99 in sent.text]
+            assert first.count(True) > 1
+            assert first == sorted(first, reverse=first[0])
 
     stage.run(story)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,7 @@ from holdfast import AsyncSessionDB, SessionDB, errors, types
 from holdfast.gateway import commanding, house, router, working
 from holdfast.model import ScriptedModel
 from holdfast.store import points
-from tests.agent.stage import calls, tool
+from tests.agent.stage import Stuck, calls, tool
 from tests.contract import steps
 from tests.gateway import stage
 from tests.gateway.test_beside import Gate
@@ -28,6 +30,43 @@ def test_where_there_is_no_room_for_all_no_chat_waits_for_the_end_of_another() -
         assert [each.sender for each in sorted(found, key=lambda each: each.settled_at or 0.0)] == list("abc" * 3)
 
     stage.run(story)
+
+
+class Counting(AsyncSessionDB):
+    """Counts how often each chat is asked for."""
+
+    def __init__(self, db: SessionDB) -> None:
+        super().__init__(db)
+        self.asked = Counter[str]()
+
+    async def take_up(self, route: str, *args: Any, **given: Any) -> types.TakenUp:
+        self.asked[route] += 1
+        return await super().take_up(route, *args, **given)
+
+
+def test_chats_that_another_process_has_are_not_asked_for_again_and_again_where_there_is_no_room_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(router, "EVERY", 60.0)
+
+    async def story() -> None:
+        async with Counting(SessionDB(":memory:")) as db, asyncio.timeout(20):
+            for chat in "abc":
+                route = f"agent:main:loopback:dm:{chat}"
+                await db.arrive(new(chat, "Hi", route=route, sender=chat))
+                await db.claim(f"route:{route}", holder="another")
+
+            async def asked() -> bool:
+                return db.asked.total() >= 2
+
+            async with stage.open_gateway(db, ScriptedModel(), settings=house.Settings(most=2)):
+                await stage.until(asked)
+                # As often as something could be read meanwhile, they could have been asked for.
+                for _ in range(50):
+                    await db.people()
+                assert max(db.asked.values()) <= 2
+
+    asyncio.run(story())
 
 
 # --- stopping -----------------------------------------------------------------------------------------------
@@ -118,6 +157,28 @@ def test_a_message_is_not_given_up_because_of_a_store_that_could_not_be_had(monk
     stage.run(story)
 
 
+def test_a_message_that_the_store_never_takes_is_given_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router, "PAUSE", 0.01)
+    monkeypatch.setattr(router, "LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr(router, "EVERY", 0.02)
+    monkeypatch.setattr(working, "MOST_HARMLESS", 3)
+    wrong = [errors.StoreCorrupt("row 7 is damaged") for _ in range(9)]
+
+    def damaged(point: str) -> None:
+        if point == "append.begun" and wrong:
+            raise wrong.pop()
+
+    async def story(db: AsyncSessionDB) -> None:
+        monkeypatch.setattr(points, "hook", damaged)
+        async with stage.open_gateway(db, ScriptedModel(["Yes."]), settings=house.Settings(attempts=2)) as (_, chat):
+            await chat.say("Hi", key="1")
+            (found,) = await stage.settled(db, "1")
+            assert stage.texts(await chat.replies(1)) == [working.GAVE_UP.format(count=5)]
+        assert (found.outcome, found.attempts) == ("gave_up", 5)
+
+    stage.run(story)
+
+
 def test_what_is_given_up_goes_with_the_message_it_became() -> None:
     async def story(db: AsyncSessionDB) -> None:
         arrival, _ = await db.arrive(new("1", "my password"))
@@ -136,6 +197,61 @@ def test_what_is_given_up_goes_with_the_message_it_became() -> None:
         assert (gone.text, gone.redacted) == ("", True)
 
     stage.run(story)
+
+
+class Unwell(AsyncSessionDB):
+    """A store that is busy for a moment when it is asked for this."""
+
+    def __init__(self, db: SessionDB, when: str) -> None:
+        super().__init__(db)
+        self.when = when
+
+    def reached(self, what: str) -> None:
+        if what == self.when:
+            self.when = ""
+            raise errors.StoreBusy
+
+    async def renew_claim(self, claim: types.Claim) -> None:
+        self.reached("renew")
+        await super().renew_claim(claim)
+
+
+@pytest.mark.parametrize("when", ["may speak", "renew"])
+def test_a_command_is_not_lost_because_of_a_store_that_was_busy_before_it(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router, "PAUSE", 0.01)
+    monkeypatch.setattr(router, "EVERY", 0.02)
+
+    async def story() -> None:
+        async with Unwell(SessionDB(":memory:"), when) as db, asyncio.timeout(20):
+
+            async def may_speak(_platform: str, _sender: str) -> bool:
+                db.reached("may speak")
+                return True
+
+            await db.create_session("talk", source="loopback", owner="loopback:local")
+            await db.bind_route(ROUTE, "talk", version=0)
+            await db.arrive(new("1", "/title Hey", at=db.db._clock() - 60))
+            async with stage.open_gateway(db, ScriptedModel(), may_speak=may_speak) as (_, chat):
+                (sent,) = await chat.replies(1)
+            assert (db.when, sent.text) == ("", "The title is now: Hey")
+
+    asyncio.run(story())
+
+
+def test_stop_is_not_lost_because_of_a_store_that_is_busy_for_a_moment() -> None:
+    async def story() -> None:
+        async with Unwell(SessionDB(":memory:"), "renew") as db, asyncio.timeout(20):
+            stuck = Stuck()
+            async with stage.open_gateway(db, ScriptedModel([calls("wait")]), tools=[tool("wait", stuck)]) as (_, chat):
+                await chat.say("Wait", key="1")
+                await stuck.reached.wait()
+                await chat.say("/stop", key="2")
+                (one,) = await stage.settled(db, "1")
+            assert (db.when, one.outcome) == ("", "interrupted")
+
+    asyncio.run(story())
 
 
 def test_who_was_overtaken_after_a_command_was_begun_does_not_carry_it_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,6 +174,41 @@ def test_a_descriptor_that_does_not_wait_is_written_to_the_end() -> None:
     asyncio.run(story())
 
 
+def test_lines_that_are_written_at_the_same_time_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    write, writing, most = stdio.written, list[int](), list[int]()
+
+    def seen(writes: int, line: bytes) -> None:
+        writing.append(1)
+        most.append(len(writing))
+        write(writes, line)
+        writing.pop()
+
+    monkeypatch.setattr(stdio, "written", seen)
+
+    async def story(db: AsyncSessionDB) -> None:
+        ends = Ends(b"")
+        lines = stdio.Stdio(db, ends.reads, ends.writes)
+        sent = [
+            await db.post(types.NewOutgoing(platform=stdio.NAME, chat=f"dm:{each}", address={}, text="ä" * 100_000))
+            for each in range(4)
+        ]
+        sending = [asyncio.create_task(lines.send(each)) for each in sent]
+        with os.fdopen(ends.looks, "rb") as out:
+            got = [await asyncio.to_thread(out.read, 1)]
+            # Nobody waits any more for the one that is being written, and still nothing comes into the middle of it.
+            sending[0].cancel()
+            await asyncio.wait(sending, timeout=0.05)
+            got += [await asyncio.to_thread(out.readline) for _ in sent]
+        await asyncio.gather(*sending[1:])
+        os.close(ends.reads)
+        os.close(ends.writes)
+        told = [json.loads(line) for line in b"".join(got).splitlines()]
+        assert [each["id"] for each in told] == [each.id for each in sent]
+        assert max(most) == 1
+
+    stage.run(story)
+
+
 def test_a_line_of_a_file_that_is_too_long_is_said_so(tmp_path: Path) -> None:
     async def story(db: AsyncSessionDB) -> None:
         ends = Ends(b"")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -227,10 +227,11 @@ def test_parts_of_a_reply_are_in_a_row_whatever_another_host_says_in_the_same_ch
     assert max(each.id for each in first) < min(each.id for each in second)
 
 
-def waiting_of(pair: hosts.Pair) -> int:
-    """How many connections of the other host wait for a lock."""
-    blocked = "SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND cardinality(pg_blocking_pids(pid)) > 0"
-    return len(postgres.admin().execute(blocked, (pair.name,)).fetchall())
+def waiting_of(pair: hosts.Pair, longer_than: str = "0 ms") -> int:
+    """How many connections of the other host wait for a lock, for so long by now."""
+    blocked = """SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND cardinality(pg_blocking_pids(pid)) > 0
+        AND clock_timestamp() - query_start >= %s::interval"""
+    return len(postgres.admin().execute(blocked, (pair.name, longer_than)).fetchall())
 
 
 def test_steps_that_wait_for_another_host_keep_no_reader_waiting(pair: hosts.Pair) -> None:
@@ -269,3 +270,52 @@ def test_step_that_comes_just_when_the_last_one_is_answered_is_not_forgotten(db:
             await group.write(db.arrive_step(mail.new(str(number))))
 
     assert tell(db, story) == [str(number) for number in range(50)]
+
+
+@pytest.mark.parametrize("wrong", [(99, "talk", []), (1, "", []), (1, "talk", [-1])])
+@pytest.mark.parametrize("given", [True, False], ids=["a claim that one has", "none"])
+def test_who_chooses_wrongly_has_the_claim_they_had_before(
+    db: SessionDB, first: First, given: bool, wrong: tuple[int, str, list[int]]
+) -> None:
+    had = db.claim(mail.CLAIM) if given else None
+    step = db.take_up_step(mail.ROUTE, lambda *_: wrong, claim=had)
+
+    async def story(group: Group) -> None:
+        tasks = await first.given(group, db.arrive_step(mail.new("a")), step, db.arrive_step(mail.new("b")))
+        first.let_go()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [isinstance(outcome, errors.HoldfastError) for outcome in outcomes] == [False, True, False]
+
+    assert tell(db, story) == ["a", "b"]
+    assert [each.token for each in db.claims()] == ([had.token] if had else [])
+    assert [each.attempts for each in db.open_arrivals(mail.ROUTE)] == [0, 0]
+
+
+def test_what_may_have_been_done_is_not_done_again_because_somebody_was_in_the_way(
+    pair: hosts.Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (waiting,) = mail.came(pair.one, "1")
+    has_it = threading.Event()
+
+    def hold(tx: port.Tx) -> None:
+        tx.one("claim_row", key=mail.CLAIM)
+        has_it.set()
+        storms.wait_until(lambda: waiting_of(pair, "100 ms") == 1, "it waits longer than a group does")
+
+    def lost(point: str) -> None:
+        if point == "begin.committed" and not has_it.is_set():
+            holding.append(threads.submit(pair.one.driver.write, "test", hold))
+            assert has_it.wait(20)
+            raise errors.StoreUnreachable("there", "the answer was lost")
+
+    async def told() -> types.TakenUp:
+        async with AsyncSessionDB(pair.other) as db, asyncio.timeout(20):
+            return await db.take_up(mail.ROUTE, lambda *_: (waiting.id, "talk", []))
+
+    with ThreadPoolExecutor(1) as threads:
+        holding = list[Future[None]]()
+        monkeypatch.setattr(points, "hook", lost)
+        begun = asyncio.run(told()).begun
+        holding[0].result()
+    assert begun is not None
+    assert (begun.attempts, mail.again(pair.one, waiting).attempts) == (1, 1)

@@ -24,6 +24,13 @@ from holdfast.tools import surroundings
         "DEPLOY_KEY",
         "REGISTRY_AUTH",
         "passphrase",
+        "DATABASE_URL",
+        "TEST_DATABASE_URI",
+        "SENTRY_DSN",
+        "dsn",
+        "NOTIFY_SOCKET",
+        "WATCHDOG_PID",
+        "WATCHDOG_USEC",
     ],
 )
 def test_what_is_named_like_a_secret_is_not_given_on(name: str) -> None:
@@ -38,6 +45,24 @@ def test_what_is_named_like_a_secret_is_not_given_on(name: str) -> None:
 )  # fmt: skip
 def test_what_programs_need_is_given_on(name: str) -> None:
     assert surroundings.of_commands({name: "x"})[name] == "x"
+
+
+@pytest.mark.parametrize(
+    ("value", "passes"),
+    [
+        ("redis://:hunter2@cache:6379/0", False),
+        ("amqp://ann:p%2Fw@mail/x", False),
+        ("https://api/x?password=hunter2", False),
+        ("https://api.example.com:8443/x", True),
+        ("https://ann@example.com/x", True),
+        ("https://example.com/a:b@c", True),
+        ("", True),
+    ],
+)
+@pytest.mark.parametrize("name", ["REDIS_URL", "broker_uri", "URL"])
+def test_an_address_with_a_password_in_it_is_not_given_on(name: str, value: str, passes: bool) -> None:
+    assert (name in surroundings.of_commands({name: value})) is passes
+    assert surroundings.of_commands({name: value}, passed=[name])[name] == value
 
 
 def test_what_is_given_besides_wins() -> None:

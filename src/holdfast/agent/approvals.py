@@ -84,7 +84,9 @@ class Approvals:
         self._answering = Counter[str]()
         self._open: dict[tuple[str, str], Question] = {}
         self._numbers = Counter[str]()
-        """How many questions each conversation was asked: an answer by number is never one to a later question."""
+        """How many questions each conversation was asked here: no two of this process have the same number."""
+        self.telling = asyncio.Lock()
+        """Held by whoever tells people of a question in several messages, so that those of two are not mixed."""
 
     # --- for those who answer ------------------------------------------------------------------------
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import get_args
+
+import msgspec
 
 from holdfast import errors, events, moments, types
 from holdfast.agent import approvals
@@ -17,19 +19,26 @@ ANSWERS: tuple[events.Answered, ...] = tuple(each for each in get_args(events.An
 _SAID: dict[permits.Say, str] = {"allow": "allowed", "ask": "asked for", "deny": "forbidden"}
 
 
-async def approve(desk: approvals.Approvals, conversation_id: str, argument: str) -> str:
-    """Answer a question with yes, the one of this number or the only one; what there is to say about it."""
+async def approve(
+    desk: approvals.Approvals, conversation_id: str, argument: str, among: Mapping[str, int] | None = None
+) -> str:
+    """Answer a question with yes, the one of this number or the only one; what there is to say about it.
+
+    `among`: only these can be meant, and are known by these numbers.
+    """
     number, how = numbered(argument)
     answer = next((each for each in ANSWERS if each == (how or "once")), None)
     if answer is None:
         return f"/approve takes one of {', '.join(ANSWERS)}."
-    return await _answered(desk, conversation_id, number, answer)
+    return await _answered(desk, conversation_id, among, number, answer)
 
 
-async def deny(desk: approvals.Approvals, conversation_id: str, argument: str) -> str:
+async def deny(
+    desk: approvals.Approvals, conversation_id: str, argument: str, among: Mapping[str, int] | None = None
+) -> str:
     """Answer it with no."""
     number, reason = numbered(argument)
-    return await _answered(desk, conversation_id, number, "deny", reason)
+    return await _answered(desk, conversation_id, among, number, "deny", reason)
 
 
 def numbered(argument: str) -> tuple[int | None, str]:
@@ -41,9 +50,18 @@ def numbered(argument: str) -> tuple[int | None, str]:
 
 
 async def _answered(
-    desk: approvals.Approvals, conversation_id: str, number: int | None, answer: events.Answered, reason: str = ""
+    desk: approvals.Approvals,
+    conversation_id: str,
+    among: Mapping[str, int] | None,
+    number: int | None,
+    answer: events.Answered,
+    reason: str = "",
 ) -> str:
     waiting = [each.asked for each in desk.questions(conversation_id)]
+    if among is not None:
+        waiting = [
+            msgspec.structs.replace(each, number=among[each.request_id]) for each in waiting if each.request_id in among
+        ]
     if not waiting:
         return NOTHING
     meant = [each for each in waiting if number in (None, each.number)]

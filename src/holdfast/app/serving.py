@@ -85,6 +85,7 @@ async def served(
             shared=partial(is_shared, said.ids(wanted.shared)),
             grace=wanted.grace,
             meter=meter,
+            only=None if lines is None else lines.name,
         )
         desks.ended.append(opened.router.wake)
         tidies = asyncio.create_task(tidying.looking_after(store, wanted.remember))

@@ -105,6 +105,8 @@ def _shape(found: Standing, ways: list[dict[str, Any]]) -> dict[str, Any]:
         "waiting": [each._asdict() for each in found.waiting],
         "unsent": [each._asdict() for each in found.unsent],
         "failed": len(found.failed),
+        # Lists that end here though there may be more.
+        "cut": [name for name in ("waiting", "failed") if len(getattr(found, name)) >= backlog.MOST],
         "last_error": None if last is None else {"id": last.id, "platform": last.platform, "error": last.error},
         "people": len(found.people),
         "claims": [

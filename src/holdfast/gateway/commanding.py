@@ -13,7 +13,7 @@ from holdfast import errors, events, parts, types
 from holdfast.agent import commands
 from holdfast.agent import runtime as runtimes
 from holdfast.agent.commands import turns
-from holdfast.gateway import binding, house, keys, saying
+from holdfast.gateway import asking, binding, house, keys, saying
 from holdfast.store import aio
 
 ONCE = (
@@ -24,7 +24,7 @@ NEW = "The next message begins a new conversation."
 THERE = "This chat goes on in {title} now."
 MOVED = "This chat was moved to another conversation at this very moment. Send it again if you still want to."
 ADMINS = "That is for admins."
-NOT_YOURS = "Only the person whose turn it is, or an admin, can answer that."
+UNSURE = "I could not find out whether you may do that, so nothing was done. Please send it again."
 DONE = "Done."
 
 
@@ -54,15 +54,14 @@ def for_admins(line: str) -> bool:
     )
 
 
-async def refusal(home: house.House, arrival: types.Arrival, running: types.Arrival | None) -> str:
-    """Why somebody may not give a command; empty where they may."""
-    if for_admins(arrival.text) and not await home.is_admin(arrival.platform, arrival.sender):
-        return ADMINS
-    if name(arrival.text) not in ("approve", "deny"):
+async def refusal(home: house.House, arrival: types.Arrival) -> str:
+    """Why somebody may not give a command; empty where they may, as far as that does not depend on what is asked."""
+    if not for_admins(arrival.text):
         return ""
-    # Where several people are and it is nobody's turn, as after a notice, it is nobody's to answer but an admin's.
-    mine = running.sender == arrival.sender if running is not None else not keys.is_shared(arrival.route)
-    return "" if mine or await home.is_admin(arrival.platform, arrival.sender) else NOT_YOURS
+    try:
+        return "" if await home.is_admin(arrival.platform, arrival.sender) else ADMINS
+    except errors.StoreError:
+        return UNSURE
 
 
 async def said_before(db: aio.AsyncSessionDB, arrival: types.Arrival, uid: str) -> events.Submit | None:
@@ -81,6 +80,7 @@ async def said_before(db: aio.AsyncSessionDB, arrival: types.Arrival, uid: str) 
 
 
 async def carry_out(
+    home: house.House,
     runtime: runtimes.Runtime,
     bound: binding.Binding,
     arrival: types.Arrival,
@@ -91,6 +91,8 @@ async def carry_out(
     line = arrival.text.strip()
     if name(line) == "queue":
         return _queue(commands.split(line)[1], waiting)
+    if name(line) in ("approve", "deny"):
+        return await _answer(home, runtime, arrival, here)
     lines, moved, say = list[str](), list[events.Moved](), list[events.Say]()
 
     def emit(event: events.AnyEvent) -> None:
@@ -106,6 +108,13 @@ async def carry_out(
     for each in moved:
         lines.append(await _moved(runtime, bound, arrival.route, each))
     return Said("\n".join(filter(None, lines)) or ("" if say else DONE), say[0] if say else None)
+
+
+async def _answer(home: house.House, runtime: runtimes.Runtime, arrival: types.Arrival, here: str) -> Said:
+    try:
+        return Said(await asking.answered(home, runtime, arrival, here))
+    except errors.HoldfastError as error:
+        return Said(str(error))
 
 
 async def _moved(runtime: runtimes.Runtime, bound: binding.Binding, route: str, moved: events.Moved) -> str:

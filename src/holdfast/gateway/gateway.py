@@ -49,7 +49,9 @@ class Gateway:
         most_desks: int = desks.MOST,
         clock: Callable[[], float] = time.time,
         meter: metrics.Meter | None = None,
+        only: str | None = None,
     ) -> None:
+        """`only`: work on the chats of this platform, and leave those of others to other gateways."""
         self.meter = meter or metrics.Meter()
         self.platforms = {each.name: each for each in platforms}
         self.grace = grace
@@ -66,7 +68,9 @@ class Gateway:
             clock,
             self.meter,
             profile,
+            {name: port.abilities(each) for name, each in self.platforms.items()},
             may_speak,
+            only,
         )
         self._db, self._profile = db, profile
         self.router = router.Router(home)

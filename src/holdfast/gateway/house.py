@@ -53,8 +53,16 @@ class House(NamedTuple):
     """Counts what happens; by default one that nobody reads."""
     profile: str = "main"
     """Whose chats are worked on here; what is there of another one is left alone."""
+    able: Mapping[str, port.Abilities] = {}
+    """What the platforms of this process can do, by name."""
     may_speak: port.IsAdmin = everybody
     """Asked again about a message that waited for long: somebody may have been denied meanwhile."""
+    only: str | None = None
+    """The one platform whose chats are worked on here; None: those of every gateway of the store."""
+
+    def serves(self, route: str) -> bool:
+        """Whether a chat is one to be worked on here."""
+        return keys.is_of(self.profile, route) and self.only in (None, keys.platform(route))
 
 
 class Place(NamedTuple):

@@ -95,6 +95,10 @@ class Http:
     async def send(self, outgoing: types.Outgoing) -> str:
         return await self._chats.send(outgoing)
 
+    @property
+    def alone(self) -> bool:
+        return True
+
     def owns(self, outgoing: types.Outgoing) -> bool:
         return self._chats.owns(outgoing)
 

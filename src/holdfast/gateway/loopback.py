@@ -155,6 +155,7 @@ class Lines(Loopback):
         self._path = path
         self._writers = set[asyncio.StreamWriter]()
         self._receives = asyncio.Event()
+        self._listens = False
 
     async def listening(self) -> None:
         await self._receives.wait()
@@ -170,13 +171,23 @@ class Lines(Loopback):
         mine = _file_of(self._path)
         server = await asyncio.start_unix_server(self._client, sock=made, limit=LONGEST_LINE)
         self._receives.set()
+        self._listens = True
         try:
             async with server:
                 await server.serve_forever()
         finally:
+            self._listens = False
             if mine is not None and _file_of(self._path) == mine:
                 with suppress(OSError):
                     os.unlink(self._path)
+
+    @property
+    def alone(self) -> bool:
+        return False  # While one leaves and the next is there already, both may have clients.
+
+    def owns(self, _: types.Outgoing) -> bool:
+        """Whoever has neither the socket nor a client leaves it to the one who has: nobody could be reached here."""
+        return self._listens or bool(self._writers)
 
     async def send(self, outgoing: types.Outgoing) -> str:
         """To everybody who is connected; where nobody is, later."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import monotonic
@@ -45,8 +44,7 @@ class Sender:
     def __init__(self, db: aio.AsyncSessionDB, platform: port.Platform, clock: Callable[[], float]) -> None:
         self._db, self._platform, self._clock = db, platform, clock
         self._owns = platform.owns if isinstance(platform, port.Owns) else None
-        # Where only one process can send a message, another that sends to the same chat is in nobody's way.
-        self._own = f"@{os.urandom(6).hex()}:" if self._owns is not None else ""
+        self._alone = isinstance(platform, port.Owns) and platform.alone
         self._woken = asyncio.Event()
         self._sending: dict[str, asyncio.Task[None]] = {}
         self._claims: dict[str, tuple[types.Claim, float]] = {}
@@ -109,6 +107,9 @@ class Sender:
 
     def _done(self, chat: str) -> None:
         del self._sending[chat]
+        if self._owns is not None and chat in self._claims:
+            # The next message to it may be another process's to send.
+            self._claims[chat] = (self._claims[chat][0], 0.0)
         self.wake()  # The next one for this chat, or one that had no room.
 
     async def _chat(self, outgoing: types.Outgoing) -> None:
@@ -118,7 +119,7 @@ class Sender:
             asked = self._clock()
             begun = await self._db.begin_sending(claim, outgoing.id)
             points.reach("gateway", "sending")
-            if abs(self._clock() - asked) > claim.ttl / 3:
+            if claim is not None and abs(self._clock() - asked) > claim.ttl / 3:
                 raise errors.LeaseLost("This process slept: another one may have sent it meanwhile.")
             if begun is not None:
                 with spans.span("holdfast.send", platform=begun.platform, outgoing=begun.id, attempts=begun.attempts):
@@ -135,7 +136,7 @@ class Sender:
             logger.exception("%s %d could not be sent", self._platform.name, outgoing.id)
         self._elsewhere[outgoing.chat] = monotonic() + EVERY
 
-    async def _send(self, claim: types.Claim, outgoing: types.Outgoing) -> None:
+    async def _send(self, claim: types.Claim | None, outgoing: types.Outgoing) -> None:
         try:
             if outgoing.id not in self._unmarked:
                 self._unmarked[outgoing.id] = await self._sent(claim, outgoing)
@@ -159,8 +160,11 @@ class Sender:
         logger.warning("%s %d will never be sent: %s", self._platform.name, outgoing.id, error)
         await self._db.send_failed(outgoing.id, str(error))
 
-    async def _sent(self, claim: types.Claim, outgoing: types.Outgoing) -> str:
+    async def _sent(self, claim: types.Claim | None, outgoing: types.Outgoing) -> str:
         """What the platform calls it; the claim is kept while that takes long, so that nobody else sends it, too."""
+        if claim is None:
+            async with asyncio.timeout(TAKES):
+                return await self._platform.send(outgoing)
         beats = list[asyncio.Task[None]]()
         first = asyncio.get_running_loop().call_later(
             claim.ttl / 3, lambda: beats.append(asyncio.create_task(self._beat(claim)))
@@ -192,14 +196,16 @@ class Sender:
 
     # --- claims: kept for a while, as one message seldom comes alone -----------------------------------
 
-    async def _claim(self, chat: str) -> types.Claim:
-        """The right to send to a chat; Busy where another process does."""
+    async def _claim(self, chat: str) -> types.Claim | None:
+        """The right to send to a chat; Busy where another process does. None where no other can."""
+        if self._alone:
+            return None
         known = self._claims.get(chat)
         if known is not None and monotonic() < known[1]:
             return known[0]
         if known is not None:
             await self._given_back(chat)
-        claim = await self._db.claim(f"out:{self._platform.name}:{self._own}{chat}", claiming.TTL)
+        claim = await self._db.claim(f"out:{self._platform.name}:{chat}", claiming.TTL)
         self._claims[chat] = (claim, monotonic() + claiming.TTL / 3)
         return claim
 

@@ -7,8 +7,7 @@ anybody is told that it came, and what it sends was stored before.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
-from weakref import WeakKeyDictionary
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -154,6 +153,10 @@ class Watches(Protocol):
 class Owns(Protocol):
     """Has connections that only the process can answer that holds them."""
 
+    @property
+    def alone(self) -> bool:
+        """Whether no other process says the same of a message, as long as this one lives."""
+
     def owns(self, outgoing: types.Outgoing) -> bool:
         """Whether it is for this process to send it."""
 
@@ -186,19 +189,10 @@ class Abilities(NamedTuple):
     mute: Mute | None = None
 
 
-_FOUND: WeakKeyDictionary[Platform, tuple[bool, bool, bool]] = WeakKeyDictionary()
-
-
-def abilities(platform: Platform | None) -> Abilities:
-    """Found out once for each platform: it takes long, and is asked for every message."""
-    if platform is None:
-        return Abilities()
-    can = _FOUND.get(platform)
-    if can is None:
-        can = _FOUND[platform] = (
-            isinstance(platform, Watches),
-            isinstance(platform, Types),
-            isinstance(platform, Mute),
-        )
-    shows, types_, mute = (cast("Any", platform) if able else None for able in can)
-    return Abilities(shows, types_, mute)
+def abilities(platform: Platform) -> Abilities:
+    """To be found out once for a platform: it takes long."""
+    return Abilities(
+        platform if isinstance(platform, Watches) else None,
+        platform if isinstance(platform, Types) else None,
+        platform if isinstance(platform, Mute) else None,
+    )

@@ -12,7 +12,7 @@ from contextlib import suppress
 from time import monotonic
 
 from holdfast import errors
-from holdfast.gateway import house, keys, lanes, notices, working
+from holdfast.gateway import house, lanes, notices, working
 from holdfast.store import hints
 
 logger = logging.getLogger("holdfast.gateway")
@@ -93,7 +93,7 @@ class Router:
         if not self._worker.crowded:
             self._served.clear()
         for route, conversation_id in await self._notices.waiting():
-            if not keys.is_of(self._home.profile, route):
+            if not self._home.serves(route):
                 continue
             lane = self._known.get(route) or self._start(route)
             if lane is not None and conversation_id not in lane.notices:
@@ -101,7 +101,7 @@ class Router:
                 lane.wake()
 
     def _start(self, route: str) -> lanes.Lane | None:
-        if self._worker.stopping or route in self._paused or not keys.is_of(self._home.profile, route):
+        if self._worker.stopping or route in self._paused or not self._home.serves(route):
             return None
         if len(self._lanes) >= self._home.settings.most:
             self._worker.crowded = True
@@ -115,7 +115,8 @@ class Router:
         del self._lanes[lane.route], self._known[lane.route]
         if self._worker.crowded:
             self._served[lane.route] = monotonic()
-            self.wake()
+            if lane.route not in self._paused:
+                self.wake()
         elif lane.poked:
             self.poke(lane.route)
 
@@ -125,6 +126,9 @@ class Router:
             await self._worker.work(lane)
         except errors.Busy:
             lane.poked = False  # Whoever works on it sees what came.
+            if self._worker.crowded:
+                # It had room that others wait for, and would have it again at the next look.
+                self._paused[lane.route] = monotonic() + EVERY
         except errors.LeaseLost:
             logger.info("another process goes on with %s", lane.route)
         except (working.Later, errors.HoldfastError) as error:

@@ -146,6 +146,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return ("profile",), "a profile has 1 to 60 characters that can be printed."
         if not 0 <= self.reset.hour <= 23 or not 0 < self.reset.hours < 1e6:
             return ("reset",), "`hour` is 0 to 23, and `hours` is more than 0."
+        if self.http.enabled is False and self.hooks:
+            return ("http", "enabled"), "hooks need the HTTP server. Take out `enabled = false`, or the hooks."
         return self._wrong_lists() or self._wrong_names()
 
     def _wrong_lists(self) -> Wrong | None:

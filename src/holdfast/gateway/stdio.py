@@ -35,6 +35,8 @@ class Stdio(loopback.Loopback):
         self._open = set[int]()
         """What was taken and is not known to be over."""
         self._ended = asyncio.Event()
+        self._writing = asyncio.Lock()
+        """One line after the other: a pipe takes a long one in pieces."""
         self.broken = False
         """Whether nobody reads any more what is written."""
 
@@ -54,6 +56,10 @@ class Stdio(loopback.Loopback):
 
     def took(self, arrival: types.Arrival) -> None:
         self._open.add(arrival.id)
+
+    @property
+    def alone(self) -> bool:
+        return False  # What a dead one left may be written by any of the others.
 
     def owns(self, outgoing: types.Outgoing) -> bool:
         process = outgoing.address.get("process")
@@ -81,11 +87,20 @@ class Stdio(loopback.Loopback):
         return not found.open and not any(each.open for each in await self._db.replies(found.joined or found.id))
 
     async def _write(self, line: bytes) -> None:
+        await self._writing.acquire()
+        writing = asyncio.ensure_future(asyncio.to_thread(written, self._writes, line))
+        # A thread cannot be cancelled: whoever waits for it may be, and the next line still comes after all of this.
+        writing.add_done_callback(self._wrote)
         try:
-            await asyncio.to_thread(written, self._writes, line)
+            await asyncio.shield(writing)
         except BrokenPipeError:
             self.broken = True
             raise
+
+    def _wrote(self, writing: asyncio.Future[None]) -> None:
+        self._writing.release()
+        if not writing.cancelled():
+            writing.exception()  # Whoever waits for it is told.
 
 
 @asynccontextmanager

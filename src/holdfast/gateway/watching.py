@@ -10,9 +10,11 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import msgspec
+
 from holdfast import errors, events, types
 from holdfast.agent import runtime as runtimes
-from holdfast.gateway import house, port, saying
+from holdfast.gateway import asking, house, port, saying
 
 logger = logging.getLogger("holdfast.gateway")
 
@@ -35,7 +37,7 @@ class Watch:
     ) -> None:
         self._home, self._runtime, self._here, self._where = home, runtime, conversation_id, where
         self._arrival = arrival
-        can = port.abilities(home.platforms.get(where.platform))
+        can = home.able.get(where.platform, port.Abilities())
         self._shows, self._types, self._mute = can.shows if arrival is not None else None, can.types, can.mute
         self._asked: dict[str, asyncio.Task[None]] = {}
         self._own = uid
@@ -75,7 +77,7 @@ class Watch:
             case events.TurnStarted(notice=notice):
                 self._told = self.mine or bool(notice)
             case events.ApprovalAsked() if self._told and self.asks:
-                self._asked[emitted.event.request_id] = asyncio.create_task(self._ask(emitted.event))
+                self._asked[emitted.event.request_id] = asyncio.create_task(self._ask(emitted.event, self.mine))
             case events.ApprovalSettled(request_id):
                 if (waiting := self._asked.pop(request_id, None)) is not None:
                     waiting.cancel()
@@ -105,23 +107,26 @@ class Watch:
             # What a platform shows of a turn changes nothing about the turn.
             logger.exception("%s could not show a turn", self._where.platform)
 
-    async def _ask(self, asked: events.ApprovalAsked) -> None:
+    async def _ask(self, asked: events.ApprovalAsked, mine: bool) -> None:
         """Send a question to the chat, and answer it where nobody does in time."""
-        said = saying.to(self._where, saying.question(asked), self._home.platforms, kind="question")
         try:
-            for number, part in enumerate(said):
-                await self._home.db.post(
-                    part,
-                    key=f"question:{asked.request_id}:{number}",
-                    arrival=self._arrival.id if self._arrival else None,
-                    conversation_id=self._here,
-                )
+            # One after the other: each has the next number, and parts of two are not mixed.
+            async with self._runtime.approvals.telling:
+                await self._post(asked, self._arrival.id if mine and self._arrival else None)
         except errors.HoldfastError as error:
             logger.warning("a question could not be sent, and is denied in time: %s", error)
         self._home.goes_out(self._where.platform)
         await asyncio.sleep(self._home.settings.answer_within)
         denial = events.Approve(asked.request_id, "deny", "nobody", NOT_ANSWERED)
         await self._runtime.send(self._here, denial)
+
+    async def _post(self, asked: events.ApprovalAsked, arrival: int | None) -> None:
+        number = await asking.next_number(self._home.db, self._here)
+        text = saying.question(msgspec.structs.replace(asked, number=number))
+        said = saying.to(self._where, text, self._home.platforms, kind="question")
+        for place, part in enumerate(said):
+            key = asking.Part(number, asked.request_id, place, len(said)).key
+            await self._home.db.post(part, key=key, arrival=arrival, conversation_id=self._here)
 
 
 @asynccontextmanager

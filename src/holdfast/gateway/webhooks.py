@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -26,6 +27,10 @@ DELIVERY = "x-holdfast-delivery"
 REPLY = "reply-"
 """How the id of what we post begins; that of what is posted to us never does."""
 MOST_UNVERIFIED = 100
+"""Bodies that are read at once before anybody knows who sent them."""
+READING = 10.0
+"""Seconds such a body may take."""
+TOO_SLOW = "It came too slowly, while much was being posted. Try again."
 POSTED = "Posted to the webhook {name}{event}:"
 
 
@@ -80,7 +85,8 @@ class Hooks:
         self._posting = posting or callbacks.Callbacks()
         self.door: port.Door | None = None
         self._receives = asyncio.Event()
-        self._reading = 0
+        self._reading: dict[asyncio.Timeout, str] = {}
+        """The bodies that are being read, the oldest first, and whose they are."""
 
     # --- the platform ------------------------------------------------------------------------------------
 
@@ -135,7 +141,7 @@ class Hooks:
     async def posted(self, request: Request) -> Response:
         """POST /hooks/NAME."""
         name, hook = self._hook(request)
-        async with self._unverified():
+        async with self._unverified(request.client.host if request.client else ""):
             body = await wire.body_of(request)
         known_by = self._checked(hook, request.headers, body)
         posted = await wire.object_of(request)
@@ -160,15 +166,30 @@ class Hooks:
         return wire.json({"id": found.id, "outcome": found.outcome, "text": "\n".join(each.text for each in said)})
 
     @asynccontextmanager
-    async def _unverified(self) -> AsyncIterator[None]:
-        """While a body is read that anybody may have sent: so many at once, so that they do not fill the memory."""
-        if self._reading >= MOST_UNVERIFIED:
-            raise wire.Refused(503, "Too much is being posted at once. Try again.", code="busy", headers=wire.LATER)
-        self._reading += 1
+    async def _unverified(self, peer: str) -> AsyncIterator[None]:
+        """While a body is read that anybody may have sent: so many at once, so that they do not fill the memory.
+
+        Where there are that many, one makes room: who dawdles keeps nobody out.
+        """
+        if len(self._reading) >= MOST_UNVERIFIED:
+            self._make_room(peer)
+        reading = asyncio.timeout(READING)
         try:
-            yield
+            async with reading:
+                self._reading[reading] = peer
+                yield
+        except TimeoutError:
+            raise wire.Refused(408, TOO_SLOW, code="too_slow", headers=wire.LATER) from None
         finally:
-            self._reading -= 1
+            self._reading.pop(reading, None)
+
+    def _make_room(self, peer: str) -> None:
+        """End what has been read for longest, of whoever has the most, with what is to come."""
+        ((crowd, _),) = Counter([*self._reading.values(), peer]).most_common(1)
+        oldest = next(each for each, whose in self._reading.items() if whose == crowd)
+        del self._reading[oldest]
+        if not oldest.expired():
+            oldest.reschedule(asyncio.get_running_loop().time())
 
     def _hook(self, request: Request) -> tuple[str, Hook]:
         name = request.path_params["name"]

@@ -26,6 +26,8 @@ LOOK = 200
 """How many of those that wait in one chat are looked at."""
 EVERY = 1.0
 """Seconds after which a chat is looked at again beside its turn, where nobody says that something came."""
+MOST_HARMLESS = 50
+"""So many attempts may come to nothing for reasons that are not the message's; then it is given up, too."""
 WAITED = 5.0
 """Seconds after which it is asked again whether somebody may speak."""
 GAVE_UP = "I began to work on this message {count} times and never came to an end, so I leave it. Please send it again."
@@ -84,7 +86,7 @@ class Worker:
         """The first one, in the conversation that its route names. None where that is not all there is to it."""
         first = waiting[0]
         target = first.target or self._bound.plainly(route)
-        if target is None or self._is_enough(first):
+        if target is None or self._is_enough(first) or self._is_late(first):
             return None
         return first.id, target, [each.id for each in self._joined(first, waiting[1:])]
 
@@ -101,13 +103,13 @@ class Worker:
         joined = self._joined(arrival, behind)
         begun = taken.begun
         if begun is None:
+            if self._is_late(arrival) and not await self._home.may_speak(arrival.platform, arrival.sender):
+                await self._settle(held, lane, arrival, "refused", None)
+                return
             target = arrival.target or await self._bound.target(arrival.route)
             begun = await self._db.begin_arrival(held.claim, arrival.id, target, [each.id for each in joined])
         points.reach("gateway", "begun")
         if begun is None:
-            return
-        if self._home.clock() - begun.at > WAITED and not await self._home.may_speak(begun.platform, begun.sender):
-            await self._settle(held, lane, begun, "refused", None)
             return
         self._home.meter.begun(begun.attempts)
         lane.more, lane.behind = len(behind) > len(joined), behind[len(joined) :]
@@ -119,7 +121,11 @@ class Worker:
     def _is_enough(self, arrival: types.Arrival) -> bool:
         """Whether work on it was begun so often that it is given up. Where somebody else was at work, or the store
         could not be had, that is not because of the message."""
-        return arrival.attempts - self._harmless[arrival.id] >= self._home.settings.attempts
+        counted = arrival.attempts - min(self._harmless[arrival.id], MOST_HARMLESS)
+        return counted >= self._home.settings.attempts
+
+    def _is_late(self, arrival: types.Arrival) -> bool:
+        return self._home.clock() - arrival.at > WAITED
 
     def _joined(self, arrival: types.Arrival, behind: Sequence[types.Arrival]) -> list[types.Arrival]:
         """What is answered together with a message: the messages of the same person that came right after it."""
@@ -348,18 +354,18 @@ class Worker:
                 await self._answer(held, lane, arrival, again)
                 return
             said = commanding.Said(commanding.ONCE.format(line=f"/{commanding.name(arrival.text)}"))
-        elif refused := await commanding.refusal(self._home, arrival, running.arrival if running else None):
+        elif refused := await commanding.refusal(self._home, arrival):
             said = commanding.Said(refused)
         elif running is not None and running.command is not None and commanding.name(arrival.text) == "stop":
             running.command.cancel()
             said = commanding.Said(commanding.DONE)
         else:
             # Whoever slept since it was begun, and was overtaken, does nothing now.
-            await self._db.renew_claim(held.claim)
+            await self._still_held(held)
             points.reach("gateway", "commanded")
             async with self._home.desks.at(owner_of(arrival)) as runtime:
                 others = [each for each in waiting if running is None or each.id not in running.within]
-                carried = commanding.carry_out(runtime, self._bound, arrival, here, others)
+                carried = commanding.carry_out(self._home, runtime, self._bound, arrival, here, others)
                 slow = running is None and commanding.name(arrival.text) in commanding.SLOW
                 said = await (self._slowly(held, lane, arrival, runtime, carried) if slow else carried)
         for dropped in said.dropped:
@@ -391,6 +397,13 @@ class Worker:
         if work.cancelled():
             return commanding.Said(commanding.STOPPED.format(line=f"/{commanding.name(arrival.text)}"))
         return work.result()
+
+    async def _still_held(self, held: claiming.Held) -> None:
+        """LeaseLost where it is not. A store that cannot say so now is no reason to leave a command that was begun."""
+        try:
+            await self._db.renew_claim(held.claim)
+        except errors.StoreError as error:
+            logger.warning("a claim could not be renewed: %s", error)
 
     async def _existing(self, conversation_id: str) -> str | None:
         """A conversation that has begun; None of one that has not, or is gone."""

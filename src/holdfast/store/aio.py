@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -57,7 +58,7 @@ class Awaited(Generic[P, T]):
 
     def __get__(self, owner: AsyncSessionDB | None, _: type | None = None) -> Callable[P, Coroutine[Any, Any, T]]:
         call = functools.wraps(self._method)(self._bound(owner))
-        if owner is not None:
+        if owner is not None and inspect.getattr_static(type(owner), self._name) is self:
             vars(owner)[self._name] = call
         return call
 
@@ -344,6 +345,7 @@ class AsyncSessionDB:
     post = Awaited(SessionDB.post)
     outgoing = Awaited(SessionDB.outgoing)
     replies = Awaited(SessionDB.replies)
+    questions = Awaited(SessionDB.questions)
     due_outgoing = Awaited(SessionDB.due_outgoing)
     begin_sending = Shared(SessionDB.sending_step)
     delivered = Shared(SessionDB.delivered_step)

@@ -49,17 +49,15 @@ class Arrivals(claims.Claims, outbox.Outbox):
     driver: port.Driver
     _clock: Callable[[], float]
 
-    def arrive(self, new: types.NewArrival) -> tuple[types.Arrival, bool]:
+    def arrive_step(self, new: types.NewArrival) -> small.Step[tuple[types.Arrival, bool]]:
         """Write down what came in; when this returns it is kept, and the platform may be told so.
 
         Also, whether it is new. What is known under its key is given as it is stored, whatever was said this time:
         platforms deliver again, and deliver what was edited since.
         """
-        return small.done(self.driver, self.arrive_step(new))
-
-    def arrive_step(self, new: types.NewArrival) -> small.Step[tuple[types.Arrival, bool]]:
-        """The same checked and encoded, to be written in a transaction with others."""
         return small.Step("arrive", prepared(new, self._clock()))
+
+    arrive = small.alone(arrive_step)
 
     def open_routes(self, limit: int = 100) -> list[str]:
         """The routes on which something is open; what is open for longest first."""
@@ -97,25 +95,6 @@ class Arrivals(claims.Claims, outbox.Outbox):
         since = bodies.checked_time(at)
         return int(self.driver.read(lambda tx: tx.one("arrivals_from", at=since, **of) or (0,))[0])
 
-    def take_up(
-        self,
-        route: str,
-        choose: Choose,
-        *,
-        claim: types.Claim | None = None,
-        idle: bool = False,
-        ttl: float = claims.CLAIM_TTL,
-        limit: int = 100,
-    ) -> types.TakenUp:
-        """Claim a route, look at what waits there and begin with what `choose` says, in one.
-
-        `choose` is given what is open and what the route names, and says which is begun, in which conversation, with
-        which others; or None. It must be quick, and may be asked again. With `claim` that one is used and LeaseLost
-        raised when it was taken over; else Busy, when another has it. Nothing is claimed where nothing waits, unless
-        `idle`.
-        """
-        return small.done(self.driver, self.take_up_step(route, choose, claim=claim, idle=idle, ttl=ttl, limit=limit))
-
     def take_up_step(
         self,
         route: str,
@@ -126,7 +105,13 @@ class Arrivals(claims.Claims, outbox.Outbox):
         ttl: float = claims.CLAIM_TTL,
         limit: int = 100,
     ) -> small.Step[types.TakenUp]:
-        """The same checked, to be done in a transaction with others."""
+        """Claim a route, look at what waits there and begin with what `choose` says, in one.
+
+        `choose` is given what is open and what the route names, and says which is begun, in which conversation, with
+        which others; or None. It must be quick, and may be asked again. With `claim` that one is used and LeaseLost
+        raised when it was taken over; else Busy, when another has it. Nothing is claimed where nothing waits, unless
+        `idle`.
+        """
         given.whole(limit)
         given.flags(idle)
         if not callable(choose):
@@ -136,6 +121,8 @@ class Arrivals(claims.Claims, outbox.Outbox):
         taking = Taking(named, choose, mine, idle, ttl, limit, holders.this_process(None))
         # Not synced, as neither claims nor beginnings are.
         return small.Step("begin", taking, lasting=False)
+
+    take_up = small.alone(take_up_step)
 
     def begin_arrival(
         self, claim: types.Claim, arrival_id: int, target: str, joined: Sequence[int] = ()
@@ -150,34 +137,6 @@ class Arrivals(claims.Claims, outbox.Outbox):
         # Not synced: whatever the turn writes comes after it in the same log, and brings it along.
         return self.driver.write("begin", lambda tx: begin(tx, claim, *chosen), lasting=False)
 
-    def settle_arrival(
-        self,
-        claim: types.Claim | None,
-        arrival_id: int,
-        outcome: str,
-        *,
-        seq: int | None = None,
-        conversation_id: str | None = None,
-        outgoing: Sequence[types.NewOutgoing] = (),
-        release: bool = False,
-    ) -> bool:
-        """Say what became of it, and write down what is to be sent because of it: both or neither.
-
-        Whether this was the first to say so; if not, nothing is written. What was joined into it has the same
-        outcome. `seq` is the message of that conversation it became, OutOfRange when that is not it. LeaseLost
-        when the claim was taken over. With `release` the claim is given back in the same transaction.
-        """
-        step = self.settle_step(
-            claim,
-            arrival_id,
-            outcome,
-            seq=seq,
-            conversation_id=conversation_id,
-            outgoing=outgoing,
-            release=release,
-        )
-        return small.done(self.driver, step)
-
     def settle_step(
         self,
         claim: types.Claim | None,
@@ -189,7 +148,12 @@ class Arrivals(claims.Claims, outbox.Outbox):
         outgoing: Sequence[types.NewOutgoing] = (),
         release: bool = False,
     ) -> small.Step[bool]:
-        """The same checked, to be done in a transaction with others."""
+        """Say what became of it, and write down what is to be sent because of it: both or neither.
+
+        Whether this was the first to say so; if not, nothing is written. What was joined into it has the same
+        outcome. `seq` is the message of that conversation it became, OutOfRange when that is not it. LeaseLost
+        when the claim was taken over. With `release` the claim is given back in the same transaction.
+        """
         if claim is not None:
             claims.checked(claim)
         given.whole(arrival_id)
@@ -211,6 +175,8 @@ class Arrivals(claims.Claims, outbox.Outbox):
         )
         refused = None if seq is None else errors.OutOfRange(_REFUSED.format(seq=seq))
         return small.Step("settle", lambda tx: settle(tx, settling), refused=refused)
+
+    settle_arrival = small.alone(settle_step)
 
     def home_of(self, session_id: str) -> types.Home | None:
         """Where the conversation was last spoken to from; None when that was never from outside."""
@@ -262,6 +228,15 @@ class Taking(msgspec.Struct, frozen=True):
         if not waiting and not self.idle and self.claim is None:
             claims.free(tx, claim)
             return types.TakenUp(None, waiting)
+        try:
+            return self._begun(tx, claim, waiting)
+        except errors.HoldfastError as error:
+            # Who is refused in a group is not undone alone; what the store refuses is undone with all others.
+            if self.claim is None and not isinstance(error, errors.StoreError):
+                claims.free(tx, claim)
+            raise
+
+    def _begun(self, tx: port.Tx, claim: types.Claim, waiting: list[types.Arrival]) -> types.TakenUp:
         chosen = self.choose(waiting, routes.get(tx, self.route)) if waiting else None
         if chosen is None:
             return types.TakenUp(claim, waiting)

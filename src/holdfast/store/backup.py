@@ -290,6 +290,7 @@ def quiet(tx: port.Tx) -> None:
     and people who are told the same thing twice, weeks later, trust nothing of it. It says the time it came, so that a
     step that runs again writes the same."""
     tx.run("restore_arrivals")
+    tx.run("restore_inbox")
     tx.run("restore_outgoing", error=NOT_SENT)
 
 

@@ -22,16 +22,12 @@ class Claims:
 
     driver: port.Driver
 
-    def claim(self, key: str, ttl: float = CLAIM_TTL, holder: str | None = None) -> types.Claim:
+    def claim_step(self, key: str, ttl: float = CLAIM_TTL, holder: str | None = None) -> small.Step[types.Claim]:
         """The right to work on what the key names; Busy when another has it.
 
         Taken when it is free, has run out, or its holder is dead. The same holder asking again gets a new token,
         and its old one is dead.
         """
-        return small.done(self.driver, self.claim_step(key, ttl, holder))
-
-    def claim_step(self, key: str, ttl: float = CLAIM_TTL, holder: str | None = None) -> small.Step[types.Claim]:
-        """The same checked, to be done in a transaction with others."""
         named = checked_key(key)
         leases.checked("turn", holder, ttl)
         who = holders.this_process(holder)
@@ -39,19 +35,19 @@ class Claims:
         # by one whose name was given, and may be given again.
         return small.Step("take", lambda tx: take(tx, named, who, ttl), lasting=holder is not None)
 
+    claim = small.alone(claim_step)
+
     def renew_claim(self, claim: types.Claim) -> None:
         """Start its time anew; LeaseLost when it is not held any more: stop the work at once."""
         checked(claim)
         self.driver.write("take", lambda tx: renew(tx, claim), lasting=False)
 
-    def release_claim(self, claim: types.Claim) -> bool:
-        """Free it if it is still held; whether it was."""
-        return small.done(self.driver, self.release_claim_step(claim))
-
     def release_claim_step(self, claim: types.Claim) -> small.Step[bool]:
-        """The same checked, to be done in a transaction with others."""
+        """Free it if it is still held; whether it was."""
         checked(claim)
         return small.Step("take", lambda tx: free(tx, claim), lasting=False)
+
+    release_claim = small.alone(release_claim_step)
 
     def claims(self) -> list[types.ClaimHeld]:
         """Every claim somebody has, and whether it is held, has run out, or its holder is dead."""

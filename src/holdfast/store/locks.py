@@ -24,19 +24,13 @@ class Leases:
     def __init__(self) -> None:
         self._said: set[str] = set()
 
-    def acquire_lease(
+    def acquire_step(
         self, session_id: str, purpose: types.Purpose, holder: str | None = None, ttl: float = LEASE_TTL
-    ) -> types.Lease:
+    ) -> small.Step[types.Lease]:
         """The right to do slow work, with the snapshot it begins from; Busy when another has it.
 
         The same holder asking again gets a new token, and its old one is dead.
         """
-        return small.done(self.driver, self.acquire_step(session_id, purpose, holder, ttl))
-
-    def acquire_step(
-        self, session_id: str, purpose: types.Purpose, holder: str | None = None, ttl: float = LEASE_TTL
-    ) -> small.Step[types.Lease]:
-        """The same checked, to be done in a transaction with others."""
         leases.checked(purpose, holder, ttl)
         who = holders.this_process(holder)
         # Not synced: what is written under it comes later in the same log; with the power goes whoever held it, and
@@ -44,19 +38,19 @@ class Leases:
         named = holder is not None
         return small.Step("acquire", lambda tx: leases.acquire(tx, session_id, purpose, who, ttl), lasting=named)
 
+    acquire_lease = small.alone(acquire_step)
+
     def renew_lease(self, lease: types.Lease) -> None:
         """Start the lease's time anew; LeaseLost when it is not held any more: stop the work at once."""
         leases.checked_lease(lease)
         self.driver.write("renew", lambda tx: leases.renew(tx, lease), lasting=False)
 
-    def release_lease(self, lease: types.Lease) -> bool:
-        """Free the lease if it is still held; whether it was."""
-        return small.done(self.driver, self.release_step(lease))
-
     def release_step(self, lease: types.Lease) -> small.Step[bool]:
-        """The same checked, to be done in a transaction with others."""
+        """Free the lease if it is still held; whether it was."""
         leases.checked_lease(lease)
         return small.Step("release", lambda tx: leases.release(tx, lease), lasting=False)
+
+    release_lease = small.alone(release_step)
 
     def leases(self) -> list[types.LeaseHeld]:
         """Every lease there is, and whether it is held, expired, or its holder dead."""

@@ -81,6 +81,16 @@ class Outbox:
         given.whole(arrival_id)
         return self.driver.read(lambda tx: [from_row(row) for row in tx.all("outgoing_of", arrival=arrival_id)])
 
+    def questions(self, conversation_id: str, limit: int = 100) -> list[types.Outgoing]:
+        """What a conversation asked people, part by part, the last first. NoSuchSession."""
+        given.whole(limit)
+
+        def read(tx: port.Tx) -> list[types.Outgoing]:
+            key = state.look(tx, conversation_id).key
+            return [from_row(row) for row in tx.all("outgoing_questions", conversation=key, limit=limit)]
+
+        return self.driver.read(read)
+
     def due_outgoing(self, platform: str, limit: int = 100, now: float | None = None) -> list[types.Outgoing]:
         """The first undelivered one of each chat, if its time has come; the longest due first."""
         given.whole(limit)
@@ -89,34 +99,33 @@ class Outbox:
             lambda tx: [from_row(row) for row in tx.all("outgoing_due", platform=where, now=when, limit=limit)]
         )
 
-    def begin_sending(self, claim: types.Claim, outgoing_id: int) -> types.Outgoing | None:
+    def sending_step(self, claim: types.Claim | None, outgoing_id: int) -> small.Step[types.Outgoing | None]:
         """Say that it is about to be sent; as it stands then. None: it went out already, or never will.
+
+        Without a claim for what only one process can send.
 
         LeaseLost when the claim was taken over; SendRefused when it would go elsewhere than what it answers came
         from, though the database takes no such thing.
         """
-        return small.done(self.driver, self.sending_step(claim, outgoing_id))
-
-    def sending_step(self, claim: types.Claim, outgoing_id: int) -> small.Step[types.Outgoing | None]:
-        """The same checked, to be done in a transaction with others."""
-        claims.checked(claim)
+        if claim is not None:
+            claims.checked(claim)
         given.whole(outgoing_id)
         return small.Step("send", lambda tx: begin(tx, claim, outgoing_id), lasting=False)
 
-    def delivered(self, outgoing_id: int, external: str | None = None) -> bool:
+    begin_sending = small.alone(sending_step)
+
+    def delivered_step(self, outgoing_id: int, external: str | None = None) -> small.Step[bool]:
         """It went out, and the platform calls it `external`; whether this was the first to say how it ended.
 
         It takes no claim: whoever has sent something says so, whoever has the claim by then.
         """
-        return small.done(self.driver, self.delivered_step(outgoing_id, external))
-
-    def delivered_step(self, outgoing_id: int, external: str | None = None) -> small.Step[bool]:
-        """The same checked, to be done in a transaction with others."""
         given.whole(outgoing_id)
         name, now = None if external is None else _clipped(external, bodies.MAX_ID), self._clock()
         return small.Step(
             "delivered", lambda tx: _ended(tx, "outgoing_delivered", id=outgoing_id, external=name, at=now)
         )
+
+    delivered = small.alone(delivered_step)
 
     def send_failed(self, outgoing_id: int, error: str, retry_at: float | None = None) -> bool:
         """It could not be sent: to be tried again from then on, or (None) never; whether that was written."""
@@ -213,8 +222,9 @@ def post(tx: port.Tx, ready: Prepared, key: str, arrival: int | None, conversati
     return found
 
 
-def begin(tx: port.Tx, claim: types.Claim, outgoing_id: int) -> types.Outgoing | None:
-    claims.check(tx, claim)
+def begin(tx: port.Tx, claim: types.Claim | None, outgoing_id: int) -> types.Outgoing | None:
+    if claim is not None:
+        claims.check(tx, claim)
     found = _one(tx, "outgoing_get", id=outgoing_id)
     if found is None or not found.open:
         return None

@@ -227,14 +227,17 @@ class PostgresDriver:
             if done is not None:
                 return done
         held: Callable[[], T] | None = getattr(step, "held", None)
-        begin += (_PASSING if held is not None else "") + ("" if lasting else _UNSYNCED)
+        begin += "" if lasting else _UNSYNCED
+        passing = begin + _PASSING if held is not None else begin
         patience, meant = self._patience(), dict[Any, Any]()
         while True:
             try:
-                return self._transact(operation, step, begin, meant)
+                return self._transact(operation, step, passing, meant)
             except errors.StoreError as error:
-                if held is not None and refusals.waited(error):
+                if held is not None and passing != begin and refusals.waited(error):
                     return held()
+                # It may have been done: whoever meant what tells that is not given up from here on.
+                passing = begin
                 patience.spend(error)
 
     def _write_plainly(self, step: port.Plain[T]) -> T | None:

@@ -5,13 +5,15 @@ It is checked before its first attempt, and done by itself or in a transaction w
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Generic, NamedTuple, TypeVar
+from typing import Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from holdfast import errors
 from holdfast.store import port
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class Step(NamedTuple, Generic[T]):
@@ -33,3 +35,22 @@ def done(driver: port.Driver, step: Step[T]) -> T:
             raise
     # Outside of the handler: the error at hand may quote the row that was refused.
     raise step.refused
+
+
+class HasDriver(Protocol):
+    """Whoever such steps are prepared by."""
+
+    driver: port.Driver
+
+
+S = TypeVar("S", bound=HasDriver)
+
+
+def alone(prepare: Callable[Concatenate[S, P], Step[T]]) -> Callable[Concatenate[S, P], T]:
+    """The method that has a step done by itself, from the one that prepares it: same arguments."""
+
+    @functools.wraps(prepare)
+    def call(db: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return done(db.driver, prepare(db, *args, **kwargs))
+
+    return call

@@ -22,6 +22,12 @@ UPDATE budgets SET version = greatest(version + 1, %(counter)s);
 -- What was open when the backup was made was worked on since, by the store that this one replaces.
 UPDATE arrivals SET outcome = 'restored', settled_at = at, settled_by = 'restore' WHERE outcome IS NULL;
 
+-- name: restore_inbox
+-- So were the notices that waited where a gateway answers them by itself; elsewhere they wait for somebody to come.
+UPDATE inbox SET outcome = 'restored', settled_at = at, settled_by = 'restore'
+ WHERE outcome IS NULL
+   AND EXISTS (SELECT 1 FROM arrivals a WHERE a.conversation = inbox.conversation AND a.address <> '');
+
 -- name: restore_outgoing
 -- And what was to be sent then was sent, as far as anybody knows.
 UPDATE outbox SET failed_at = at, error = %(error)s WHERE delivered_at IS NULL AND failed_at IS NULL;

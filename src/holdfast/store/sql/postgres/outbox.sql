@@ -18,6 +18,14 @@ SELECT o.id, o.arrival, o.inbound, o.part, o.key, c.id, o.seq, o.platform, o.cha
        o.attempts, o.due_at, o.delivered_at, o.external, o.failed_at, o.error, o.redacted_at IS NOT NULL
   FROM outbox o LEFT JOIN conversations c ON c.key = o.conversation WHERE o.arrival = %(arrival)s ORDER BY o.id;
 
+-- name: outgoing_questions
+-- What a conversation asked people, the last first; not what was sent once more since.
+SELECT o.id, o.arrival, o.inbound, o.part, o.key, c.id, o.seq, o.platform, o.chat, o.address, o.kind, o.body, o.at,
+       o.attempts, o.due_at, o.delivered_at, o.external, o.failed_at, o.error, o.redacted_at IS NOT NULL
+  FROM outbox o JOIN conversations c ON c.key = o.conversation
+ WHERE o.conversation = %(conversation)s AND o.kind = 'question' AND substr(o.key, 1, 9) = 'question:'
+ ORDER BY o.id DESC LIMIT %(limit)s;
+
 -- name: outgoing_due
 -- The first undelivered one of each chat, if it may be tried now.
 SELECT o.id, o.arrival, o.inbound, o.part, o.key, c.id, o.seq, o.platform, o.chat, o.address, o.kind, o.body, o.at,
