@@ -9,7 +9,7 @@ import os
 import socket
 import stat
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,16 @@ class Client:
 
 @asynccontextmanager
 async def connected(path: str) -> AsyncIterator[Client]:
+    """As soon as somebody listens there."""
+    found = list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]()
+
     async def there() -> bool:
-        return os.path.exists(path)
+        with suppress(OSError):
+            found.append(await asyncio.open_unix_connection(path))
+        return bool(found)
 
     await stage.until(there)
-    reader, writer = await asyncio.open_unix_connection(path)
+    ((reader, writer),) = found
     try:
         yield Client(reader, writer)
     finally:
@@ -234,6 +239,30 @@ def test_a_gateway_that_leaves_takes_no_socket_of_another_with_it(tmp_path: Path
         other.close()
 
     stage.run(story)
+
+
+def test_a_socket_that_another_gateway_leaves_is_taken_over_without_a_word_of_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(loopback, "EVERY", 0.01)
+    caplog.set_level("INFO", "holdfast.gateway")
+    path = str(tmp_path / "s")
+
+    async def story(db: AsyncSessionDB) -> None:
+        async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.Lines(path)]) as (first, _):
+            await first.ready()
+            second = stage.open_gateway(db, ScriptedModel(), platforms=[loopback.Lines(path)])
+            opened, _ = await second.__aenter__()
+            await opened.ready()
+        async with connected(path):
+            pass
+        await second.__aexit__(None, None, None)
+
+    stage.run(story)
+    assert [each.message for each in caplog.records if "listens" in each.message] == [
+        f"another gateway listens at {path}; this one does when that leaves"
+    ]
+    assert not [each for each in caplog.records if each.levelname in ("WARNING", "ERROR")]
 
 
 @dataclasses.dataclass

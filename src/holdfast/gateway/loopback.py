@@ -25,6 +25,8 @@ from holdfast.store import bodies
 
 logger = logging.getLogger("holdfast.gateway")
 
+EVERY = 1.0
+"""Seconds between two looks whether a socket was left."""
 LONGEST_LINE = 1_100_000
 """Bytes of a line, which is somewhat more than the longest text that is stored."""
 
@@ -162,12 +164,7 @@ class Lines(Loopback):
 
     async def run(self, door: port.Door) -> None:
         self.door = door
-        try:
-            made = bound(self._path)
-        except errors.SettingInvalid:
-            if _is_socket(self._path):
-                self._receives.set()  # Another gateway receives there, until it leaves.
-            raise
+        made = await self._bound()
         mine = _file_of(self._path)
         server = await asyncio.start_unix_server(self._client, sock=made, limit=LONGEST_LINE)
         self._receives.set()
@@ -180,6 +177,19 @@ class Lines(Loopback):
             if mine is not None and _file_of(self._path) == mine:
                 with suppress(OSError):
                     os.unlink(self._path)
+
+    async def _bound(self) -> socket.socket:
+        """The socket; where another gateway receives there, as soon as that leaves it."""
+        while True:
+            try:
+                return bound(self._path)
+            except errors.SettingInvalid:
+                if not _is_socket(self._path):
+                    raise
+            if not self._receives.is_set():
+                self._receives.set()
+                logger.info("another gateway listens at %s; this one does when that leaves", self._path)
+            await asyncio.sleep(EVERY)
 
     @property
     def alone(self) -> bool:
