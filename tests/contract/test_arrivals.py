@@ -247,7 +247,8 @@ def test_where_nothing_is_chosen_the_route_is_claimed_and_nothing_begun(db: Sess
     (arrival,) = mail.came(db, "a")
     taken = db.take_up(mail.ROUTE, lambda *_: None)
     assert (taken.waiting, taken.begun, mail.again(db, arrival)) == ([arrival], None, arrival)
-    db.renew_claim(taken.claim)  # type: ignore[arg-type]
+    assert taken.claim is not None
+    db.renew_claim(taken.claim)
 
 
 def test_nothing_is_claimed_where_nothing_waits_unless_that_is_wanted(db: SessionDB) -> None:

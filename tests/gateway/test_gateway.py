@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -172,17 +174,24 @@ def test_of_a_burst_of_50_during_a_compaction_none_is_lost_and_their_order_is_ke
 # --- what is taken over -------------------------------------------------------------------------------
 
 
+@asynccontextmanager
+async def two_stores(backend: backends.Backend, folder: Path) -> AsyncIterator[tuple[AsyncSessionDB, AsyncSessionDB]]:
+    """The same store, opened twice, as two processes have it."""
+    target = backend.target(folder, "store")
+    async with (
+        AsyncSessionDB(SessionDB(target, durability="process-crash")) as one,
+        AsyncSessionDB(SessionDB(target, durability="process-crash")) as other,
+        asyncio.timeout(60),
+    ):
+        yield one, other
+
+
 @pytest.mark.parametrize("backend", backends.SHARED, ids=lambda backend: backend.name)
 def test_of_two_gateways_on_one_store_the_other_finishes_what_the_one_that_stops_has_begun(
     backend: backends.Backend, tmp_path: Path
 ) -> None:
     async def story() -> None:
-        target = backend.target(tmp_path, "store")
-        async with (
-            AsyncSessionDB(SessionDB(target, durability="process-crash")) as db,
-            AsyncSessionDB(SessionDB(target, durability="process-crash")) as own,
-            asyncio.timeout(60),
-        ):
+        async with two_stores(backend, tmp_path) as (db, own):
             slow, quick = Trickle("Half an ans"), ScriptedModel(["The whole answer.", "The next."])
             async with stage.open_gateway(db, slow) as (first, chat):
                 await chat.say("Hi", key="1")
@@ -207,12 +216,7 @@ def test_what_two_gateways_are_given_at_once_is_one_message_and_is_answered_once
     backend: backends.Backend, tmp_path: Path
 ) -> None:
     async def story() -> None:
-        target = backend.target(tmp_path, "store")
-        async with (
-            AsyncSessionDB(SessionDB(target, durability="process-crash")) as db,
-            AsyncSessionDB(SessionDB(target, durability="process-crash")) as own,
-            asyncio.timeout(60),
-        ):
+        async with two_stores(backend, tmp_path) as (db, own):
             model = ScriptedModel(["ok"] * 99)
             async with stage.open_gateway(db, model) as (_, one), stage.open_gateway(own, model) as (_, other):
                 keys = [str(number) for number in range(12)]

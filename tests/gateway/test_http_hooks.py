@@ -256,25 +256,33 @@ def test_what_is_posted_is_no_command() -> None:
 # --- callbacks -------------------------------------------------------------------------------------------
 
 
+@asynccontextmanager
+async def replied(db: AsyncSessionDB) -> AsyncIterator[tuple[Open, dict[str, str], bytes]]:
+    """Hooks of which one was called, and what it posted to the address of its settings."""
+    got: list[tuple[dict[str, str], bytes]] = []
+    came = asyncio.Event()
+
+    async def take(request: Request) -> Response:
+        got.append((dict(request.headers), await request.body()))
+        came.set()
+        return Response(status_code=204)
+
+    listening = server.bound("127.0.0.1", 0, has_tokens=False)
+    at = f"http://127.0.0.1:{listening.getsockname()[1]}/take"
+    async with (
+        server.serving(Router([Route("/take", take, methods=["POST"])]), listening),
+        open_hooks(db, ScriptedModel(["Done."]), build=hook(to=at)) as open_,
+    ):
+        await open_.post()
+        await came.wait()
+        ((headers, body),) = got
+        yield open_, headers, body
+
+
 def test_a_reply_is_posted_to_the_address_of_the_settings_and_signed() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        got: list[tuple[dict[str, str], bytes]] = []
-        came = asyncio.Event()
-
-        async def take(request: Request) -> Response:
-            got.append((dict(request.headers), await request.body()))
-            came.set()
-            return Response(status_code=204)
-
-        listening = server.bound("127.0.0.1", 0, has_tokens=False)
-        at = f"http://127.0.0.1:{listening.getsockname()[1]}/take"
-        async with (
-            server.serving(Router([Route("/take", take, methods=["POST"])]), listening),
-            open_hooks(db, ScriptedModel(["Done."]), build=hook(to=at)) as open_,
-        ):
-            await open_.post()
-            await came.wait()
-        ((headers, body),) = got
+        async with replied(db) as (_, headers, body):
+            pass
         signing.check(SECRET, headers[signing.HEADER], body, time.time(), headers[webhooks.DELIVERY])
         assert msgspec.json.decode(body) == {"id": 1, "hook": "build", "kind": "reply", "part": 0, "text": "Done."}
 
@@ -368,23 +376,7 @@ def test_a_secret_that_can_be_guessed_is_none() -> None:
 
 def test_a_reply_that_somebody_overheard_is_no_delivery() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        got: list[tuple[dict[str, str], bytes]] = []
-        came = asyncio.Event()
-
-        async def take(request: Request) -> Response:
-            got.append((dict(request.headers), await request.body()))
-            came.set()
-            return Response(status_code=204)
-
-        listening = server.bound("127.0.0.1", 0, has_tokens=False)
-        at = f"http://127.0.0.1:{listening.getsockname()[1]}/take"
-        async with (
-            server.serving(Router([Route("/take", take, methods=["POST"])]), listening),
-            open_hooks(db, ScriptedModel(["Done."]), build=hook(to=at)) as open_,
-        ):
-            await open_.post()
-            await came.wait()
-            ((headers, body),) = got
+        async with replied(db) as (open_, headers, body):
             given = {name: headers[name] for name in (signing.HEADER, webhooks.DELIVERY)}
             assert given[webhooks.DELIVERY].startswith("reply-build-")
             sent = {"content-type": "application/json", **given}

@@ -46,37 +46,22 @@ def test_of_two_that_start_at_once_with_different_profiles_one_is_refused() -> N
     stage.run(story)
 
 
-def test_what_came_to_another_profile_is_left_alone() -> None:
+@pytest.mark.parametrize(
+    ("profile", "platform", "only"),
+    [("public", "loopback", None), ("main", "far", "loopback")],
+    ids=["profile", "platform"],
+)
+def test_what_came_to_another_profile_or_for_a_platform_that_is_not_served_is_left_alone(
+    profile: str, platform: str, only: str | None
+) -> None:
     async def story(db: AsyncSessionDB) -> None:
-        route = "agent:public:loopback:dm:eve"
-        foreign, _ = await db.arrive(
-            types.NewArrival(
-                platform="loopback", key="f1", route=route, chat="dm:eve", sender="eve", address={}, text="Hi"
-            )
+        route = f"agent:{profile}:{platform}:dm:eve"
+        new = types.NewArrival(
+            platform=platform, key="f1", route=route, chat="dm:eve", sender="eve", address={}, text="Hi"
         )
+        foreign, _ = await db.arrive(new)
         model = ScriptedModel(["Hello!"])
-        async with stage.open_gateway(db, model) as (running, chat):
-            running.router.poke(route)
-            await chat.say("Hi", key="1")
-            await stage.settled(db, "1")
-            running.router.wake()
-            await chat.say("/status", key="2")
-            await stage.settled(db, "2")
-        left = await db.arrival(foreign.id)
-        assert left is not None
-        assert (left.open, left.attempts, len(model.requests)) == (True, 0, 1)
-
-    stage.run(story)
-
-
-def test_a_gateway_for_one_platform_leaves_the_chats_of_others_alone() -> None:
-    async def story(db: AsyncSessionDB) -> None:
-        route = "agent:main:far:dm:eve"
-        foreign, _ = await db.arrive(
-            types.NewArrival(platform="far", key="f1", route=route, chat="dm:eve", sender="eve", address={}, text="Hi")
-        )
-        model = ScriptedModel(["Hello!"])
-        async with stage.open_gateway(db, model, only="loopback") as (running, chat):
+        async with stage.open_gateway(db, model, only=only) as (running, chat):
             running.router.poke(route)
             await chat.say("Hi", key="1")
             await stage.settled(db, "1")

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from time import monotonic
 
 from holdfast import errors, types
@@ -103,9 +104,9 @@ class Sender:
                 if len(self._sending) >= AT_ONCE:
                     return
                 task = self._sending[outgoing.chat] = asyncio.create_task(self._chat(outgoing))
-                task.add_done_callback(lambda _, chat=outgoing.chat: self._done(chat))  # type: ignore[misc]
+                task.add_done_callback(partial(self._done, outgoing.chat))
 
-    def _done(self, chat: str) -> None:
+    def _done(self, chat: str, _: asyncio.Task[None]) -> None:
         del self._sending[chat]
         if self._owns is not None and chat in self._claims:
             # The next message to it may be another process's to send.

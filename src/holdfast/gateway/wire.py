@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast import errors
 from holdfast.gateway import port
+from holdfast.store import bodies
 
 logger = logging.getLogger("holdfast.gateway")
 
@@ -293,23 +294,9 @@ def decoded(body: bytes) -> dict[str, Any]:
         raise Refused(400, f"JSON is at most {DEEPEST} deep here.", code="too_deep") from None
     if not isinstance(found, dict):
         raise Refused(400, "The body is an object.", code="invalid_json")
-    if is_deep(found):
+    if bodies.too_deep(found, DEEPEST):
         raise Refused(400, f"JSON is at most {DEEPEST} deep here.", code="too_deep")
     return found
-
-
-def is_deep(value: object) -> bool:
-    level = [value]
-    for _ in range(DEEPEST):
-        level = [
-            inner
-            for each in level
-            for inner in (each.values() if isinstance(each, dict) else each)  # type: ignore[attr-defined]
-            if isinstance(inner, dict | list)
-        ]
-        if not level:
-            return False
-    return True
 
 
 def id_of(text: str | None, name: str) -> str | None:
