@@ -68,7 +68,8 @@ class Filed(loopback.Loopback):
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     async def send(self, outgoing: types.Outgoing) -> str:
-        found = await self._db.outgoing(outgoing.id)
+        # At once: a process that is stopped while it waits here has begun to send, and nobody can call that back.
+        found = self._db.db.outgoing(outgoing.id)
         marked = found is None or not found.open
         where = str(outgoing.address.get("chat"))
         sent = Sent(outgoing.id, os.getpid(), outgoing.chat, where, outgoing.text, marked)
