@@ -29,6 +29,7 @@ from bench import (
     report,
     retention,
     search,
+    tui,
     writers,
 )
 from bench.figures import Figure
@@ -49,6 +50,7 @@ SECTIONS: dict[str, tuple[str, Section]] = {
     "gateway": ("The gateway on the loopback, beside a model that answers at once", gateway.figures),
     "postgres": ("The store on PostgreSQL, fsync and synchronous_commit on", postgres.figures),
     "postgres_notify": ("Hints over PostgreSQL, between processes", postgres_notify.figures),
+    "tui": ("The full screen", tui.figures),
     "program": ("The program", program.figures),
 }
 

@@ -49,6 +49,9 @@ class Scale:
     pg_sizes: tuple[int, ...] = (1_000, 100_000)
     pg_search: tuple[int, int] = (6_000, 100_000)
     pg_copied: int = 20_000
+    screens: int = 7
+    """How often the full screen is opened."""
+    screen_log: int = 10_000
     chats: int = 1_000
     chat_rate: int = 200
     """Messages a second that come in, over all chats."""
@@ -90,6 +93,8 @@ QUICK = Scale(
     pg_sizes=(50, 100),
     pg_search=(100, 150),
     pg_copied=100,
+    screens=1,
+    screen_log=200,
     chats=5,
     chat_rate=50,
     chat_seconds=0.1,

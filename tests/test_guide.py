@@ -23,7 +23,7 @@ from holdfast.agent import commands
 from holdfast.cli import program
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "docs" / name for name in ("guide.md", "troubleshooting.md", "gateway.md")]
+PAGES = [ROOT / "docs" / name for name in ("guide.md", "troubleshooting.md", "gateway.md", "rpc.md", "tui.md")]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -54,11 +54,15 @@ DOORS = {
     "httpx2": "model/wire.py",
     "tomllib": "config.py",
     "uvicorn": "gateway/server.py",
+    "websockets": "rpc/websocket.py",
 }
 
 # The library that speaks to servers of tools is given a client of that kind, so there it has to be made. Replies are
 # posted to addresses that were looked up before.
 SIDE_DOORS = {("httpx2", "tools/mcp/address.py"), ("httpx2", "gateway/callbacks.py")}
+
+# Foreign parts that have a few rooms to themselves: what is beside them runs without.
+ROOMS = {"textual": ("terminal/app.py", "terminal/screen/")}
 
 # Optional dependencies: imported where they are used, so that the rest runs without them.
 OPTIONAL = {
@@ -122,6 +126,8 @@ def wrong_import(path: str, name: str, inside: bool) -> list[str]:
         found.append(f"imports {name} inside of a function or class")
     if DOORS.get(top, path) != path and (top, path) not in SIDE_DOORS:
         found.append(f"imports {top}, which belongs to {DOORS[top]}")
+    if top in ROOMS and not path.startswith(ROOMS[top]):
+        found.append(f"imports {top}, which belongs to {ROOMS[top][0]}")
     if top == "holdfast":
         found += wrong_direction(room, below[0] if below else ROOT)
     return found
@@ -202,6 +208,7 @@ def test_no_listed_exception_is_left_over() -> None:
         ("store/db.py", "import apsw", "imports apsw, which belongs to store/sqlite.py"),
         ("store/fsck.py", "from apsw.ext import query_info", "imports apsw, which belongs to store/sqlite.py"),
         ("cli/doctor.py", "import sqlite3", "imports sqlite3, which belongs to cli/race/naive.py"),
+        ("terminal/chat.py", "from textual.app import App", "imports textual, which belongs to terminal/app.py"),
         ("agent/loop.py", "import importlib\nimportlib.import_module('x')", "loads a module by name"),
         ("agent/loop.py", "__import__('x')", "loads a module by name"),
         ("store/db.py", "import os\nos.environ['X']", "reads the environment"),
@@ -221,6 +228,7 @@ def test_checker_flags(path: str, source: str, wrong: str) -> None:
         ("agent/loop.py", "from holdfast import events, types\nfrom holdfast.compaction import policy"),
         ("store/log.py", "from holdfast.store import port, state"),
         ("terminal/app.py", "def f():\n    import textual.app"),
+        ("terminal/screen/look.py", "from textual.theme import Theme"),
         ("store/sqlite.py", "import apsw"),
         ("cli/race/naive.py", "import sqlite3"),
         ("cli/lazy.py", "import importlib\nimportlib.import_module('x')"),

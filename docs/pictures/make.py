@@ -24,18 +24,23 @@ WIDE, HIGH, MARGIN, BAR = 8.4, 18, 14, 28
 
 
 class Step(NamedTuple):
-    """What is typed, and what the screen then has to show before the next step."""
+    """What is typed, the keys that end it, and what the screen then has to show before the next step."""
 
     typed: str
     shows: str
+    keys: tuple[str, ...] = ("Enter",)
 
 
 class Scene(NamedTuple):
-    """A picture: its title and how it comes about. `rows` is how much of the screen is in it."""
+    """A picture: its title and how it comes about. `rows` is how much of the screen is in it, at most all."""
 
     title: str
     steps: tuple[Step, ...]
     rows: int = ROWS
+
+
+def ferries(count: int) -> Step:
+    return Step(f"seq -f 'The ferry to island %g sails at noon, weather permitting.' {count} > log.txt; clear", "$")
 
 
 SCENES = {
@@ -50,7 +55,7 @@ SCENES = {
     "compaction": Scene(
         "holdfast: a file, a compaction, a question",
         (
-            Step("seq -f 'The ferry to island %g sails at noon, weather permitting.' 400 > log.txt; clear", "$"),
+            ferries(400),
             Step("holdfast", "your first message"),
             Step("The hut on day 3 is Lakeside, the key is 4417.", "message 1 "),
             Step("read log.txt", "characters more"),
@@ -66,6 +71,28 @@ SCENES = {
             Step("holdfast -p 'The cat is called Miso.' 2>notices.txt", "message 1"),
             Step("holdfast -c -p 'What is the name of my cat?' 2>notices.txt", "You said in message 1"),
             Step("clear; holdfast sessions list; holdfast sessions show last --tail 2; echo", "4  assistant"),
+        ),
+    ),
+    "full-screen": Scene(
+        "holdfast tui",
+        (
+            ferries(2),
+            Step("holdfast tui", "your first message"),
+            Step("The hut on day 3 is Lakeside, the key is 4417.", "Title:"),
+            Step("read log.txt", "6 messages"),
+            Step("What is the key of the hut?", "in message 1"),
+        ),
+    ),
+    "full-screen-compaction": Scene(
+        "holdfast tui: a compaction, opened",
+        (
+            ferries(400),
+            Step("holdfast tui", "your first message"),
+            Step("The hut on day 3 is Lakeside, the key is 4417.", "Title:"),
+            Step("read log.txt", "6 messages"),
+            Step("We walked 18 km today.", "8 messages"),
+            Step("/compact here 1", "1 compaction"),
+            Step("", "what was said", ("F6", "p", "Enter")),
         ),
     ),
 }
@@ -84,7 +111,7 @@ class Screen:
     def type(self, step: Step) -> None:
         before = 0 if "clear" in step.typed else self.tmux("capture-pane", "-p").count(step.shows)
         self.tmux("send-keys", "-l", step.typed)
-        self.tmux("send-keys", "Enter")
+        self.tmux("send-keys", *step.keys)
         self.wait_for(step.shows, before)
 
     def wait_for(self, text: str, before: int) -> None:
@@ -105,7 +132,11 @@ def environment(home: Path) -> dict[str, str]:
     found = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ}
     found["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{found.get('PATH', '')}"
     own = {"HOME": str(home), "HOLDFAST_HOME": str(home / "holdfast"), "HOLDFAST_MODEL": "offline", "TZ": "UTC"}
-    return {"LANG": "C.UTF-8", "TERM": "screen-256color", "SHELL": "/bin/sh", "PS1": "$ "} | found | own
+    return (
+        {"LANG": "C.UTF-8", "TERM": "screen-256color", "COLORTERM": "truecolor", "SHELL": "/bin/sh", "PS1": "$ "}
+        | found
+        | own
+    )
 
 
 def taken(scene: Scene) -> list[str]:
@@ -122,7 +153,7 @@ def taken(scene: Scene) -> list[str]:
             screen.wait_for("$", 0)
             for step in scene.steps:
                 screen.type(step)
-            return screen.tmux("capture-pane", "-e", "-p").rstrip().split("\n")[-scene.rows :]
+            return screen.tmux("capture-pane", "-e", "-p", "-N").rstrip().split("\n")[-scene.rows :]
         finally:
             screen.tmux("kill-server")
 

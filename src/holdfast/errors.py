@@ -324,6 +324,22 @@ class SendRefused(HoldfastError):
     """The platform will never take the message: it is not sent again."""
 
 
+# --- programs that talk to this one --------------------------------------------------------------------
+
+
+class RpcRefused(HoldfastError):
+    """A request of another program is not done; it is told why, by a code of JSON-RPC."""
+
+    def __init__(self, code: int, message: str | None = None, data: object = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.data = data
+
+
+class Gone(HoldfastError):
+    """The program at the other end is gone; nothing can be said to it any more."""
+
+
 # --- settings ------------------------------------------------------------------------------------------
 
 

@@ -67,6 +67,24 @@ def test_a_title_that_cannot_be_had_is_dropped_and_said_and_the_automatic_one_is
     stage.run(story)
 
 
+def test_a_title_that_waited_and_is_taken_by_then_gives_way_to_the_automatic_one() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        agent = stage.agent(db, ScriptedModel(["a", "b"]), session_id="t", title="Mine")
+        works = db.set_session_title
+
+        async def fails(*_: object) -> None:
+            raise errors.StoreBusy()
+
+        db.set_session_title = fails  # type: ignore[method-assign,assignment]
+        await agent.run_conversation("Plan the trip")
+        db.set_session_title = works  # type: ignore[method-assign]
+        await db.create_session("other", source="test", title="Mine")
+        await agent.run_conversation("Something else")
+        assert (await db.conversation("t")).title == "Plan the trip"
+
+    stage.run(story)
+
+
 def test_a_title_the_store_could_not_take_is_tried_again_after_the_next_turn() -> None:
     async def story(db: AsyncSessionDB) -> None:
         agent = stage.agent(db, ScriptedModel(["a", "b"]), session_id="t", title="Mine")

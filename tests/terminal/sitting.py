@@ -22,8 +22,8 @@ STOP, LEAVE, ENTER = "\x03", "\x04", "\r"
 class Dictated(ScriptedModel):
     """Says what is put into `words`, as it comes; None ends a reply, a command calls the shell with it."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, window: int = 200_000) -> None:
+        super().__init__(window=window)
         self.words: asyncio.Queue[str | types.ToolCall | None] = asyncio.Queue()
 
     async def stream(self, request: port.Request) -> AsyncGenerator[port.Delta, None]:

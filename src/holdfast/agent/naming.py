@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from holdfast import errors, events
+from holdfast import errors, events, parts
 from holdfast.store import aio
 
 LENGTH = 60
@@ -33,11 +33,21 @@ async def settle(
             except ValueError as error:
                 wanted = None
                 emit(events.Notice(f"The title was not set. {error}", "warning"))
+                # It may have waited for longer than the first exchange.
+                first_words = await _first_words(db, conversation_id) if first_words is None else first_words
         if first_words is not None and (await db.conversation(conversation_id)).title is None:
             await _automatic(db, conversation_id, from_words(first_words), emit)
     except errors.HoldfastError as error:
         emit(events.Notice(f"The conversation could not be given a title. {error}", "warning"))
     return wanted
+
+
+async def _first_words(db: aio.AsyncSessionDB, conversation_id: str) -> str | None:
+    """What the conversation began with, where somebody said it and was answered."""
+    begun = await db.transcript(conversation_id, 0, 2)
+    answered = [message.role for message in begun] == ["user", "assistant"]
+    said = begun[0].content if answered else ""
+    return parts.text(said) or None if not parts.noticed(said) else None
 
 
 async def _automatic(db: aio.AsyncSessionDB, conversation_id: str, title: str, emit: Emit) -> None:

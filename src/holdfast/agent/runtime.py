@@ -202,11 +202,16 @@ class Runtime:
             return session_id
 
     async def send(
-        self, conversation_id: str, command: events.AnyCommand, told: Callable[[ForOne], None] = nobody
+        self,
+        conversation_id: str,
+        command: events.AnyCommand,
+        told: Callable[[ForOne], None] = nobody,
+        said: commands.Emit = nobody,
     ) -> None:
         """Have a command carried out; what comes of it comes as events.
 
-        `told` gets what is for the sender alone: words to say, where to go on, that they leave.
+        `told` gets what is for the sender alone: words to say, where to go on, that they leave. `said` gets what a
+        slash command says to everybody, before they do: so a sender knows it from what others caused.
         """
         lane = self._lane(conversation_id)
         match command:
@@ -219,10 +224,10 @@ class Runtime:
                 if not self.steer(conversation_id, text, uid):
                     self.submit(conversation_id, events.Submit(text, uid))
             case events.Approve():
-                if said := await self.approvals.answer(conversation_id, command):
-                    lane.emit(events.Notice(said, "warning"))
+                if refused := await self.approvals.answer(conversation_id, command):
+                    lane.emit(events.Notice(refused, "warning"))
             case events.Command():
-                await self._carry_out(conversation_id, command, _addressed(lane.emit, told))
+                await self._carry_out(conversation_id, command, _addressed(lane.emit, told, said))
             case _:
                 assert_never(command)
         self._tidy(lane)
@@ -239,6 +244,12 @@ class Runtime:
             await asyncio.wait([work])
         if not work.cancelled():
             work.result()
+
+    def tell(self, conversation_id: str, event: events.AnyEvent) -> None:
+        """Have everybody who listens know what a front end had done without a command."""
+        lane = self._lane(conversation_id)
+        lane.emit(event)
+        self._tidy(lane)
 
     def submit(self, conversation_id: str, message: events.Submit) -> asyncio.Future[events.TurnResult]:
         """A message, answered when those before it are; the result of its turn."""
@@ -331,9 +342,12 @@ class Runtime:
         if hint.kind in ("moved", "lost"):
             self.agents.heard(hint)
 
-    def want_title(self, conversation_id: str, title: str) -> None:
-        """A title for a conversation that begins with its next message."""
-        self._titles[conversation_id] = title
+    def want_title(self, conversation_id: str, title: str | None) -> None:
+        """A title for a conversation that begins with its next message; None: none any more."""
+        if title is None:
+            self._titles.pop(conversation_id, None)
+        else:
+            self._titles[conversation_id] = title
 
     def wanted_title(self, conversation_id: str) -> str | None:
         return self._titles.get(conversation_id)
@@ -455,11 +469,12 @@ class Runtime:
             del self._lanes[lane.conversation_id]
 
 
-def _addressed(everybody: commands.Emit, sender: Callable[[ForOne], None]) -> commands.Emit:
+def _addressed(everybody: commands.Emit, sender: Callable[[ForOne], None], said: commands.Emit) -> commands.Emit:
     def emit(event: events.AnyEvent) -> None:
         if isinstance(event, ForOne):
             sender(event)
         else:
+            said(event)
             everybody(event)
 
     return emit

@@ -150,10 +150,10 @@ def _once(out: console.Console, asked: Asked, settings: config.Settings, message
     slash = commands.is_command(given)
     if slash and message != given:
         raise click.UsageError("A command takes nothing from standard input.")
-    start = _start(out, asked, settings)
+    begins = start(out, asked, settings)
     module = lazy.load("holdfast.cli.commanding" if slash else "holdfast.cli.once")
     code: int = module.run(
-        out, start, message[1:] if commands.escapes(given) else message, asked.form or "text", asked.yes
+        out, begins, message[1:] if commands.escapes(given) else message, asked.form or "text", asked.yes
     )
     return code
 
@@ -170,8 +170,8 @@ def _without_message(out: console.Console, asked: Asked, settings: config.Settin
         context = click.get_current_context()
         out.print((context.parent or context).get_help())
         return 0
-    start = _start(out, asked, settings)
-    code: int = lazy.load("holdfast.cli.talking").run(out, start)
+    begins = start(out, asked, settings)
+    code: int = lazy.load("holdfast.cli.talking").run(out, begins)
     return code
 
 
@@ -185,7 +185,8 @@ def _document(out: console.Console, form: str, error: str) -> None:
 # --- the conversation ----------------------------------------------------------------------------------
 
 
-def _start(out: console.Console, asked: Asked, settings: config.Settings) -> Start:
+def start(out: console.Console, asked: Asked, settings: config.Settings) -> Start:
+    """What to talk with and where, as the command line says."""
     settings = _limited(settings, asked)
     keep_logs(settings.log)
     target = asked.path or settings.database

@@ -22,6 +22,8 @@ logger = logging.getLogger("holdfast.cli")
 
 COMMANDS = {
     "chat": ("holdfast.cli.chatting", "Talk to the agent; `holdfast` alone does this, too."),
+    "tui": ("holdfast.cli.fullscreen", "Talk to the agent on the full screen."),
+    "rpc": ("holdfast.cli.rpc", "Serve front ends of their own, by JSON-RPC on standard input or by WebSocket."),
     "gateway": ("holdfast.cli.gateway", "Answer chats and programs, and say who may talk to the agent."),
     "sessions": ("holdfast.cli.sessions", "Look at conversations, and look after them."),
     "mcp": ("holdfast.cli.servers", "Look at the servers of tools that settings name."),

@@ -105,7 +105,7 @@ def _meter(standing: Standing) -> Fragment:
         return ("class:status", "")
     share, policy = standing.used / standing.window, standing.policy
     full = ".hard" if share >= policy.hard else ".soft" if share >= policy.soft else ""
-    return (f"class:status{full}", f"{share:.0%} of {_short(standing.window)}")
+    return (f"class:status{full}", f"{share:.0%} of {short(standing.window)}")
 
 
 def _rest(standing: Standing, marks: show.Marks, seconds: float) -> list[Fragment]:
@@ -114,14 +114,14 @@ def _rest(standing: Standing, marks: show.Marks, seconds: float) -> list[Fragmen
         f"compacting{marks.more} {seconds:.0f} s" if standing.compacting else "",
         f"{standing.queued} queued" if standing.queued else "",
         text.count(standing.processes, "process", "processes") if standing.processes else "",
-        "" if standing.cost is None else _money(standing.cost),
+        "" if standing.cost is None else money(standing.cost),
     ]
     return [("class:status", each) for each in told]
 
 
-def _money(dollars: float) -> str:
+def money(dollars: float) -> str:
     return f"${dollars:.2f}" if dollars >= 1 else f"${dollars:.4f}"
 
 
-def _short(tokens: int) -> str:
+def short(tokens: int) -> str:
     return f"{tokens / 1_000_000:.1f}M".replace(".0M", "M") if tokens >= 1_000_000 else f"{tokens // 1000}k"

@@ -1,0 +1,44 @@
+"""The server for front ends of their own, with the store, the model and the agents of this program under it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import holdfast
+from holdfast import config
+from holdfast.app import running
+from holdfast.rpc import frames, lines, peer, standard
+from holdfast.terminal import server
+
+ENDING = 5.0
+"""Seconds that what was asked may still take when the input has ended: `echo ... | holdfast rpc` is answered."""
+
+
+@asynccontextmanager
+async def served(
+    settings: config.Settings, *, database: str | None = None, model: str | None = None
+) -> AsyncIterator[server.Server]:
+    """A server; at the end of the block its sessions are closed."""
+    async with (
+        running.started(settings, database=database, model=model, source="rpc") as started,
+        server.Server(
+            started.runtime,
+            program=f"Holdfast {holdfast.__version__}",
+            model=started.model,
+            notice=started.notice,
+        ) as opened,
+    ):
+        yield opened
+
+
+async def by_lines(opened: server.Server, kept: standard.Kept) -> None:
+    """Serve one client by lines on these descriptors, until it is gone."""
+    limits = frames.Limits(ending=ENDING)
+    async with lines.opened(kept.reads, kept.writes, limits.size) as channel:
+        await opened.attend(peer.Peer(channel, opened.methods(), limits))
+
+
+async def attended(opened: server.Server, channel: peer.Channel) -> None:
+    """Serve a client by whatever carries its frames, until it is gone."""
+    await opened.attend(peer.Peer(channel, opened.methods()))

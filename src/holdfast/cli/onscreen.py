@@ -1,0 +1,49 @@
+"""The full screen on this terminal, from its store and its model to its end."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from holdfast import config
+from holdfast.app import running
+from holdfast.cli import chatting, console, leaving, welcoming
+from holdfast.terminal import app as screens
+from holdfast.terminal import show, text
+
+
+class Asked(NamedTuple):
+    """What the command line says."""
+
+    go_on: bool
+    resume: str | None
+    light: bool
+    model: str | None
+    settings: config.Settings
+    path: str | None
+
+
+def run(out: console.Console, asked: Asked) -> int:
+    """Talk until the person leaves; the exit code."""
+    said = chatting.Asked(asked.go_on, asked.resume, None, None, False, asked.model, None, None, None, asked.path)
+    return leaving.run(_talk(out, chatting.start(out, said, asked.settings), asked.light))
+
+
+async def _talk(out: console.Console, start: chatting.Start, light: bool) -> int:
+    async with running.started(start.settings, database=start.database, model=start.model) as app:
+        named = bool(start.model or start.settings.model)
+        welcome = await welcoming.words(app.db, start.settings, app.model, named)
+        opening = screens.Opening(
+            conversation_id=start.conversation_id,
+            model=app.model,
+            history=os.path.join(start.settings.home, "history"),
+            notice=" ".join(line for line in (app.notice, welcome) if line) or None,
+            light=light,
+        )
+        marks = show.PLAIN if out.glyphs == console.ASCII else show.Marks()
+        screen = screens.FullScreen(app.runtime, opening, marks)
+        await screen.run_async()
+        if screen.unsent:
+            many = text.count(screen.unsent, "message that waited was", "messages that waited were")
+            out.note(f"{many} not sent.")
+    return screen.return_code or 0

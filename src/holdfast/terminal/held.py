@@ -1,0 +1,361 @@
+"""A session that a client has open: its key, what it is told of, its prompts, and how it is left.
+
+The conversation stays the same for life; the key is its head, and follows it. Everything a client is told goes through
+one backlog, and only whoever works that off changes the key: so no event has a key that was not told before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from typing import NamedTuple, Protocol, assert_never
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from holdfast import errors, events, types
+from holdfast.agent import runtime
+from holdfast.compaction import port as compaction
+from holdfast.store import bodies, hints
+from holdfast.terminal import attached, backlog, happenings, telling, wire
+from holdfast.terminal import info as standing
+
+logger = logging.getLogger("holdfast.terminal")
+
+CLOSE = "tui_close"
+FLUSH = 1.0
+"""Seconds a client that is left may take to read what it is still to be told."""
+DROPPED = "It was taken back before its turn began."
+
+
+class Client(Protocol):
+    """The program at the other end."""
+
+    async def notify(self, method: str, params: object) -> None:
+        """Raises Gone when nobody is there any more."""
+
+
+class Prompt(NamedTuple):
+    """A message of this client's on its way."""
+
+    uid: str
+    message: events.Submit
+    answered: asyncio.Future[events.TurnResult]
+
+
+class Held:
+    """One of the sessions of one client."""
+
+    def __init__(self, door: runtime.Runtime, client: Client, conversation_id: str, key: str) -> None:
+        self._door, self.client = door, client
+        self.gone = False
+        """Whether its client vanished. Until it is closed, another one may take it up."""
+        self.conversation_id, self.key = conversation_id, key
+        self.ids = {conversation_id, key}
+        """Every id it is known to have had."""
+        self.order = asyncio.Lock()
+        """What changes a session is done in the order it was asked for."""
+        self._teller = telling.Teller(wire.Chosen())
+        self._images: list[attached.Picture] = []
+        self._backlog = backlog.Backlog()
+        self._prompts: list[Prompt] = []
+        self._over = set[str]()
+        self._stored: str | None = None
+        self._turn: str | None = None
+        self._running = door.running(conversation_id)
+        self._skipped: events.AnyEvent | None = None
+        self._looking: backlog.Look | None = None
+        self._closing: asyncio.Task[bool] | None = None
+        self._listening = ExitStack()
+        self._listening.enter_context(door.listen(conversation_id, answers=True, heard=self._heard))
+        self._listening.enter_context(door.db.hearing.listen(self._hinted))
+        self._telling = asyncio.create_task(self._tell())
+
+    # --- how it stands -------------------------------------------------------------------------------
+
+    @property
+    def options(self) -> wire.Chosen:
+        return self._teller.options
+
+    def choose(self, wanted: wire.Options) -> None:
+        """Change what is given. Images that do not hold together change nothing."""
+        if wanted.images is not UNSET:
+            self._images = attached.read(wanted.images)
+        given = {
+            name: value
+            for name in ("columns", "show_reasoning", "tool_progress")
+            if (value := getattr(wanted, name)) is not UNSET
+        }
+        self._teller.options = msgspec.structs.replace(self._teller.options, images=len(self._images), **given)
+
+    async def info(self) -> wire.Info:
+        """How it stands now; raises what keeps the store from telling."""
+        own = standing.Own(self.key, self.running, self.options)
+        return await standing.session(self._door, self.conversation_id, own)
+
+    @property
+    def running(self) -> bool:
+        """Whether a turn runs that the client was told of. One that broke down had no end to tell of."""
+        return self._running and self._door.running(self.conversation_id)
+
+    async def follow(self) -> None:
+        """Have the key be the head, whoever moved it; the client is told. Where the store cannot say, it stays."""
+        if await self._head() != self.key and not self._telling.done():
+            await asyncio.wait([self._look().done])
+
+    async def _head(self, otherwise: str | None = None) -> str:
+        """The head now; where the store cannot say, the other one or the key that there is."""
+        try:
+            return (await self._door.db.snapshot(self.conversation_id)).head_id
+        except errors.NoSuchSession:
+            return self.key
+        except errors.HoldfastError as error:
+            logger.warning("the head of %s could not be looked up: %s", self.conversation_id, error)
+            return otherwise or self.key
+
+    def _look(self) -> backlog.Look:
+        """One look is enough for all that came before it."""
+        if self._looking is None:
+            self._looking = backlog.Look(asyncio.get_running_loop().create_future())
+            self._backlog.put(self._looking)
+        return self._looking
+
+    # --- what is said --------------------------------------------------------------------------------
+
+    async def submit(
+        self, text: str, images: Sequence[wire.Image] = (), uid: str | None = None, content: types.Content | None = None
+    ) -> wire.Submitted:
+        """A prompt, and with it what is attached; a `content` has its own parts."""
+        if content is None:
+            pictures = [*self._images, *attached.read(images)]
+            if not pictures and not text.strip():
+                raise errors.RpcRefused(wire.INVALID, "A prompt has words, or an image.")
+            if len(pictures) > attached.MOST:
+                raise errors.RpcRefused(wire.INVALID, f"A prompt has at most {attached.MOST} images.")
+            content = await attached.content(self._door.db, text, pictures)
+            self.choose(wire.Options(images=[]))
+        return self._submitted(events.Submit(text, uid or bodies.mint_uid(), content))
+
+    def _submitted(self, message: events.Submit) -> wire.Submitted:
+        uid = message.uid or ""
+        before = self._door.queued(self.conversation_id) + self._door.running(self.conversation_id)
+        answered = self._door.submit(self.conversation_id, message)
+        prompt = Prompt(uid, message, answered)
+        self._prompts.append(prompt)
+        self._over.discard(uid)
+        answered.add_done_callback(lambda _: self._answered(prompt))
+        return wire.Submitted(session_id=self.key, uid=uid, queued=before)
+
+    def _answered(self, prompt: Prompt) -> None:
+        """Whatever became of a prompt, its client is told once that it is over."""
+        self._prompts.remove(prompt)
+        if prompt.answered.cancelled():
+            self._backlog.put(telling.unfinished(prompt.uid, None, DROPPED))
+        elif (error := prompt.answered.exception()) is not None and prompt.uid not in self._over:
+            why = str(error) if isinstance(error, errors.HoldfastError) else "The turn failed."
+            self._backlog.put(telling.unfinished(prompt.uid, "failed", why))
+        self._over.discard(prompt.uid)
+
+    def _own(self) -> str | None:
+        """The uid of the prompt of this client's whose turn runs, if it is one of them."""
+        waiting = self._door.waiting(self.conversation_id)
+        taken = (each for each in self._prompts if not any(each.message is other for other in waiting))
+        return next((each.uid for each in taken if not each.answered.done()), None)
+
+    async def carry_out(self, line: str) -> tuple[list[runtime.ForOne], list[wire.Line]]:
+        """A slash command: what is for whoever asked, and what it said. That is not told as events once more."""
+        told: list[runtime.ForOne] = []
+        said: list[wire.Line] = []
+
+        def own(event: events.AnyEvent) -> None:
+            match event:
+                case events.Answer(words):
+                    said.append(wire.Line(level="answer", text=words))
+                    self._skipped = event
+                case events.Notice(words, "warning" | "error" as level):
+                    said.append(wire.Line(level=level, text=words))
+                    self._skipped = event
+
+        await self._door.send(self.conversation_id, events.Command(line), told.append, own)
+        return told, said
+
+    async def compress(self, focus: str | None, keep_exchanges: int | None) -> compaction.Compaction:
+        """Compact now, and wait for it; everybody who listens is told."""
+        door, here = self._door, self.conversation_id
+        if await standing.begun(door.db, here) is None:
+            raise errors.HoldfastError("The conversation begins with its first prompt: there is nothing to compress.")
+        agent = await door.agents.get(here)
+        return await agent.compress_context(
+            focus, force=True, keep_exchanges=keep_exchanges, emit=lambda event: door.tell(here, event)
+        )
+
+    async def title(self, wanted: str | UnsetType | None) -> tuple[str | None, bool]:
+        """The title, given or taken away where that is wanted; and whether it only comes with the first prompt."""
+        door, here = self._door, self.conversation_id
+        found = await standing.begun(door.db, here)
+        if isinstance(wanted, UnsetType):
+            pending = standing.pending_title(door, here)
+            return (pending, True) if pending is not None else (found.title if found else None, False)
+        if found is None:
+            door.want_title(here, wanted)
+            return wanted, wanted is not None
+        given = await door.db.set_session_title(here, wanted)
+        if (agent := door.agents.peek(here)) is not None:
+            # One that could not be given earlier is not wanted any more.
+            agent.wanted_title = None
+        door.tell(here, events.Titled(given))
+        return given, False
+
+    # --- what is heard -------------------------------------------------------------------------------
+
+    def _heard(self, emitted: events.Emitted) -> None:
+        event = emitted.event
+        if event is self._skipped:
+            return
+        match event:
+            case events.MessageStored(uid=uid, role="user"):
+                self._stored = uid
+            case events.TurnStarted():
+                self._turn = self._own() or self._stored
+            case events.TurnFinished():
+                own = self._own()
+                self._turn = self._turn or own
+                self._over.update([own] if own else [])
+        self._backlog.put(backlog.Heard(event, self._turn))
+        if isinstance(event, events.TurnFinished):
+            self._turn = self._stored = None
+
+    def _hinted(self, hint: hints.Hint) -> None:
+        """Another process wrote. During a turn of ours its end is soon enough."""
+        if hint.kind in ("moved", "lost") and hint.is_about(self.conversation_id) and not self.running:
+            self._look()
+
+    def take_up(self, client: Client) -> None:
+        """Go on with this client, and tell it of what is asked and not answered yet."""
+        self.client, self.gone = client, False
+        for question in self._door.approvals.questions(self.conversation_id):
+            self._backlog.put(happenings.Told("approval.request", telling.asked(question.asked)))
+
+    # --- what is told --------------------------------------------------------------------------------
+
+    async def _tell(self) -> None:
+        while True:
+            item = await self._backlog.first()
+            try:
+                match item:
+                    case happenings.Told():
+                        await self._send(item)
+                    case backlog.Look():
+                        self._looking = None
+                        await self._moved(await self._head())
+                    case backlog.Heard(event, uid):
+                        await self._tell_of(event, uid)
+                    case _:
+                        assert_never(item)
+            except Exception:
+                # The border of one event: what cannot be told keeps nothing behind it from being told.
+                logger.exception("a client could not be told of something in %s", self.conversation_id)
+            finally:
+                self._backlog.done()
+                if isinstance(item, backlog.Look):
+                    item.done.set_result(None)
+
+    async def _tell_of(self, event: events.AnyEvent, uid: str | None) -> None:
+        match event:
+            case events.TurnStarted():
+                self._running = True
+            case events.Compacted(session_id):
+                # It may have moved on since.
+                await self._moved(await self._head(session_id))
+            case events.Titled():
+                await self._send_info()
+            case events.TurnFinished():
+                # The key is the head before the reply is told: whoever reads the reply may close at once.
+                self._running = False
+                await self._moved(await self._head(), always=True)
+        for told in self._teller.tell(event, uid):
+            await self._send(told)
+
+    async def _moved(self, head: str, always: bool = False) -> None:
+        previous, self.key = self.key, head
+        self.ids.add(head)
+        if previous != head or always:
+            await self._send_info(previous if previous != head else None)
+
+    async def _send_info(self, previous: str | None = None) -> None:
+        # What is told is as of the event: by now the turn may be over.
+        own = standing.Own(self.key, self._running, self.options, previous)
+        try:
+            info = await standing.session(self._door, self.conversation_id, own)
+        except errors.HoldfastError as error:
+            logger.warning("how %s stands could not be looked up: %s", self.conversation_id, error)
+            return
+        await self._send(happenings.Told("session.info", info))
+
+    async def _send(self, told: happenings.Told) -> None:
+        client = self.client
+        if self.gone:
+            return
+        try:
+            await client.notify("event", happenings.Event(told.type, self.key, told.payload))
+        except errors.Gone:
+            # Another one may have taken it up meanwhile.
+            self.gone = self.gone or self.client is client
+
+    # --- leaving -------------------------------------------------------------------------------------
+
+    async def close(self, last: bool) -> bool:
+        """Let go of it. The `last` one who does ends the conversation's head; whether this did. Only once."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(last))
+        # Whoever stops waiting for it does not stop it.
+        return await asyncio.shield(self._closing)
+
+    @property
+    def closing(self) -> bool:
+        return self._closing is not None
+
+    async def _close(self, last: bool) -> bool:
+        door, here = self._door, self.conversation_id
+        for prompt in tuple(self._prompts):
+            door.drop(here, prompt.message)
+        if last or self._own() is not None:
+            door.interrupt(here)
+        if running := [prompt.answered for prompt in self._prompts]:
+            await asyncio.wait(running)
+        self._listening.close()
+        if last:
+            await door.over(here)
+        await self._told_all()
+        return last and await self._ended()
+
+    async def _told_all(self) -> None:
+        """Until the client was told all there is, or does not read it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH):
+                await self._backlog.told()
+        self._telling.cancel()
+        await asyncio.wait([self._telling])
+        if self._looking is not None:
+            self._looking.done.set_result(None)
+        if not self._telling.cancelled() and (error := self._telling.exception()) is not None:
+            logger.error("a client could not be told of %s", self.conversation_id, exc_info=error)
+
+    async def _ended(self) -> bool:
+        """Tell those who want to hear of it, and end the head: the store knows which one that is by any id."""
+        door, here = self._door, self.conversation_id
+        door.want_title(here, None)
+        if (agent := door.agents.peek(here)) is not None:
+            # What is summed up now could not be committed any more.
+            await agent.room.close()
+            await agent.leave()
+        self.key = await self._head()
+        try:
+            return await door.db.end_conversation(self.key, CLOSE)
+        except errors.NoSuchSession:
+            return False
+        except errors.HoldfastError as error:
+            logger.warning("%s could not be ended: %s", self.key, error)
+            return False

@@ -1,0 +1,74 @@
+"""How a session stands, looked up: what the store knows of the conversation, and its agent, if one was built."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from holdfast import errors, types
+from holdfast.agent import runtime
+from holdfast.store import aio
+from holdfast.terminal import wire
+
+
+class Own(NamedTuple):
+    """What only the one who has it open knows."""
+
+    key: str
+    running: bool
+    options: wire.Chosen
+    previous: str | None = None
+
+
+async def session(door: runtime.Runtime, conversation_id: str, own: Own) -> wire.Info:
+    """As of now; raises what keeps the store from telling, and ConversationDeleted."""
+    found = await begun(door.db, conversation_id)
+    model, room = await _answering(door, conversation_id)
+    return wire.Info(
+        session_id=own.key,
+        conversation_id=conversation_id,
+        begun=found is not None,
+        live=found is None or found.live,
+        title=found.title if found else None,
+        pending_title=pending_title(door, conversation_id),
+        last_seq=found.last_seq if found else 0,
+        compacted_to=await _compacted_to(door.db, found),
+        running=own.running,
+        queued=door.queued(conversation_id),
+        options=own.options,
+        model=model,
+        context=room,
+        previous=own.previous,
+    )
+
+
+async def begun(db: aio.AsyncSessionDB, conversation_id: str) -> types.Conversation | None:
+    """The conversation; None where nothing was said yet."""
+    try:
+        return await db.conversation(conversation_id)
+    except errors.ConversationDeleted:
+        raise
+    except errors.NoSuchSession:
+        return None
+
+
+def pending_title(door: runtime.Runtime, conversation_id: str) -> str | None:
+    """The title that is still to be given: with the first prompt, or with the next where the store failed."""
+    agent = door.agents.peek(conversation_id)
+    wanted = door.wanted_title(conversation_id)
+    return wanted if wanted is not None or agent is None else agent.wanted_title
+
+
+async def _compacted_to(db: aio.AsyncSessionDB, found: types.Conversation | None) -> int:
+    if found is None or found.compaction_epoch is None:
+        return 0
+    made = await db.compactions(found.id)
+    return next((each.cut_seq for each in made if each.epoch == found.compaction_epoch), 0)
+
+
+async def _answering(door: runtime.Runtime, conversation_id: str) -> tuple[str | None, wire.Room | None]:
+    """The model, and how full its window is. No agent is built to know it."""
+    agent = door.agents.peek(conversation_id)
+    if agent is None:
+        return door.models.of(conversation_id).name if door.models else None, None
+    used, policy = await agent.context_tokens(), agent.policy
+    return agent.model.name, wire.Room(used=used, window=agent.model.window, soft=policy.soft, hard=policy.hard)

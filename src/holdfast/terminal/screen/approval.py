@@ -1,0 +1,123 @@
+"""The panel that asks whether a tool may do something: answered with a key, or with a click.
+
+What is typed into the prompt is never an answer. The panel takes the keyboard only where nothing was being written, and
+what comes at the very moment it appears was meant for the prompt.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import ClassVar
+
+from rich.text import Text
+from textual import events as keys
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.message import Message
+from textual.widgets import Button, Static
+
+from holdfast import events
+from holdfast.terminal import text
+
+ANSWERS: dict[str, events.Answered] = {"y": "once", "c": "conversation", "a": "always", "n": "deny"}
+LABELS = {"y": "y once", "c": "c conversation", "a": "a always", "n": "n no"}
+NARROW = 52
+STARTLED = 0.4
+"""For so many seconds after it appeared, a key was meant for what was there before."""
+
+
+class Approval(Vertical, can_focus=True):
+    """One question after the other."""
+
+    class Answered(Message):
+        """Somebody answered."""
+
+        def __init__(self, given: events.Approve) -> None:
+            super().__init__()
+            self.given = given
+
+    class Meant(Message):
+        """A key that was meant for the prompt."""
+
+        def __init__(self, character: str) -> None:
+            super().__init__()
+            self.character = character
+
+    startled: ClassVar[float] = STARTLED
+
+    def __init__(self) -> None:
+        super().__init__(id="approval")
+        self.asked: list[events.ApprovalAsked] = []
+        self._since = 0.0
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="what", markup=False)
+        with VerticalScroll(id="detail", can_focus=False):
+            yield Static(id="more", markup=False)
+        yield Static(id="danger", markup=False)
+        yield Static(id="remembers", markup=False)
+        with Horizontal(id="answers"):
+            for key, label in LABELS.items():
+                kind = "error" if key == "n" else "success" if key == "y" else "default"
+                button = Button(label, variant=kind, id=f"answer-{key}", compact=True)  # type: ignore[arg-type]
+                button.can_focus = False
+                yield button
+
+    def on_resize(self) -> None:
+        self.set_class(self.size.width < NARROW, "narrow")
+
+    def heard(self, event: events.AnyEvent) -> None:
+        """To be told of every event."""
+        match event:
+            case events.ApprovalAsked():
+                self.asked.append(event)
+            case events.ApprovalSettled(request_id):
+                self.asked = [each for each in self.asked if each.request_id != request_id]
+            case _:
+                return
+        self._show()
+
+    def leave(self) -> None:
+        """Nobody is here to answer any more."""
+        self.asked = []
+        self._show()
+
+    def _show(self) -> None:
+        self.set_class(bool(self.asked), "shown")
+        if not self.asked:
+            return
+        now, waiting = self.asked[0], len(self.asked) - 1
+        self._since = time.monotonic()
+        behind = f"  ({waiting} more after this)" if waiting else ""
+        self.set_class(bool(now.danger), "dangerous")
+        self.query_one("#what", Static).update(text.safe(f"{now.tool}: {now.summary}{behind}"))
+        self.query_one("#more", Static).update(Text("\n".join(text.safe_lines(now.detail.rstrip("\n")))))
+        self.query_one("#detail").display = bool(now.detail.strip())
+        remembers = f"c and a would allow from now on: {now.remembers}" if now.remembers else ""
+        for name, words in (("#danger", now.danger), ("#remembers", remembers)):
+            self.query_one(name, Static).update(text.safe(words))
+            self.query_one(name).display = bool(words)
+        for key in "ca":
+            self.query_one(f"#answer-{key}").display = bool(now.remembers)
+
+    def on_key(self, event: keys.Key) -> None:
+        if not self.asked:
+            return
+        if event.is_printable and time.monotonic() - self._since < self.startled:
+            event.stop()
+            self.post_message(self.Meant(event.character or ""))
+        elif event.key in ANSWERS:
+            event.stop()
+            self._answer(event.key)
+        elif event.key in ("up", "down"):
+            event.stop()
+            self.query_one("#detail", VerticalScroll).scroll_relative(y=1 if event.key == "down" else -1, animate=False)
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        event.stop()
+        self._answer((event.button.id or "").removeprefix("answer-"))
+
+    def _answer(self, key: str) -> None:
+        if self.asked and (key in "yn" or self.asked[0].remembers):
+            given = events.Approve(self.asked[0].request_id, ANSWERS[key], "at the terminal")
+            self.post_message(self.Answered(given))

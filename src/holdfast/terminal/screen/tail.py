@@ -1,0 +1,121 @@
+"""The turn under way, from its events: what is not in the log yet, or was not read from there. Pure.
+
+What the log has of a turn is read when it is over, and this begins anew. Text is drawn as it comes: what is complete
+once, what is being written each time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+from rich.text import Text
+
+from holdfast import events
+from holdfast.terminal import reply
+from holdfast.terminal.screen import drawing, entries
+
+PLACE = 1_000_000
+"""What is not stored has keys of its own, that no message has."""
+
+
+class Flow:
+    """Words that come one after the other, as rows."""
+
+    def __init__(self, key: entries.Key, model: str) -> None:
+        self.key, self.model, self.words = key, model, ""
+        self._pen: drawing.Pen | None = None
+
+    def add(self, words: str) -> None:
+        self.words += words
+        if self._pen is not None:
+            self._done += drawing.rows(self._reply.add(words), self._pen.room)
+
+    def rows(self, pen: drawing.Pen) -> list[drawing.Row]:
+        """What was said so far."""
+        if pen != self._pen:
+            self._pen, room = pen, pen.room
+            self._reply = reply.Reply(lambda: room, pen.marks)
+            self._done = drawing.rows(self._reply.add(self.words.lstrip("\n")), room)
+        being_written = [Text(line) for line in drawing.plain(self._reply.open, pen)] if self._reply.open else []
+        return drawing.answered(self.model, [*self._done, *being_written], pen)
+
+
+class Tail:
+    """What is shown below the log."""
+
+    def __init__(self, model: Callable[[], str] = str, clock: Callable[[], float] = time.time) -> None:
+        self._model, self._clock = model, clock
+        self._parts: list[entries.Entry | Flow] = []
+        self._calls: dict[str, int] = {}
+        self._flow: Flow | None = None
+        self._count = 0
+        self.waiting: Sequence[str] = ()
+        """What people said and is not answered yet."""
+
+    def begin(self) -> None:
+        """The log has all of it."""
+        self._parts, self._calls, self._flow = [], {}, None
+
+    def heard(self, event: events.AnyEvent) -> bool:
+        """To be told of what happens in a turn; whether that changed anything to be seen."""
+        match event:
+            case events.TurnStarted(text=words, notice=kind):
+                self.begin()
+                self._put(entries.Entry(self._key(), "told" if kind else "said", words, at=self._clock()))
+            case events.TextDelta(words):
+                if self._flow is None:
+                    self._flow = Flow(self._key(), self._model())
+                    self._parts.append(self._flow)
+                self._flow.add(words)
+            case events.ReasoningDelta(words):
+                self._think(words)
+            case events.ToolStarted(call_id, name, given):
+                self._calls[call_id] = len(self._parts)
+                self._put(entries.Entry(self._key(), "tool", "", f"{name} {'' if given == '{}' else given}".rstrip()))
+            case events.ToolProgress(call_id, words):
+                self._change(call_id, words, None)
+            case events.ToolFinished(call_id, _, ok, preview):
+                self._change(call_id, preview, ok)
+            case _:
+                return False
+        return True
+
+    def say(self, kind: entries.Kind, words: str, level: events.Level = "info") -> None:
+        """Something beside the talk."""
+        self._put(entries.Entry(self._key(), kind, words, level=level))
+
+    def entry(self, key: entries.Key) -> entries.Entry | None:
+        return next((each for each in self._parts if isinstance(each, entries.Entry) and each.key == key), None)
+
+    def rows(self, pen: drawing.Pen, opened: set[entries.Key]) -> list[drawing.Row]:
+        rows: list[drawing.Row] = []
+        for each in self._parts:
+            rows += each.rows(pen) if isinstance(each, Flow) else drawing.spaced(rows, each, pen, each.key in opened)
+        for place, words in enumerate(self.waiting):
+            entry = entries.Entry((2 * PLACE, place), "waiting", words)
+            rows += drawing.spaced(rows, entry, pen, False)
+        return rows
+
+    def _key(self) -> entries.Key:
+        self._count += 1
+        return (PLACE, self._count)
+
+    def _put(self, entry: entries.Entry) -> None:
+        self._flow = None
+        self._parts.append(entry)
+
+    def _think(self, words: str) -> None:
+        last = self._parts[-1] if self._parts else None
+        if isinstance(last, entries.Entry) and last.kind == "thought":
+            self._parts[-1] = msgspec.structs.replace(last, text=last.text + words)
+        else:
+            self._put(entries.Entry(self._key(), "thought", words))
+
+    def _change(self, call_id: str, words: str, ok: bool | None) -> None:
+        place = self._calls.get(call_id)
+        entry = self._parts[place] if place is not None else None
+        if place is not None and isinstance(entry, entries.Entry):
+            shown = words if ok is not None else (entry.text + words)[-2_000:]
+            self._parts[place] = msgspec.structs.replace(entry, text=shown, ok=ok)

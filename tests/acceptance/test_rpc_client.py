@@ -1,0 +1,102 @@
+"""A front end nobody here wrote talks to the real program: npm's json-rpc-2.0, by lines and, with ws, by WebSocket."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from holdfast import SessionDB
+from tests.acceptance import npm
+from tests.acceptance.conftest import PATIENCE
+from tests.cli import program
+
+LIBRARY, SOCKETS = ("json-rpc-2.0", "1.8.1"), ("ws", "8.22.2")
+SCRIPT = Path(__file__).parent / "rpc_client.cjs"
+TOKEN = "a-token-for-this-test-only"
+
+
+def driven(home: Path, kind: str, *rest: str | Path) -> dict[str, Any]:
+    """What the client saw."""
+    node, library = npm.installed(*LIBRARY)
+    done = subprocess.run(
+        [*node.node, SCRIPT, kind, library, *rest],
+        cwd=home,
+        env=program.environment(home, {"HOLDFAST_MODEL": "offline"}),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    seen: dict[str, Any] = json.loads(done.stdout)
+    return seen
+
+
+def check(home: Path, seen: dict[str, Any]) -> None:
+    """A whole conversation, as the client saw it and as it is in the store."""
+    assert seen["strange"] == []
+    assert seen["ready"] == seen["info"]
+    assert {"session.create", "prompt.submit"} <= {*seen["info"]["methods"]}
+    for turn in ("first", "second"):
+        assert seen[turn]["status"] == "completed"
+        assert seen[turn]["text"]
+    told = [each for each in seen["events"] if each["type"] == "message.delta"]
+    assert "".join(each["payload"]["text"] for each in told) == seen["first"]["text"] + seen["second"]["text"]
+    said = seen["history"]["messages"]
+    assert [each["role"] for each in said] == ["user", "assistant"] * 2
+    assert [each["text"] for each in said][::2] == ["Hello there", "And again"]
+    title, unknown = seen["batch"]
+    assert (title["id"], title["result"]["title"]) == ("a", "By a client")
+    assert (unknown["id"], unknown["error"]["code"]) == ("b", -32601)
+    assert seen["refused"] == -32602
+    assert seen["closed"]["ended"]
+    assert [each["title"] for each in seen["list"]["sessions"]] == ["By a client"]
+    with SessionDB(home / "data" / "holdfast.db") as db:
+        (head,) = db.list_sessions()
+        assert (head.id, head.end_reason) == (seen["closed"]["session_id"], "tui_close")
+        assert db.fsck().ok
+
+
+def test_a_conversation_by_lines(tmp_path: Path) -> None:
+    seen = driven(tmp_path, "lines", *program.PROGRAM, "rpc")
+    check(tmp_path, seen)
+    assert seen["code"] == 0
+
+
+def test_a_conversation_by_websocket(tmp_path: Path) -> None:
+    _, sockets = npm.installed(*SOCKETS)
+    with serving(tmp_path) as (process, address):
+        seen = driven(tmp_path, "websocket", sockets, address, TOKEN)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 128 + signal.SIGTERM
+    check(tmp_path, seen)
+    assert seen["refusals"] == [401, 401, 403]
+    assert seen["protocol"] == "holdfast.rpc"
+    assert seen["code"] == 1009
+
+
+@contextmanager
+def serving(home: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    with subprocess.Popen(
+        [*program.PROGRAM, "rpc", "--websocket", "0"],
+        cwd=home,
+        env=program.environment(home, {"HOLDFAST_MODEL": "offline", "HOLDFAST_RPC_TOKEN": TOKEN}),
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    ) as process:
+        try:
+            assert process.stderr is not None
+            found = re.fullmatch(r"Listening at (ws://127\.0\.0\.1:\d+/)\n", process.stderr.readline())
+            assert found
+            yield process, found[1]
+        finally:
+            process.kill()

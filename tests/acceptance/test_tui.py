@@ -1,0 +1,134 @@
+"""The full screen as a person meets it: installed, in a real terminal, with no key."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import SessionDB, types
+from tests.acceptance.conftest import Installed, quietly
+from tests.acceptance.test_chat import opened
+from tests.acceptance.tmux import Terminal
+from tests.cli import provider
+
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+
+CLICK = "\x1b[<0;{x};{y}M\x1b[<0;{x};{y}m"
+
+
+@pytest.fixture
+def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
+    terminal = Terminal(tmp_path_factory.mktemp("tmux") / "socket")
+    yield terminal
+    terminal.tmux("kill-server")
+
+
+def test_without_its_part_it_says_how_to_install_it(installed: Installed, tmp_path: Path) -> None:
+    if not (installed.bin / "textual").exists() and not list(installed.bin.parent.glob("lib/*/site-packages/textual")):
+        done = installed.run(tmp_path, "holdfast", "tui")
+        assert done.returncode == 1
+        assert done.stderr == (
+            "holdfast: The full screen needs a part that is not installed: pip install 'holdfast[tui]'\n"
+        )
+
+
+@pytest.fixture(scope="session")
+def whole(installed: Installed) -> Installed:
+    """The same environment, with the extra."""
+    quietly(
+        installed.bin / "python", "-m", "pip", "-q", "--disable-pip-version-check", "install", f"{installed.wheel}[tui]"
+    )
+    return installed
+
+
+def clicked(terminal: Terminal, words: str) -> None:
+    """A click where these words are on the screen."""
+    lines = terminal.wait_for(words).splitlines()
+    y = next(n for n, line in enumerate(lines, 1) if words in line)
+    terminal.tmux("send-keys", "-l", CLICK.format(x=lines[y - 1].index(words) + 1, y=y))
+
+
+def test_a_conversation_is_talked_left_and_gone_on_with(terminal: Terminal, whole: Installed, tmp_path: Path) -> None:
+    opened(terminal, whole, tmp_path, 90, 30, HOLDFAST_MODEL="offline", HOLDFAST_LOG=str(tmp_path / "log"))
+    terminal.type("holdfast tui; echo left with $?")
+    terminal.wait_for("A new conversation", "Write here.", "0% of")
+    terminal.type("My train leaves at 9:40.")
+    terminal.wait_for("Noted: this is kept", "Title: My train leaves at 9:40", "2 messages")
+    terminal.tmux("resize-window", "-x", "60", "-y", "20")
+    terminal.wait_for("Noted: this is kept", "╰" + "─" * 56 + "╯")
+    terminal.tmux("send-keys", "C-q")
+    screen = terminal.wait_for("left with 0", last="$")
+    assert "Traceback" not in screen
+    assert "Noted" not in screen  # The terminal is as it was.
+    assert (tmp_path / "log").read_bytes() == b""
+    terminal.type("clear; holdfast tui -c --light")
+    terminal.wait_for("▌ My train leaves at 9:40.")
+    terminal.type("When does my train leave?")
+    terminal.wait_for("leaves at 9:40.”", "4 messages")
+    terminal.type("/quit")
+    terminal.wait_for(last="$")
+    assert "\x1b[?1049" not in terminal.tmux("capture-pane", "-p", "-e")
+    terminal.type("clear; holdfast doctor; echo left with $?")
+    terminal.wait_for("left with 0")
+
+
+def test_keys_and_mouse_answer_a_question_and_open_what_is_folded(
+    terminal: Terminal, whole: Installed, tmp_path: Path
+) -> None:
+    calls = provider.called("shell", '{"command": "echo something > made.txt"}')
+    with provider.playing(calls, provider.said("It is *done*.")) as played:
+        opened(terminal, whole, tmp_path, 100, 30, **played.env)
+        terminal.type("clear; holdfast tui")
+        terminal.wait_for("A new conversation")
+        terminal.type("do it")
+        clicked(terminal, "y once")
+        terminal.wait_for("It is done.")
+        assert (tmp_path / "made.txt").read_text() == "something\n"
+        clicked(terminal, "▸ ✓ shell")
+        terminal.wait_for("▾ ✓ shell", "│")
+        terminal.tmux("send-keys", "C-p")
+        terminal.wait_for("List the commands, or say more of one.")
+        terminal.type("usage")
+        terminal.wait_for("→ /usage")
+        terminal.tmux("send-keys", "C-o")
+        terminal.wait_for("Enter goes there, Esc stays", "● 1–4  head")
+
+
+def test_ten_thousand_messages_open_and_scroll_and_a_mark_opens(
+    terminal: Terminal, whole: Installed, tmp_path: Path
+) -> None:
+    path = tmp_path / "long.db"
+    roles: tuple[types.Role, ...] = ("user", "assistant")
+    with SessionDB(path) as db:
+        db.create_session("talk", source="test", title="Counting")
+        for start in range(0, 10_000, 1000):
+            said = [types.NewMessage(role=roles[n % 2], content=f"number {n + 1}.") for n in range(start, start + 1000)]
+            db.append_messages("talk", said)
+        db.commit_compaction(db.acquire_lease("talk", "compact"), summary="## Goal\n\nCount on.", cut_seq=9_996)
+    opened(terminal, whole, tmp_path, 100, 30, HOLDFAST_MODEL="offline")
+    terminal.type(f"clear; holdfast tui -c --db {path}")
+    terminal.wait_for("Counting · 10,000 messages · 1 compaction", "number 10000.", "Write here.")
+    terminal.tmux("send-keys", "F6", "Home")
+    terminal.wait_for("▌ number 1.")
+    terminal.tmux("send-keys", "End", "p", "Enter")
+    terminal.wait_for("what was said: messages 1 to 9,996", "what the model sees of it", "Count on.", "number 1.")
+    terminal.tmux("send-keys", "Escape")
+    terminal.wait_for("number 10000.", "a summary stands for messages 1 to 9,996")
+
+
+def test_whoever_asks_it_to_leave_gets_the_terminal_back(terminal: Terminal, whole: Installed, tmp_path: Path) -> None:
+    hung = provider.said_and_hung("Once upon a time")
+    with provider.playing(hung) as played:
+        opened(terminal, whole, tmp_path, **played.env)
+        terminal.type("clear; sh -c 'echo $$ > pid; exec holdfast tui'; echo left with $?")
+        terminal.wait_for("A new conversation")
+        terminal.type("tell me")
+        terminal.wait_for("Once upon a time", "answering")
+        quietly("kill", "-TERM", (tmp_path / "pid").read_text().strip())
+        screen = terminal.wait_for("left with 143", last="$")
+        assert "Traceback" not in screen
+        terminal.type("clear; holdfast sessions show last; echo left with $?")
+        terminal.wait_for("Once upon a time", "left with 0")

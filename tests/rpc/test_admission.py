@@ -1,0 +1,103 @@
+"""Who is let in: programs with the token, to a host that is served, and only pages that were named."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.rpc import admission
+
+TOKEN = "a-token-of-some-length"
+HERE = admission.Rules(TOKEN, origins=frozenset({"https://example.org"}))
+EVERYWHERE = admission.Rules(TOKEN, host="0.0.0.0")
+BEARER = ("authorization", f"Bearer {TOKEN}")
+HOST = ("host", "127.0.0.1:9")
+
+
+def status(*given: tuple[str, str], path: str = "/", rules: admission.Rules = HERE) -> int | None:
+    headers = dict[str, list[str]]()
+    for name, value in given:
+        headers.setdefault(name, []).append(value)
+    found = admission.refused(rules, path, headers)
+    return found.status if found else None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [HOST, BEARER],
+        [HOST, ("authorization", f"bearer  {TOKEN} ")],
+        [HOST, ("sec-websocket-protocol", f"holdfast.rpc, holdfast.token.{TOKEN}")],
+        [HOST, ("sec-websocket-protocol", "holdfast.rpc"), ("sec-websocket-protocol", f"holdfast.token.{TOKEN}")],
+        [("host", "localhost"), BEARER],
+        [("host", "LOCALHOST.:80"), BEARER],
+        [("host", "[::1]:80"), BEARER],
+        [("host", "127.9.9.9"), BEARER],
+        [HOST, BEARER, ("origin", "https://example.org")],
+    ],
+)
+def test_who_knows_the_token_is_let_in(given: list[tuple[str, str]]) -> None:
+    assert status(*given) is None
+
+
+@pytest.mark.parametrize(
+    ("expected", "given"),
+    [
+        (401, [HOST]),
+        (401, [HOST, ("authorization", "")]),
+        (401, [HOST, ("authorization", TOKEN)]),
+        (401, [HOST, ("authorization", f"Basic {TOKEN}")]),
+        (401, [HOST, ("authorization", f"Bearer {TOKEN}x")]),
+        (401, [HOST, ("authorization", f"Bearer {TOKEN[:-1]}")]),
+        (401, [HOST, ("authorization", "Bearer")]),
+        (401, [HOST, ("authorization", "Bearer \xe4\udc80".encode("utf-8", "surrogatepass").decode("latin-1"))]),
+        (401, [HOST, ("sec-websocket-protocol", f"holdfast.rpc, {TOKEN}")]),
+        (401, [HOST, ("sec-websocket-protocol", "holdfast.token.")]),
+        (400, [HOST, BEARER, BEARER]),
+        (400, [HOST, HOST, BEARER]),
+        (400, [HOST, BEARER, ("origin", "https://example.org"), ("origin", "https://example.org")]),
+        (403, [HOST, BEARER, ("origin", "https://example.com")]),
+        (403, [HOST, BEARER, ("origin", "null")]),
+        (403, [HOST, BEARER, ("origin", "")]),
+        (403, [HOST, BEARER, ("origin", "http://127.0.0.1:9")]),
+        (421, [BEARER]),
+        (421, [("host", ""), BEARER]),
+        (421, [("host", "rebound.example.org"), BEARER]),
+        (421, [("host", "10.0.0.1"), BEARER]),
+        (421, [("host", "localhost:x"), BEARER]),
+        (421, [("host", "[::1"), BEARER]),
+        (421, [("host", "localhost.example.org"), BEARER]),
+    ],
+)
+def test_everybody_else_is_not(expected: int, given: list[tuple[str, str]]) -> None:
+    assert status(*given) == expected
+
+
+def test_there_is_one_address() -> None:
+    assert status(HOST, BEARER, path="/?x=1") is None
+    assert status(HOST, BEARER, path="/other") == 404
+
+
+def test_from_elsewhere_one_comes_by_an_address_and_never_by_a_name_nobody_gave() -> None:
+    assert status(("host", "10.0.0.1:80"), BEARER, rules=EVERYWHERE) is None
+    assert status(("host", "rebound.example.org"), BEARER, rules=EVERYWHERE) == 421
+    named = admission.Rules(TOKEN, host="box.example.org")
+    assert status(("host", "box.example.org:80"), BEARER, rules=named) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("0", ("127.0.0.1", 0)),
+        ("localhost:80", ("localhost", 80)),
+        ("[::1]:80", ("::1", 80)),
+        ("0.0.0.0:65535", ("0.0.0.0", 65535)),
+    ],
+)
+def test_a_place_is_a_port_and_perhaps_a_host(text: str, place: tuple[str, int]) -> None:
+    assert admission.place(text) == place
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "65536", "1²", ":80", "::1:80", "localhost:", "localhost"])
+def test_what_is_no_place_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"port|host|brackets"):
+        admission.place(text)

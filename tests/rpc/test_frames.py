@@ -1,0 +1,193 @@
+"""Frames: whatever comes is a message or a typed error, and what goes out is what the other side can read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies
+
+from holdfast import errors
+from holdfast.rpc import frames
+
+SMALL = frames.Limits(size=200, depth=4, batch=3, values=40)
+
+json_values = strategies.recursive(
+    strategies.none() | strategies.booleans() | strategies.integers() | strategies.text(max_size=20),
+    lambda inner: strategies.lists(inner, max_size=4) | strategies.dictionaries(strategies.text(max_size=5), inner),
+    max_leaves=12,
+)
+ids = strategies.none() | strategies.integers(-(10**60), 10**60) | strategies.text(max_size=200)
+params = (
+    strategies.none()
+    | strategies.lists(json_values, max_size=3)
+    | strategies.dictionaries(strategies.text(max_size=5), json_values, max_size=3)
+)
+
+
+def told(frame: bytes, limits: frames.Limits = frames.ORDINARY) -> tuple[int, frames.Id]:
+    found = frames.decode(frame, limits)
+    assert isinstance(found, frames.Wrong), found
+    return found.error.code, found.id
+
+
+@pytest.mark.parametrize(
+    ("frame", "code", "id"),
+    [
+        (b"", frames.PARSE, None),
+        (b"{", frames.PARSE, None),
+        (b"nonsense", frames.PARSE, None),
+        (b"NaN", frames.PARSE, None),
+        (b'\xef\xbb\xbf{"jsonrpc": "2.0", "method": "x"}', frames.PARSE, None),
+        (b'{"jsonrpc": "2.0", "method": "\xff"}', frames.PARSE, None),
+        (b'{"jsonrpc": "2.0", "method": "\\ud800"}', frames.PARSE, None),
+        (b'{"jsonrpc": "2.0", "method": "x", "id": 1e999}', frames.PARSE, None),
+        (b"1", frames.INVALID, None),
+        (b"null", frames.INVALID, None),
+        (b'"x"', frames.INVALID, None),
+        (b"[]", frames.INVALID, None),
+        (b"{}", frames.INVALID, None),
+        (b'{"jsonrpc": "2.0"}', frames.INVALID, None),
+        (b'{"jsonrpc": "1.0", "method": "x", "id": 7}', frames.INVALID, 7),
+        (b'{"jsonrpc": 2.0, "method": "x", "id": 7}', frames.INVALID, 7),
+        (b'{"method": "x", "id": "a"}', frames.INVALID, "a"),
+        (b'{"jsonrpc": "2.0", "method": 1, "id": 7}', frames.INVALID, 7),
+        (b'{"jsonrpc": "2.0", "method": null, "id": 7}', frames.INVALID, 7),
+        (b'{"jsonrpc": "2.0", "method": "x", "params": "bar", "id": 7}', frames.INVALID, 7),
+        (b'{"jsonrpc": "2.0", "method": "x", "id": true}', frames.INVALID, None),
+        (b'{"jsonrpc": "2.0", "method": "x", "id": {}}', frames.INVALID, None),
+        (b'{"jsonrpc": "2.0", "method": "x", "id": [1]}', frames.INVALID, None),
+        (b'{"jsonrpc": "2.0", "method": "x", "id": "%s"}' % (b"i" * 257), frames.INVALID, None),
+        (b'{"jsonrpc": "2.0", "method": "x", "id": 1%s}' % (b"0" * 256), frames.INVALID, None),
+        (b'{"jsonrpc": "2.0", "id": 7, "method": "%s"}' % (b"m" * 201), frames.INVALID, 7),
+    ],
+)
+def test_what_is_no_message_is_a_typed_error(frame: bytes, code: int, id: frames.Id) -> None:
+    assert told(frame) == (code, id)
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (b'{"jsonrpc": "2.0", "method": "x", "id": 1}', frames.Request(1, "x")),
+        (b' {"id": null, "method": "x", "jsonrpc": "2.0", "more": 1}\r', frames.Request(None, "x")),
+        (b'{"jsonrpc": "2.0", "method": "x", "id": 0.5, "params": [1]}', frames.Request(0.5, "x", [1])),
+        (b'{"jsonrpc": "2.0", "method": "", "id": ""}', frames.Request("", "")),
+        (b'{"jsonrpc": "2.0", "method": "x", "id": -%s}' % (b"9" * 256), frames.Request(1 - 10**256, "x")),
+        (b'{"jsonrpc": "2.0", "method": "x", "params": {"a": 1}}', frames.Notification("x", {"a": 1})),
+        (b'{"jsonrpc": "2.0", "method": "x", "params": null, "id": 7}', frames.Request(7, "x")),
+        (b'{"jsonrpc": "2.0", "result": 1, "id": 3}', frames.Response(3)),
+        (b'{"jsonrpc": "2.0", "error": {}, "id": 3}', frames.Response(3)),
+        (b'[{"jsonrpc": "2.0", "method": "x"}]', frames.Batch((frames.Notification("x"),))),
+    ],
+)
+def test_what_is_a_message_is_read_as_it_is(frame: bytes, message: frames.Message | frames.Batch) -> None:
+    assert frames.decode(frame) == message
+
+
+def test_each_message_of_a_batch_is_judged_alone() -> None:
+    found = frames.decode(b'[1, {"jsonrpc": "2.0", "method": "x", "id": 1}, []]')
+    assert isinstance(found, frames.Batch)
+    assert [type(each) for each in found.messages] == [frames.Wrong, frames.Request, frames.Wrong]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b" " * 201,
+        b"[1, 2, 3, 4]",
+        b"[[[[[]]]]]",
+        b"[[" + b"[]," * 20 + b"[]]]",
+        b'{"a": [' + b"1," * 40 + b"1]}",
+        b'{"a": [{"b": [{}]}]}',
+        b"[" * 150,
+        b'{"a":' * 30,
+    ],
+)
+def test_what_is_over_a_limit_is_refused(frame: bytes) -> None:
+    assert told(frame, SMALL) == (frames.INVALID, None)
+
+
+def test_what_is_in_a_string_is_one_value() -> None:
+    text = b'{"jsonrpc": "2.0", "method": "x", "params": ["' + b",[{" * 40 + b'"]}'
+    assert frames.decode(text, SMALL) == frames.Notification("x", [",[{" * 40])
+
+
+def nested(depth: int) -> bytes:
+    return b"[" * depth + b"]" * depth
+
+
+@pytest.mark.parametrize(
+    ("frame", "depth"),
+    [
+        (nested(4), 4),
+        (b"[[],[],[],[],[[]]]", 3),
+        (b'{"[[[[[[": [1, "]]]]"], "\\"[[[[": {}}', 2),
+        (b'["\\\\", ["[[[["]]', 2),
+        (b"[{},[{}],{}]", 3),
+    ],
+)
+def test_depth_is_counted_to_the_level_and_not_in_strings(frame: bytes, depth: int) -> None:
+    assert not frames.too_deep(frame, depth)
+    assert frames.too_deep(frame, depth - 1)
+
+
+def depth_of(value: Any) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(depth_of, inner), default=0)
+
+
+@hypothesis.given(json_values, strategies.integers(0, 6))
+def test_depth_is_that_of_the_value(value: Any, most: int) -> None:
+    for spelled in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
+        assert frames.too_deep(spelled.encode("utf-8", "replace"), most) == (depth_of(value) > most)
+
+
+@pytest.mark.parametrize("frame", [b'\\"[' * 300_000, b'"\\"[' + b'\\"[' * 300_000 + b"\\", nested(400_000)])
+def test_what_was_made_to_be_slow_is_judged_at_once(frame: bytes) -> None:
+    # Were it looked at once for each of its quotes or levels, this would take hours.
+    assert isinstance(frames.decode(frame), frames.Wrong)
+
+
+@hypothesis.given(strategies.binary(max_size=60))
+def test_for_any_bytes_nothing_raises(frame: bytes) -> None:
+    frames.decode(frame, SMALL)
+
+
+@hypothesis.given(ids, strategies.text(max_size=50), params)
+def test_any_request_is_read_as_it_was_written(id: Any, method: str, given: Any) -> None:
+    said = {"jsonrpc": "2.0", "id": id, "method": method, **({} if given is None else {"params": given})}
+    deep = frames.Limits(depth=100)
+    assert frames.decode(json.dumps(said).encode(), deep) == frames.Request(id, method, given)
+
+
+@hypothesis.given(json_values)
+def test_any_json_is_judged_and_an_error_about_it_can_be_told(value: Any) -> None:
+    found = frames.decode(json.dumps(value).encode())
+    if isinstance(found, frames.Wrong):
+        again = json.loads(frames.failure(found.id, found.error))
+        assert again["id"] == found.id
+        assert again["error"]["code"] in (frames.PARSE, frames.INVALID)
+
+
+@hypothesis.given(ids, json_values)
+def test_any_answer_is_one_line_that_says_the_same(id: Any, result: Any) -> None:
+    line = frames.answer(id, result)
+    assert b"\n" not in line
+    assert json.loads(line) == {"jsonrpc": "2.0", "id": id, "result": result}
+
+
+def test_what_goes_out_has_its_form() -> None:
+    assert frames.answer(1, None) == b'{"jsonrpc":"2.0","id":1,"result":null}'
+    error = frames.Error(-1, "No.")
+    assert frames.failure(None, error) == b'{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"No."}}'
+    assert frames.notification("event", {"a": 1}) == b'{"jsonrpc":"2.0","method":"event","params":{"a":1}}'
+    assert frames.batch([b"1", b"2"]) == b"[1,2]"
+
+
+def test_an_error_of_holdfast_is_told_by_its_name() -> None:
+    assert frames.refusal(errors.RpcRefused(7, "No.", [1])) == frames.Error(7, "No.", [1])
+    found = frames.refusal(errors.NoSuchSession("x"))
+    assert (found.code, found.data) == (frames.FAILED, {"type": "NoSuchSession"})

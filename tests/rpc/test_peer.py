@@ -1,0 +1,381 @@
+"""A peer: every request is answered once, notifications never, and nobody can make it work or remember without end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies
+
+from holdfast import errors
+from holdfast.rpc import frames, peer
+from tests.rpc import stage
+from tests.rpc.stage import notification, request
+
+PATIENT = frames.Limits(at_once=2, patience=1_000.0)
+AT_ONCE = frames.Limits(at_once=2, patience=0.0)
+
+
+def test_a_request_is_answered_with_its_id() -> None:
+    async def story(other: stage.Other) -> None:
+        for each in (1, -1, 0, 0.5, "x", "", None, 10**60, 2**53 + 1):
+            assert await other.ask(each, "echo", [1]) == {"jsonrpc": "2.0", "id": each, "result": [1]}
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize(
+    ("method", "error"),
+    [
+        ("nothing", {"code": frames.UNKNOWN, "message": "There is no method 'nothing'."}),
+        ("refuse", {"code": -32050, "message": "Not today.", "data": {"a": 1}}),
+        (
+            "miss",
+            {"code": frames.FAILED, "message": "There is no session 'x'.", "data": {"type": "NoSuchSession"}},
+        ),
+        ("break", {"code": frames.INTERNAL, "message": "That failed."}),
+        ("no_json", {"code": frames.INTERNAL, "message": "That failed."}),
+    ],
+)
+def test_what_cannot_be_done_is_told_by_a_code(method: str, error: dict[str, Any]) -> None:
+    async def story(other: stage.Other) -> None:
+        assert await other.ask(1, method, {"a": 1}) == {"jsonrpc": "2.0", "id": 1, "error": error}
+        assert (await other.ask(2, "echo", []))["result"] == []
+
+    stage.run(story)
+
+
+def test_a_refusal_whose_data_is_no_json_is_answered_all_the_same() -> None:
+    async def refuse(_: peer.Peer, params: frames.Params) -> object:
+        raise errors.RpcRefused(-1, "No.", object())
+
+    async def tell() -> None:
+        channel = stage.Memory()
+        channel.came.put_nowait(json.dumps(request(1, "x")).encode())
+        running = asyncio.create_task(peer.Peer(channel, {"x": refuse}).run())
+        assert json.loads(await channel.sent.get())["error"]["code"] == frames.INTERNAL
+        channel.came.put_nowait(None)
+        await running
+
+    asyncio.run(tell())
+
+
+def test_notifications_and_answers_are_never_answered() -> None:
+    async def story(other: stage.Other) -> None:
+        for method in ("echo", "nothing", "refuse", "break", "no_json", "$/cancelRequest"):
+            other.say(notification(method, {"id": 9}))
+        other.say({"jsonrpc": "2.0", "id": 1, "result": 1}, notification("wait", ["heard"]))
+        assert (await other.ask(2, "echo", []))["id"] == 2
+        assert other.begun == [["heard"]]
+
+    stage.run(story)
+
+
+def test_what_takes_long_keeps_nobody_waiting() -> None:
+    async def story(other: stage.Other) -> None:
+        other.say(request(1, "wait", ["a"]))
+        assert (await other.ask(2, "echo", []))["id"] == 2
+        other.go.set()
+        assert (await other.hear())["id"] == 1
+
+    stage.run(story)
+
+
+def test_requests_begin_in_the_order_they_came() -> None:
+    async def story(other: stage.Other) -> None:
+        other.say(*(request(number, "wait", [number]) for number in range(20)))
+        await stage.until(lambda: len(other.begun) == 20)
+        assert other.begun == [[number] for number in range(20)]
+        other.go.set()
+        assert {(await other.hear())["id"] for _ in range(20)} == set(range(20))
+
+    stage.run(story)
+
+
+# --- batches -------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_answered_in_one_frame_without_its_notifications() -> None:
+    async def story(other: stage.Other) -> None:
+        batch = [request(1, "echo", []), notification("echo"), 7, request(2, "nothing"), request("x", "refuse", [])]
+        other.say(batch)
+        found = await other.hear()
+        assert [(each["id"], each.get("error", {}).get("code")) for each in found] == [
+            (1, None),
+            (None, frames.INVALID),
+            (2, frames.UNKNOWN),
+            ("x", -32050),
+        ]
+
+    stage.run(story)
+
+
+def test_a_batch_of_notifications_is_not_answered_and_an_empty_one_is_refused() -> None:
+    async def story(other: stage.Other) -> None:
+        other.say([notification("echo"), notification("nothing")], [])
+        found = await other.hear()
+        assert (found["id"], found["error"]["code"]) == (None, frames.INVALID)
+
+    stage.run(story)
+
+
+def test_a_batch_that_waits_keeps_nobody_waiting_and_parts_of_it_can_be_cancelled() -> None:
+    async def story(other: stage.Other) -> None:
+        other.say([request(1, "wait", []), request(2, "wait", []), notification(peer.CANCEL, {"id": 2})])
+        assert (await other.ask(3, "echo", []))["id"] == 3
+        other.say(notification(peer.CANCEL, {"id": 1}))
+        found = await other.hear()
+        assert [(each["id"], each["error"]["code"]) for each in found] == [
+            (1, frames.CANCELLED),
+            (2, frames.CANCELLED),
+        ]
+
+    stage.run(story)
+
+
+def test_a_batch_may_have_more_parts_than_are_worked_on_at_once() -> None:
+    async def story(other: stage.Other) -> None:
+        other.say([request(number, "echo", []) for number in range(50)])
+        assert [each["id"] for each in await other.hear()] == list(range(50))
+
+    stage.run(story, PATIENT)
+
+
+def test_batches_that_nobody_reads_the_answers_of_are_not_taken_without_end() -> None:
+    async def story(other: stage.Other) -> None:
+        for number in range(100):
+            other.say([request(number, "echo", [])])
+        await stage.settled(500)
+        assert other.channel.received < 10
+        for number in range(100):
+            assert [each["id"] for each in await other.hear()] == [number]
+
+    stage.run(story, PATIENT, room=1)
+
+
+# --- cancellation --------------------------------------------------------------------------------------
+
+
+def test_a_cancelled_request_is_answered_once_and_nothing_else_is_harmed() -> None:
+    async def story(other: stage.Other) -> None:
+        other.say(request(1, "wait", ["a"]), request(2, "wait", ["b"]))
+        await stage.until(lambda: len(other.begun) == 2)
+        other.say(notification(peer.CANCEL, {"id": 1}), notification(peer.CANCEL, {"id": 1}))
+        found = await other.hear()
+        assert (found["id"], found["error"]["code"]) == (1, frames.CANCELLED)
+        assert other.ended == [["a"]]
+        other.go.set()
+        assert (await other.hear())["id"] == 2
+        assert (await other.ask(1, "echo", []))["result"] == []
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize("params", [None, [], [1], {}, {"id": None}, {"id": [1]}, {"id": {}}, {"id": 7}, {"id": "1"}])
+def test_a_cancellation_of_nothing_does_nothing(params: Any) -> None:
+    async def story(other: stage.Other) -> None:
+        other.say(request(1, "wait", []), request(None, "wait", []), notification(peer.CANCEL, params))
+        assert (await other.ask(2, "echo", []))["id"] == 2
+        assert other.ended == []
+        other.go.set()
+        assert {(await other.hear())["id"] for _ in range(2)} == {1, None}
+
+    stage.run(story)
+
+
+def test_a_request_that_is_cancelled_before_it_begins_is_answered() -> None:
+    async def story(other: stage.Other) -> None:
+        other.say(request(1, "wait", []), notification(peer.CANCEL, {"id": 1}))
+        assert (await other.hear())["error"]["code"] == frames.CANCELLED
+
+    stage.run(story)
+
+
+# --- ids -----------------------------------------------------------------------------------------------
+
+
+def test_an_id_that_is_in_use_is_refused_without_answering_the_other() -> None:
+    async def story(other: stage.Other) -> None:
+        other.say(request(1, "wait", []), request(1, "echo", []), request(1.0, "echo", []))
+        for _ in range(2):
+            found = await other.hear()
+            assert (found["id"], found["error"]["code"], found["error"]["data"]) == (None, frames.INVALID, {"id": 1})
+        assert (await other.ask("1", "echo", []))["result"] == []
+        other.go.set()
+        assert (await other.hear())["result"] == []
+        assert (await other.ask(1, "echo", [2]))["result"] == [2]
+
+    stage.run(story)
+
+
+def test_requests_without_a_name_are_each_answered() -> None:
+    async def story(other: stage.Other) -> None:
+        other.say(request(None, "wait", [1]), request(None, "wait", [2]))
+        await stage.until(lambda: len(other.begun) == 2)
+        other.go.set()
+        assert [(await other.hear())["result"] for _ in range(2)] == [[1], [2]]
+
+    stage.run(story)
+
+
+# --- anything ------------------------------------------------------------------------------------------
+
+names = strategies.none() | strategies.integers(0, 4) | strategies.sampled_from(["0", "a"])
+requests = strategies.builds(
+    request, names, strategies.sampled_from(["echo", "wait", "refuse", "miss", "no_json", "nothing"])
+)
+notifications = strategies.builds(notification, strategies.sampled_from(["echo", "wait", "miss", "nothing"]))
+cancellations = strategies.builds(lambda name: notification(peer.CANCEL, {"id": name}), names)
+singles = strategies.one_of(requests, notifications, cancellations, strategies.just({"jsonrpc": "2.0", "id": "bad"}))
+
+
+@hypothesis.given(strategies.lists(singles | strategies.lists(singles, min_size=1, max_size=4), max_size=12))
+def test_for_any_frames_every_request_is_answered_once_and_nothing_else_is(said: list[Any]) -> None:
+    async def story(other: stage.Other) -> None:
+        other.say(*said, request("last", "echo", []))
+        await stage.until(other.channel.came.empty)
+        await stage.settled()
+        other.go.set()
+        answers = list[Any]()
+        wanted = [
+            [each for each in (frame if isinstance(frame, list) else [frame]) if "id" in each]
+            for frame in [*said, request("last", "echo", [])]
+        ]
+        for _ in range(sum(map(bool, wanted))):
+            heard = await other.hear()
+            answers += heard if isinstance(heard, list) else [heard]
+        await stage.settled()
+        assert other.channel.sent.empty()
+        # Where an id was in use, the answer names it beside a null one.
+        told = [each["id"] if not _in_use(each) else each["error"]["data"]["id"] for each in answers]
+        assert sorted(map(repr, told)) == sorted(repr(each["id"]) for frame in wanted for each in frame)
+
+    stage.run(story, frames.Limits(at_once=100))
+
+
+def _in_use(answer: Any) -> bool:
+    return (
+        answer["id"] is None
+        and isinstance(answer.get("error", {}).get("data"), dict)
+        and (answer["error"]["code"] == frames.INVALID)
+    )
+
+
+# --- back-pressure -------------------------------------------------------------------------------------
+
+
+def test_while_as_many_are_worked_on_as_may_be_nothing_more_is_read() -> None:
+    async def story(other: stage.Other) -> None:
+        other.say(*(request(number, "wait", [number]) for number in range(10)))
+        await stage.settled()
+        assert len(other.begun) == 2
+        assert other.channel.received == 3
+        other.go.set()
+        assert {(await other.hear())["id"] for _ in range(10)} == set(range(10))
+
+    stage.run(story, PATIENT)
+
+
+def test_where_nothing_moves_requests_are_refused_and_a_cancellation_gets_through() -> None:
+    async def story(other: stage.Other) -> None:
+        other.say(request(1, "wait", []), request(2, "wait", []), request(3, "echo", []), [request(4, "echo", [])])
+        found = await other.hear()
+        assert (found["id"], found["error"]["code"]) == (3, frames.BUSY)
+        (found,) = await other.hear()
+        assert (found["id"], found["error"]["code"]) == (4, frames.BUSY)
+        other.say(notification("wait"), notification(peer.CANCEL, {"id": 1}))
+        assert (await other.hear())["error"]["code"] == frames.CANCELLED
+        assert (await other.ask(5, "echo", []))["result"] == []
+
+    stage.run(story, AT_ONCE)
+
+
+def test_who_does_not_read_is_not_read_from() -> None:
+    async def story(other: stage.Other) -> None:
+        other.say(*(request(number, "echo", ["x" * 1000]) for number in range(1_000)))
+        await stage.settled(500)
+        assert other.channel.received < 10
+        assert sorted([(await other.hear())["id"] for _ in range(1_000)]) == list(range(1_000))
+
+    stage.run(story, PATIENT, room=1)
+
+
+def test_who_does_not_read_errors_is_not_read_from_either() -> None:
+    async def story(other: stage.Other) -> None:
+        other.say(*[b"nonsense", b"[]", b'{"jsonrpc":"2.0","id":1,"method":"none"}'] * 300)
+        await stage.settled(500)
+        assert other.channel.received < 10
+        codes = [(await other.hear())["error"]["code"] for _ in range(900)]
+        assert codes == [frames.PARSE, frames.INVALID, frames.UNKNOWN] * 300
+
+    stage.run(story, AT_ONCE, room=1)
+
+
+def test_what_is_said_unasked_waits_for_who_reads_and_keeps_its_order() -> None:
+    async def story(other: stage.Other) -> None:
+        other.say(request(1, "count", [200]))
+        await stage.settled()
+        assert other.channel.sent.qsize() == 1
+        heard = [await other.hear() for _ in range(201)]
+        assert [each["params"] for each in heard[:-1]] == [[number] for number in range(200)]
+        assert heard[-1]["result"] == "done"
+
+    stage.run(story, room=1)
+
+
+# --- the end -------------------------------------------------------------------------------------------
+
+
+def test_when_the_other_side_is_gone_what_runs_is_cancelled_and_nothing_can_be_said() -> None:
+    async def story(other: stage.Other) -> None:
+        other.say(request(1, "wait", []), notification("wait"), [request(2, "wait", [])])
+        await stage.until(lambda: len(other.begun) == 3)
+        assert not other.peer.closed.is_set()
+        other.leave()
+        await stage.gone(other)
+        assert len(other.ended) == 3
+        assert other.peer.closed.is_set()
+        assert other.channel.is_closed
+        assert other.channel.sent.empty()
+        with pytest.raises(errors.Gone):
+            await other.peer.notify("event", {})
+
+    stage.run(story)
+
+
+def test_who_only_stops_asking_is_still_answered_where_there_is_time() -> None:
+    async def story(other: stage.Other) -> None:
+        other.say(request(1, "wait", []))
+        other.leave()
+        await stage.until(lambda: other.begun)
+        other.go.set()
+        assert (await other.hear())["id"] == 1
+
+    stage.run(story, frames.Limits(ending=1_000.0))
+
+
+def test_a_channel_that_breaks_while_it_is_written_to_ends_the_peer() -> None:
+    async def story(other: stage.Other) -> None:
+        other.channel.is_closed = True
+        other.say(request(1, "echo", []), b"nonsense")
+        await stage.gone(other)
+        assert other.peer.closed.is_set()
+
+    stage.run(story)
+
+
+def test_a_peer_that_is_stopped_leaves_nothing_running() -> None:
+    async def story(other: stage.Other) -> None:
+        other.say(request(1, "count", [50]), request(2, "wait", []))
+        await stage.until(lambda: other.begun and other.channel.sent.full())
+        other.running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await other.running
+        assert other.ended == [[]]
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        other.running = asyncio.create_task(asyncio.sleep(0))
+
+    stage.run(story, room=1)

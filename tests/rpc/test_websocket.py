@@ -1,0 +1,250 @@
+"""WebSocket: foreign connections to the real server, how they are refused, and how each one ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from websockets.asyncio import client
+from websockets.exceptions import InvalidStatus
+from websockets.frames import Frame, Opcode
+from websockets.typing import Subprotocol
+
+from holdfast import errors
+from holdfast.rpc import admission, frames, peer, websocket
+from tests.rpc import stage
+from tests.rpc.stage import notification, request
+
+TOKEN = "a-token-of-some-length"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+SMALL = frames.Limits(size=2_000, at_once=4, patience=1_000.0)
+
+
+class Served:
+    """A server, and what its clients may ask."""
+
+    def __init__(self, limits: frames.Limits) -> None:
+        self.limits, self.address = limits, ""
+        self.other = stage.Other(stage.Memory())
+        self.peers: list[peer.Peer] = []
+
+    async def connected(self, channel: websocket.Socket) -> None:
+        self.peers.append(made := peer.Peer(channel, self.other.methods, self.limits))
+        await made.run()
+
+    def connect(self, **given: Any) -> client.connect:
+        return client.connect(
+            self.address, **{"additional_headers": BEARER, "compression": None, "proxy": None, **given}
+        )
+
+
+def run(
+    story: Callable[[Served], Awaitable[None]],
+    limits: frames.Limits = SMALL,
+    rules: admission.Rules = admission.Rules(TOKEN),  # noqa: B008
+) -> Served:
+    served = Served(limits)
+
+    async def tell() -> None:
+        async with (
+            asyncio.timeout(stage.PATIENCE),
+            websocket.serving(served.connected, rules, longest=limits.size) as served.address,
+        ):
+            await story(served)
+
+    asyncio.run(tell())
+    return served
+
+
+async def ask(connection: client.ClientConnection, said: object) -> Any:
+    await connection.send(json.dumps(said))
+    return json.loads(await connection.recv())
+
+
+async def code(connection: client.ClientConnection) -> int | None:
+    """How it was ended, by the other side."""
+    await connection.wait_closed()
+    return connection.close_code
+
+
+async def refusal(connecting: client.connect) -> int:
+    with pytest.raises(InvalidStatus) as refused:
+        await connecting
+    return refused.value.response.status_code
+
+
+def test_a_program_asks_is_answered_and_told_things() -> None:
+    async def story(served: Served) -> None:
+        async with served.connect() as connection:
+            assert await ask(connection, request(1, "echo", ["ä"])) == {"jsonrpc": "2.0", "id": 1, "result": ["ä"]}
+            assert (await ask(connection, "nonsense"))["error"]["code"] == frames.INVALID
+            assert [each["id"] for each in await ask(connection, [request(1, "echo"), request(2, "echo")])] == [1, 2]
+            await connection.send(json.dumps(request(3, "wait")))
+            assert (await ask(connection, notification(peer.CANCEL, {"id": 3})))["error"]["code"] == frames.CANCELLED
+            await connection.send(json.dumps(request(4, "count", [2])))
+            assert [json.loads(await connection.recv()).get("params") for _ in range(3)] == [[0], [1], None]
+
+    run(story)
+
+
+def test_a_page_says_the_token_by_the_subprotocol_and_it_is_not_said_back() -> None:
+    async def story(served: Served) -> None:
+        offered = [Subprotocol("holdfast.rpc"), Subprotocol(f"holdfast.token.{TOKEN}")]
+        given = {"additional_headers": {}, "subprotocols": offered, "origin": "https://example.org"}
+        async with served.connect(**given) as connection:
+            assert connection.subprotocol == "holdfast.rpc"
+            assert (await ask(connection, request(1, "echo", [])))["result"] == []
+
+    run(story, rules=admission.Rules(TOKEN, origins=frozenset({"https://example.org"})))
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [
+        (401, {}),
+        (401, {"Authorization": "Bearer wrong"}),
+        (403, {**BEARER, "Origin": "https://example.org"}),
+    ],
+)
+def test_who_is_not_let_in_never_has_a_connection(status: int, headers: dict[str, str]) -> None:
+    async def story(served: Served) -> None:
+        assert await refusal(served.connect(additional_headers=headers)) == status
+        assert served.peers == []
+
+    run(story)
+
+
+def test_a_name_that_leads_here_is_no_way_in() -> None:
+    async def story(served: Served) -> None:
+        port = int(served.address.rstrip("/").rpartition(":")[2])
+        served.address = "ws://rebound.example.org/"
+        assert await refusal(served.connect(host="127.0.0.1", port=port)) == 421
+
+    run(story)
+
+
+def test_as_many_are_let_in_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "MOST", 1)
+
+    async def story(served: Served) -> None:
+        async with served.connect() as first:
+            await ask(first, request(1, "echo"))
+            assert await refusal(served.connect()) == 503
+        await stage.until(served.peers[0].closed.is_set)
+
+        async def again() -> client.ClientConnection:
+            while True:
+                try:
+                    return await served.connect()
+                except InvalidStatus:
+                    continue
+
+        second = await again()
+        assert (await ask(second, request(1, "echo", [])))["result"] == []
+        await second.close()
+
+    run(story)
+
+
+def test_how_a_connection_ends_says_why_and_no_other_is_harmed() -> None:
+    async def story(served: Served) -> None:
+        async with served.connect() as whole:
+            async with served.connect() as connection:
+                await connection.send("x" * 2_001)
+                assert await code(connection) == 1009
+            async with served.connect() as connection:
+                await connection.send(b"{}")
+                assert await code(connection) == 1003
+            async with served.connect() as connection:
+                connection.transport.write(Frame(Opcode.TEXT, b'"\xff"').serialize(mask=True))
+                assert await code(connection) == 1007
+            async with served.connect() as connection:
+                connection.transport.write(b"\xff" * 20)
+                assert await code(connection) == 1002
+            assert (await ask(whole, request(1, "echo", [])))["result"] == []
+        assert [each.closed.is_set() for each in served.peers[1:]] == [True] * 4
+
+    run(story)
+
+
+def test_when_the_server_ends_its_clients_are_told_and_what_runs_is_cancelled() -> None:
+    found = list[int | None]()
+
+    async def tell() -> None:
+        served = Served(SMALL)
+        async with websocket.serving(served.connected, admission.Rules(TOKEN)) as served.address:
+            connection = await served.connect()
+            await connection.send(json.dumps(request(1, "wait", [])))
+            await stage.until(lambda: served.other.begun)
+        found.append(await code(connection))
+        assert served.other.ended == [[]]
+
+    asyncio.run(tell())
+    assert found == [1001]
+
+
+def test_a_client_that_is_gone_without_a_word_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "PING", 0.01)
+    for name in ("PONG", "CLOSING"):
+        monkeypatch.setattr(websocket, name, 0.01)
+
+    async def story(served: Served) -> None:
+        connection = await served.connect()
+        await ask(connection, request(1, "echo"))
+        connection.transport.pause_reading()  # It neither reads nor says anything any more.
+        await stage.until(served.peers[0].closed.is_set)
+        connection.transport.abort()
+
+    run(story)
+
+
+def test_who_does_not_read_is_not_read_from() -> None:
+    async def story(served: Served) -> None:
+        async with served.connect() as connection:
+            connection.transport.pause_reading()
+            sent = list[int]()
+            sending = asyncio.create_task(flood(connection, sent))
+            before, same = 0, 0
+            # It takes no more when it took nothing for many turns.
+            while same < 500:
+                await asyncio.sleep(0)
+                same = same + 1 if len(sent) == before else 0
+                before = len(sent)
+            assert not sending.done()
+            connection.transport.resume_reading()
+            for _ in range(FLOOD):
+                await connection.recv()
+            await sending
+
+    run(story, frames.Limits(at_once=4, patience=1_000.0))
+
+
+FLOOD = 80
+
+
+async def flood(connection: client.ClientConnection, sent: list[int]) -> None:
+    frame = json.dumps(request(None, "echo", ["x" * 500_000]))
+    for number in range(FLOOD):
+        await connection.send(frame)
+        sent.append(number)
+
+
+def test_a_token_that_can_be_guessed_and_a_port_that_is_taken_are_refused() -> None:
+    async def tell() -> None:
+        served = Served(SMALL)
+        with pytest.raises(errors.SettingInvalid, match="at least 16 characters"):
+            async with websocket.serving(served.connected, admission.Rules("short")):
+                pass
+        with pytest.raises(errors.SettingInvalid, match="no address of this machine"):
+            async with websocket.serving(served.connected, admission.Rules(TOKEN, host="no host")):
+                pass
+        async with websocket.serving(served.connected, admission.Rules(TOKEN)) as address:
+            port = int(address.rstrip("/").rpartition(":")[2])
+            with pytest.raises(errors.SettingInvalid, match="cannot be listened at"):
+                async with websocket.serving(served.connected, admission.Rules(TOKEN), port):
+                    pass
+
+    asyncio.run(tell())

@@ -1,0 +1,411 @@
+"""The full screen: answers stream in, questions are asked, what is folded opens, and any length opens at once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+from textual.command import CommandPalette
+from textual.widgets import Input, OptionList, Static
+
+from holdfast import AsyncSessionDB, config, errors, events, types
+from holdfast.agent import commands
+from holdfast.cli import console, fullscreen
+from holdfast.terminal import app
+from holdfast.terminal.screen import compacted, conversations, look, transcript
+from tests.faults import compacting
+from tests.terminal.seated import Seat, long, sat
+
+# --- talking -------------------------------------------------------------------------------------------
+
+
+def test_an_answer_streams_in_as_markdown_and_is_read_from_the_log_when_it_is_over() -> None:
+    async def story(seat: Seat) -> None:
+        await seat.sees("A new conversation")
+        await seat.type("tell me")
+        seat.model.say("Once **upon")
+        await seat.sees(" ▌ tell me", "Once **upon")
+        seat.model.say("** a time.\n\n- one\n")
+        await seat.sees("Once upon a time.", "- one")
+        seat.model.say(None)
+        await seat.idles()
+        shown = await seat.sees("Title: tell me")
+        assert shown.count("Once upon a time.") == shown.count("tell me\n\n   Holdfast") == 1
+        assert seat.line("heading") == "tell me · 2 messages"
+        assert seat.screen.transcript.story.last == 2
+
+    sat(story)
+
+
+def test_what_is_sent_during_an_answer_is_seen_waiting_and_is_answered_next() -> None:
+    async def story(seat: Seat) -> None:
+        await seat.type("one")
+        seat.model.say("First")
+        await seat.sees("First")
+        await seat.type("two")
+        await seat.sees("waits for its turn\n ▌ two")
+        await seat.until(lambda: "1 queued" in seat.line("standing"))
+        seat.model.say(".", None, "Second.", None)
+        await seat.idles()
+        shown = await seat.sees("First.", "Second.")
+        assert "waits" not in shown
+        assert [each.role for each in await seat.home.db.transcript("talk")] == ["user", "assistant"] * 2
+
+    sat(story)
+
+
+def test_ctrl_c_takes_back_what_is_written_then_stops_the_answer_then_leaves() -> None:
+    async def story(seat: Seat) -> None:
+        await seat.type("tell me")
+        seat.model.say("Once upon")
+        await seat.sees("Once upon")
+        seat.screen.prompt.put("not to be sent")
+        await seat.pilot.press("ctrl+c")
+        assert seat.screen.prompt.text == ""
+        await seat.pilot.press("ctrl+c")
+        await seat.sees("Interrupted. What was said stays.", "Once upon")
+        await seat.idles()
+        await seat.pilot.press("ctrl+c")
+        assert seat.screen.is_running
+        await seat.pilot.press("ctrl+c")
+        await seat.until(lambda: seat.screen._exit)
+
+    sat(story)
+
+
+def test_a_command_answers_beside_the_talk_and_a_new_conversation_begins_elsewhere() -> None:
+    async def story(seat: Seat) -> None:
+        await seat.type("hello")
+        seat.model.say("Hi.", None)
+        await seat.idles()
+        await seat.type("/title Greetings")
+        await seat.until(lambda: seat.line("heading") == "Greetings · 2 messages")
+        await seat.type("/new")
+        await seat.sees("A new conversation")
+        assert "Hi." not in seat.shown
+        await seat.type("/resume Greetings")
+        await seat.sees("Hi.")
+        assert seat.screen.here == "talk"
+
+    sat(story)
+
+
+def test_what_others_say_in_the_same_conversation_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "GLANCE", 0.01)
+
+    async def story(seat: Seat) -> None:
+        await seat.sees("number 4 of many")
+        await seat.home.db.append_message("talk", role="user", content="from elsewhere")
+        await seat.sees("from elsewhere")
+        await seat.home.db.append_message("talk", role="assistant", content="from there as well")
+        await seat.type("and here")
+        seat.model.say("So it is.", None)
+        await seat.idles()
+        shown = await seat.sees("from elsewhere", "So it is.")
+        assert shown.index("from there as well") < shown.index("and here") < shown.index("So it is.")
+        assert shown.count("and here") == 1
+
+    sat(story, long(4))
+
+
+def test_a_question_that_was_never_answered_says_so_when_it_is_come_back_to() -> None:
+    async def story(seat: Seat) -> None:
+        await seat.sees("number 5 of many", "Not finished: no answer to this is stored. /retry asks again.")
+
+    sat(story, long(5))
+
+
+# --- questions of tools --------------------------------------------------------------------------------
+
+
+def test_a_question_is_answered_with_a_key_or_a_click_and_the_call_opens_and_closes() -> None:
+    async def story(seat: Seat) -> None:
+        await seat.type("run it")
+        seat.model.run("make it")
+        await seat.until(lambda: seat.screen.question.has_focus)
+        await seat.pilot.press("y")
+        seat.model.run("rm -rf /")
+        await seat.until(lambda: seat.screen.question.has_class("dangerous"))
+        assert not seat.screen.query_one("#answer-a").display
+        await seat.pilot.pause()
+        await seat.pilot.click("#answer-n")
+        seat.model.say("Done.", None)
+        await seat.idles()
+        shown = await seat.sees('▸ ✓ shell {"command": "make it"}  It ran.', "Allowed (at", "Denied (at", "Done.")
+        assert seat.home.shell.ran == ["make it"]
+        assert seat.screen.prompt.has_focus
+        row = next(n for n, line in enumerate(shown.splitlines()) if "✓ shell" in line)
+        await seat.pilot.click("#transcript", offset=(10, row))
+        await seat.sees("▾ ✓ shell", "│ It ran.")
+        seat.screen.transcript.focus()
+        await seat.pilot.press("enter")
+        await seat.sees("▸ ✓ shell")
+
+    sat(story, size=(100, 40))
+
+
+def test_what_is_being_written_is_no_answer_nor_what_was_typed_as_the_question_appeared() -> None:
+    async def story(seat: Seat) -> None:
+        await seat.type("run it")
+        await seat.until(lambda: seat.model.requests)
+        seat.screen.prompt.put("wh")
+        seat.model.run("make it")
+        await seat.until(lambda: seat.screen.question.asked)
+        await seat.pilot.press("y")
+        assert seat.screen.prompt.text == "why"
+        seat.screen.question.startled = 60.0  # type: ignore[misc]
+        await seat.pilot.press("f6", "n")
+        await seat.until(lambda: seat.screen.prompt.text == "whyn")
+        assert seat.screen.question.asked
+        seat.screen.question.startled = 0.0  # type: ignore[misc]
+        await seat.pilot.press("f6", "c")
+        seat.model.say("Done.", None)
+        await seat.idles()
+        assert [each.rule for each in await seat.home.db.grants("", "talk")]
+
+    sat(story)
+
+
+# --- long conversations --------------------------------------------------------------------------------
+
+
+def test_ten_thousand_messages_open_at_their_end_and_only_what_is_seen_is_read() -> None:
+    async def story(seat: Seat) -> None:
+        shown, asked = seat.screen.transcript, list[tuple[int, int]]()
+        await seat.sees("number 10000 of many")
+        assert len(list(seat.screen.screen.walk_children())) < 30
+        assert len(shown._pages) <= 4
+        assert shown.virtual_size.height > 10_000
+        read = shown._read
+
+        async def counted(after: int, upto: int) -> object:
+            asked.append((after, upto))
+            return await read(after, upto)
+
+        shown._read = cast("transcript.Read", counted)
+        shown.focus()
+        await seat.pilot.press("home")
+        await seat.sees(" ▌ number 1 of many")
+        await seat.pilot.press("pagedown")
+        await seat.sees("number 9 of many")
+        await seat.pilot.press("end")
+        await seat.sees("number 10000 of many")
+        assert sum(upto - after for after, upto in asked) < 500
+
+    sat(story, long(10_000))
+
+
+@pytest.mark.parametrize("uneven", [False, True])
+def test_scrolling_up_shows_every_message_once_and_in_its_order(uneven: bool) -> None:
+    async def story(seat: Seat) -> None:
+        await seat.sees("number 200 of many")
+        shown, seen = seat.screen.transcript, list[str]()
+        while shown.scroll_y > 0:
+            await seat.until(lambda: all(page in shown._pages for page in shown._seen()))
+            seen = [line for line in shown.shown if "number" in line and line not in seen] + seen
+            shown.page(-1)
+        seen = [line for line in shown.shown if "number" in line and line not in seen] + seen
+        await seat.pilot.press("pagedown")
+        assert shown.scroll_y > 0
+        assert [line.strip(" ▌") for line in seen] == [f"number {n} of many" for n in range(1, 201)]
+
+    sat(story, long(200, uneven))
+
+
+def test_after_a_resize_the_end_stays_at_the_end_and_a_place_further_up_stays_in_sight() -> None:
+    async def story(seat: Seat) -> None:
+        await seat.sees("number 200 of many")
+        await seat.pilot.resize_terminal(40, 16)
+        await seat.sees("number 200 of many")
+        seat.screen.transcript.scroll_to(y=150, animate=False)
+        await seat.until(lambda: any("number" in line for line in seat.screen.transcript.shown))
+        top = next(line for line in seat.screen.transcript.shown if "number" in line)
+        await seat.pilot.resize_terminal(100, 30)
+        await seat.sees(top.strip(" ▌"))
+
+    sat(story, long(200))
+
+
+# --- compactions ---------------------------------------------------------------------------------------
+
+
+async def compacted_past(db: AsyncSessionDB) -> None:
+    await long(60)(db)
+    work = await db.acquire_lease("talk", "compact")
+    await db.commit_compaction(work, summary="## Goal\n\nCount **on**.", cut_seq=55)
+
+
+@pytest.mark.parametrize("size", [(100, 40), (60, 40)])
+def test_a_mark_opens_to_what_was_compacted_and_the_summary_side_by_side(size: tuple[int, int]) -> None:
+    async def story(seat: Seat) -> None:
+        await seat.sees("messages 1 to 55")
+        seat.screen.transcript.focus()
+        await seat.pilot.press("p", "enter")
+        await seat.until(lambda: isinstance(seat.screen.screen, compacted.Compacted))
+        both = seat.screen.screen.query(transcript.Transcript)
+        originals, summary = both.first(), both.last()
+        await seat.until(lambda: any("number 1 of many" in line for line in originals.shown))
+        await seat.until(lambda: any("Count on." in line for line in summary.shown))
+        side_by_side = originals.region.y == summary.region.y
+        assert side_by_side == (size[0] >= compacted.NARROW)
+        await seat.pilot.press("end")
+        await seat.until(lambda: any("number 55 of many" in line for line in originals.shown))
+        await seat.pilot.press("escape")
+        await seat.until(lambda: len(seat.screen.screen_stack) == 1)
+
+    sat(story, compacted_past, size=size)
+
+
+def test_a_compaction_under_way_is_seen_as_progress_and_then_as_its_mark() -> None:
+    async def past(db: AsyncSessionDB) -> None:
+        await asyncio.to_thread(compacting.fill, db.db, "talk", 20)
+
+    async def story(seat: Seat) -> None:
+        await seat.type("/compact here 1")
+        await seat.until(lambda: seat.screen._progress.has_class("shown"))
+        assert "Compacting beside the talk" in seat.line("progress")
+        assert "waits" not in seat.shown
+        seat.model.say("short", None, "short", None)  # It is refused, and an extract made instead.
+        await seat.sees("Compacted up to message 38", "compacted: a summary stands for messages 1 to 38")
+        await seat.until(lambda: not seat.screen._progress.has_class("shown"))
+        assert "1 compaction" in seat.line("heading")
+
+    sat(story, past, size=(90, 60))
+
+
+# --- finding -------------------------------------------------------------------------------------------
+
+
+async def several(db: AsyncSessionDB) -> None:
+    await compacted_past(db)
+    await db.set_session_title("talk", "Counting")
+    for name, words in (("Bread", "the dough has to rest"), ("Cats", "her name is Miso")):
+        await db.create_session(name.lower(), source="test", title=name)
+        await db.append_message(name.lower(), role="user", content=words)
+    await db.branch("talk", 10, title="Counting otherwise")
+    await db.index_search()
+
+
+def test_a_conversation_is_found_by_its_title_or_by_what_was_said_and_shows_its_lineage() -> None:
+    async def story(seat: Seat) -> None:
+        await seat.pilot.press("ctrl+o")
+        await seat.until(lambda: isinstance(seat.screen.screen, conversations.Conversations))
+        found, words = seat.screen.screen.query_one(OptionList), seat.screen.screen.query_one(Input)
+        lineage = seat.screen.screen.query_one("#lineage", Static)
+        await seat.until(lambda: found.option_count == 4)
+        words.value = "counting"
+        await seat.until(lambda: found.option_count == 2)
+        words.value = "talk"
+        await seat.until(lambda: "compacted up to 55 (in force)" in str(lineage.content))
+        assert "branch: Counting otherwise" in str(lineage.content)
+        words.value = "dough"
+        await seat.until(lambda: [each.id for each in found.options] == ["bread"])
+        await seat.pilot.press("enter")
+        await seat.sees("the dough has to rest")
+        assert seat.screen.here == "bread"
+
+    sat(story, several, size=(100, 30))
+
+
+def test_the_palette_lists_what_the_registry_has_and_carries_it_out() -> None:
+    async def story(seat: Seat) -> None:
+        await seat.pilot.press("ctrl+p")
+        await seat.until(lambda: CommandPalette.is_open(seat.screen))
+        found = seat.screen.screen.query_one(OptionList)
+        named = {f"/{each.name} {each.argument}".rstrip() for each in commands.listed(seat.home.door)}
+        await seat.until(lambda: found.option_count >= len(named))
+        assert named <= {str(each.prompt).partition("\n")[0] for each in found.options}
+        seat.screen.screen.query_one(Input).value = "/title"
+        await seat.until(lambda: found.option_count and "/title [TEXT]" in str(found.options[0].prompt))
+        await seat.pilot.press("enter")
+        await seat.sees("→ /title", "has no title")
+        for each in seat.screen.listed():
+            if each.name == "steer":
+                seat.screen.take(each)
+        assert seat.screen.prompt.text == "/steer "
+
+    sat(story)
+
+
+def test_tab_completes_commands_and_arrows_bring_back_what_was_typed() -> None:
+    async def story(seat: Seat) -> None:
+        await seat.type("/titl", "tab")
+        await seat.until(lambda: seat.screen.prompt.text == "/title ")
+        await seat.type("/comp", "tab")
+        await seat.until(lambda: "/compress" in seat.line("candidates"))
+        seat.screen.prompt.put("")
+        await seat.type("/usage")
+        await seat.sees("→ /usage")
+        await seat.pilot.press("up")
+        assert seat.screen.prompt.text == "/usage"
+        await seat.pilot.press("down")
+        assert seat.screen.prompt.text == ""
+        await seat.type("two", "ctrl+j", "l", "i", "n", "e", "s", "enter")
+        await seat.sees(" ▌ two\n ▌ lines")
+
+    sat(story)
+
+
+# --- looks ---------------------------------------------------------------------------------------------
+
+
+def test_light_and_dark_are_two_looks_of_the_same_and_the_meter_has_both_thresholds() -> None:
+    async def story(seat: Seat) -> None:
+        await seat.sees("number 4 of many")
+        before = seat.screen.transcript.ink
+        await seat.pilot.press("ctrl+t")
+        assert seat.screen.theme == look.LIGHT
+        await seat.until(lambda: seat.screen.transcript.ink != before)
+        await seat.until(lambda: seat.line("standing").count("┃") == 2)
+        gauge = seat.screen.watched.gauge
+        assert 0 < gauge.used < gauge.soft < gauge.hard < gauge.window
+
+    sat(story, long(4))
+
+
+def test_tasks_begin_in_the_usual_order_whatever_textual_prefers() -> None:
+    async def story(seat: Seat) -> None:
+        assert asyncio.get_running_loop().get_task_factory() is None
+
+    sat(story)
+
+
+def test_without_its_part_the_program_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fullscreen.util, "find_spec", lambda _: None)
+    with pytest.raises(errors.HoldfastError, match=r"pip install 'holdfast\[tui\]'"):
+        fullscreen.command.main([], obj=console.Console(config.load(files=False), None), standalone_mode=False)
+
+
+def test_every_event_there_is_has_its_place_on_the_screen() -> None:
+    async def story(seat: Seat) -> None:
+        result = events.TurnResult(
+            final_response="",
+            messages=(),
+            api_calls=0,
+            completed=False,
+            failed=True,
+            partial=False,
+            interrupted=False,
+            error="It broke.",
+            exit_reason="failed",
+            usage=types.Usage(),
+            session_id="talk",
+            conversation_id="talk",
+        )
+        for event in (
+            events.TurnQueued("other"),
+            events.TurnStarted("talk", "talk", "hello", 1),
+            events.ReasoningDelta("Let me"),
+            events.ReasoningDelta(" think."),
+            events.ToolStarted("c", "look", "{}"),
+            events.ToolProgress("c", "half"),
+            events.Notice("Careful.", "warning"),
+            events.TextDelta("So"),
+        ):
+            await seat.screen._happened(event)
+        await seat.sees("running elsewhere", "thought: Let me think.", "look   half", "Careful.", "So")
+        await seat.screen._happened(events.TurnFinished(result))
+        await seat.sees("Careful.", "It broke.")
+
+    sat(story, size=(90, 30))

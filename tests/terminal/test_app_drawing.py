@@ -1,0 +1,73 @@
+"""Entries as rows: none wider than the screen, nothing that acts on a terminal, what is long folded."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.terminal import show, text
+from holdfast.terminal.screen import drawing, entries, tail
+
+WORDS = st.text(st.characters(codec="utf-8"), max_size=200)
+KINDS = st.sampled_from(["said", "answered", "thought", "tool", "told", "notice", "answer", "summary", "waiting"])
+
+
+def plain(entry: entries.Entry, width: int = 60, opened: bool = False, marks: show.Marks | None = None) -> list[str]:
+    pen = drawing.Pen(width, marks=marks or show.Marks())
+    return [row.text.plain.rstrip() for row in drawing.drawn(entry, pen, opened)]
+
+
+@given(WORDS, WORDS, KINDS, st.integers(20, 120), st.booleans())
+def test_for_any_words_no_row_is_wider_than_the_screen_or_acts_on_it(
+    words: str, name: str, kind: entries.Kind, width: int, opened: bool
+) -> None:
+    for row in plain(entries.Entry((1, 0), kind, words, name, ok=True), width, opened):
+        assert text.cells(row) <= width
+        assert row == text.safe(row)
+
+
+def test_a_tool_is_a_row_that_opens_to_all_of_it() -> None:
+    entry = entries.Entry((1, 2), "tool", "first\nsecond", 'look {"at": 1}', True)
+    assert plain(entry) == ['   ▸ ✓ look {"at": 1}  first']
+    assert plain(entry, opened=True) == [
+        '   ▾ ✓ look {"at": 1}',
+        '     │ {"at": 1}',
+        "     │ first",
+        "     │ second",
+    ]
+    assert plain(entry, marks=show.PLAIN) == ['   > ok: look {"at": 1}  first']
+
+
+@pytest.mark.parametrize("kind", ["said", "answered"])
+def test_what_is_long_is_folded_until_it_is_opened(kind: entries.Kind) -> None:
+    entry = entries.Entry((1, 0), kind, "\n\n".join(f"line {n}" for n in range(200)))
+    folded, opened = plain(entry), plain(entry, opened=True)
+    assert len(folded) < drawing.FOLDED
+    assert any("more rows" in row for row in folded)
+    assert any("line 199" in row for row in opened)
+
+
+def test_nothing_is_longer_than_what_can_be_drawn() -> None:
+    entry = entries.Entry((1, 0), "answer", "x\n" * (drawing.MOST + 10))
+    assert len(plain(entry)) <= drawing.MOST + 2
+
+
+def test_markdown_is_drawn_and_code_wider_than_the_screen_goes_on_in_the_next_row() -> None:
+    rows = plain(entries.Entry((1, 0), "answered", f"**bold**\n\n```\n{'x' * 70}\n```"), width=46)
+    assert "   bold" in rows
+    assert "".join(row.strip() for row in rows if "x" in row and "bold" not in row) == "x" * 70
+
+
+@given(st.lists(WORDS, max_size=8), st.integers(20, 100))
+def test_for_any_pieces_a_reply_that_streams_ends_as_it_is_drawn_from_the_log(pieces: list[str], width: int) -> None:
+    pen, whole = drawing.Pen(width), "".join(pieces)
+    flow = tail.Flow((1, 1), "m")
+    for piece in pieces:
+        flow.add(piece)
+        flow.rows(pen)
+    flow.add("\n\nend\n\n")
+    streamed = [row.text.plain.rstrip() for row in flow.rows(pen)]
+    again = tail.Flow((1, 1), "m")
+    again.add(f"{whole}\n\nend\n\n")
+    assert streamed == [row.text.plain.rstrip() for row in again.rows(pen)]

@@ -1,0 +1,45 @@
+"""Lineage: sessions in their order, the compaction before the session it opened, branches below."""
+
+from __future__ import annotations
+
+from holdfast import AsyncSessionDB
+from holdfast.terminal import show, text
+from holdfast.terminal.screen import lineage
+from tests.agent import stage
+from tests.terminal.seated import long
+
+
+async def traced(db: AsyncSessionDB, id: str, *branches: str) -> lineage.Lineage:
+    return lineage.Lineage(await db.conversation(id), await db.sessions(id), await db.compactions(id), branches)
+
+
+def test_a_compaction_stands_between_its_sessions_and_branches_hang_below() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await long(30)(db)
+        await db.commit_compaction(await db.acquire_lease("talk", "compact"), summary="s", cut_seq=20)
+        await db.append_message("talk", role="user", content="on")
+        branch = await db.branch("talk", 10, title="other \x1b[31mway")
+        found = await traced(db, "talk", "other way")
+        assert [row.plain for row in lineage.drawn(found, 60, show.Marks())] == [
+            "(no title)",
+            "talk",
+            "├─ ○ 1–30  compression",
+            "│  compacted up to 20 (in force)",
+            "├─ ● 31–31  head",
+            "└─ branch: other way",
+        ]
+        assert lineage.drawn(found, 60, show.PLAIN)[-1].plain == "`- branch: other way"
+        of_branch = [row.plain for row in lineage.drawn(await traced(db, branch.id), 60, show.Marks())]
+        assert of_branch[2:] == ["a branch of talk from message 10", "└─ ● empty  head"]
+
+    stage.run(story)
+
+
+def test_every_row_fits() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await long(3)(db)
+        found = await traced(db, "talk", "a branch with quite a name, that goes on")
+        for room in (1, 5, 12):
+            assert all(text.cells(row.plain) <= room for row in lineage.drawn(found, room, show.Marks()))
+
+    stage.run(story)

@@ -1,0 +1,55 @@
+"""The meter: how full the window is, where the thresholds are, and what goes on beside."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.terminal import show, status, text
+from holdfast.terminal.screen import drawing, meter
+
+INK, MARKS = drawing.Ink(), show.Marks()
+
+
+@pytest.mark.parametrize(
+    ("used", "drawn"),
+    [
+        (0, "──────┃──┃"),
+        (1, "━─────┃──┃"),
+        (40, "━━━━──┃──┃"),
+        (85, "━━━━━━┃━─┃"),
+        (500, "━━━━━━┃━━┃"),
+    ],
+)
+def test_the_bar_shows_what_is_used_and_both_thresholds(used: int, drawn: str) -> None:
+    assert meter.bar(meter.Gauge(used, 100, 65, 90), 10, INK, MARKS).plain == drawn
+
+
+@pytest.mark.parametrize(("used", "style"), [(10, INK.good), (65, INK.warning), (90, INK.error)])
+def test_its_colour_says_which_threshold_was_passed(used: int, style: object) -> None:
+    line = meter.bar(meter.Gauge(used, 100, 65, 90), 20, INK, MARKS)
+    assert line.spans[0].style == style
+
+
+def test_without_a_window_there_is_no_bar() -> None:
+    assert meter.bar(meter.Gauge(), 20, INK, MARKS).plain == ""
+
+
+@pytest.mark.parametrize("room", [1, 8, 20, 40, 200])
+@pytest.mark.parametrize("marks", [MARKS, show.PLAIN])
+def test_the_lines_fit_whatever_room_there_is(room: int, marks: show.Marks) -> None:
+    here = status.Standing("a-provider/a-model-with-a-name", 900, 1000, 0.5, queued=2, processes=3)
+    line = meter.standing(here, meter.Gauge(900, 1000, 650, 900), room, INK, marks, 3.0)
+    assert text.cells(line.plain) <= room
+    for seconds in (0.0, 0.9, 7.3, 100.0):
+        assert text.cells(meter.progress(seconds, room, INK, marks).plain) <= room
+
+
+def test_the_line_tells_what_matters() -> None:
+    here = status.Standing("a/b", 900, 200_000, 0.5, queued=2)
+    line = meter.standing(here, meter.Gauge(40_000, 200_000, 130_000, 180_000), 100, INK, MARKS, 3.0).plain
+    assert line.endswith("20% of 200k · answering… 3 s · 2 queued · a/b · $0.5000")
+
+
+def test_the_light_of_a_compaction_moves() -> None:
+    drawn = {meter.progress(seconds / 4, 60, INK, MARKS).plain.partition(" s ")[2] for seconds in range(8)}
+    assert len(drawn) > 4

@@ -1,0 +1,236 @@
+"""How sessions are left: closed by their client, by one that vanished, with the server; and who may still answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from holdfast import AsyncSessionDB
+from holdfast.compaction import hooks
+from holdfast.terminal import held
+from tests.agent import house, stage
+from tests.compaction.test_compress import agent, filled
+from tests.terminal import calling
+from tests.terminal.sitting import Dictated
+
+
+async def ends(db: AsyncSessionDB, session_id: str) -> list[str | None]:
+    return [each.end_reason for each in await db.sessions(session_id)]
+
+
+async def until_ended(db: AsyncSessionDB, session_id: str) -> None:
+    while (await db.head(session_id)).live:
+        await asyncio.sleep(0.01)
+
+
+async def spoken(client: calling.Caller, text: str = "Hello") -> str:
+    key: str = (await client.ask("session.create"))["session_id"]
+    await client.say(key, text)
+    return key
+
+
+async def asked(client: calling.Caller, key: str) -> str:
+    """A turn that waits for permission; the question."""
+    await client.ask("prompt.submit", session_id=key, text="Do it.", uid="it")
+    request: str = (await client.until("approval.request"))["payload"]["request_id"]
+    return request
+
+
+# --- closing -------------------------------------------------------------------------------------------
+
+
+def test_closing_during_a_turn_stops_it_keeps_what_was_said_and_every_prompt_has_its_end() -> None:
+    model = Dictated()
+
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        key = (await client.ask("session.create"))["session_id"]
+        for uid in ("a", "b", "c"):
+            await client.ask("prompt.submit", session_id=key, text=uid, uid=uid)
+        model.say("Once upon")
+        await client.until("message.delta")
+        assert (await client.ask("session.close", session_id=key))["ended"]
+        ended = {each["payload"]["uid"]: each["payload"]["status"] for each in client.told("message.complete")}
+        assert ended == {"a": "interrupted", "b": "dropped", "c": "dropped"}
+        assert [each.role for each in await desk.db.transcript(key)] == ["user", "assistant"]
+        assert await ends(desk.db, key) == ["tui_close"]
+
+    calling.run(story, model=model)
+
+
+def test_the_last_of_several_clients_ends_it() -> None:
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        other = await desk.caller()
+        key = await spoken(client)
+        await other.ask("session.resume", session_id=key)
+        assert not (await client.ask("session.close", session_id=key))["ended"]
+        assert await ends(desk.db, key) == [None]
+        assert (await other.say(key, "Still here?"))["payload"]["text"] == "b"
+        assert (await other.ask("session.close", session_id=key))["ended"]
+        assert await ends(desk.db, key) == ["tui_close"]
+
+    calling.run(story, ["a", "b"])
+
+
+def test_a_close_that_nobody_waits_for_any_more_is_done_all_the_same() -> None:
+    reached, go = asyncio.Event(), asyncio.Event()
+
+    async def closing(_: str) -> None:
+        reached.set()
+        await go.wait()
+
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        key = await spoken(client)
+        asking = client.asking("session.close", session_id=key)
+        await reached.wait()
+        client.cancel(asking)
+        assert (await asking)["error"]["code"] == -32800
+        go.set()
+        await until_ended(desk.db, key)
+        assert await ends(desk.db, key) == ["tui_close"]
+
+    calling.run(story, ["a"], hooks=hooks.Hooks(closing=(closing,)))
+
+
+def test_a_client_that_does_not_read_keeps_nobody_from_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held, "FLUSH", 0.0)
+
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        key = (await client.ask("session.create"))["session_id"]
+        await client.ask("prompt.submit", session_id=key, text="Hello")
+        client.reads.clear()
+        await desk.home.door.over(key)
+        closing = client.asking("session.close", session_id=key)
+        await until_ended(desk.db, key)
+        client.reads.set()
+        assert calling.result(await closing)["ended"]
+
+    calling.run(story, ["a"])
+
+
+def test_leaving_the_server_closes_every_session_and_tells_of_it_once() -> None:
+    told: list[str] = []
+
+    async def closing(session_id: str) -> None:
+        told.append(session_id)
+
+    async def story(db: AsyncSessionDB) -> None:
+        async with calling.served(db, ["a", "b"], hooks=hooks.Hooks(closing=(closing,))) as desk:
+            client = await desk.caller()
+            keys = [await spoken(client), await spoken(client, "Other words")]
+            empty = (await client.ask("session.create"))["session_id"]
+        assert [await ends(db, key) for key in keys] == [["tui_close"]] * 2
+        assert await calling.no_row(db, empty)
+        assert sorted(told) == sorted(keys)
+
+    stage.run(story)
+
+
+# --- vanishing -----------------------------------------------------------------------------------------
+
+
+def test_the_sessions_of_a_client_that_vanished_are_closed_after_a_while() -> None:
+    model = Dictated()
+
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        other = await desk.caller()
+        key = (await client.ask("session.create"))["session_id"]
+        await client.ask("prompt.submit", session_id=key, text="Hello")
+        model.say("Once upon")
+        await client.until("message.delta")
+        await client.leave()
+        await until_ended(desk.db, key)
+        assert await ends(desk.db, key) == ["tui_close"]
+        assert not desk.home.door.running(key)
+        assert (await other.ask("server.info"))["protocol"] == 1
+
+    calling.run(story, model=model, grace=0.0)
+
+
+def test_a_client_that_comes_back_goes_on_where_it_was_and_is_asked_again() -> None:
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        key = (await client.ask("session.create", options={"columns": 33}))["session_id"]
+        request = await asked(client, key)
+        await client.leave()
+        back = await desk.caller()
+        stands = await back.ask("session.resume", session_id=key)
+        assert (stands["running"], stands["options"]["columns"]) == (True, 33)
+        again = await back.until("approval.request")
+        assert again["payload"]["request_id"] == request
+        await back.ask("approval.respond", session_id=key, request_id=request, answer="once")
+        assert (await back.until("message.complete", uid="it"))["payload"]["text"] == "Done."
+        assert desk.home.shell.ran == ["true"]
+        assert await ends(desk.db, key) == [None]
+
+    calling.run(story, [house.runs("true"), "Done."])
+
+
+def test_a_client_that_vanished_without_reading_can_come_back() -> None:
+    model = Dictated()
+
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        key = (await client.ask("session.create"))["session_id"]
+        await client.ask("prompt.submit", session_id=key, text="Hello", uid="it")
+        await client.until("message.start")
+        client.reads.clear()
+        model.say(*(["words "] * 100))
+        while not model.words.empty():
+            await asyncio.sleep(0)
+        await client.leave()
+        back = await desk.caller()
+        await back.ask("session.resume", session_id=key)
+        model.say("and the end.", None)
+        reply = await back.until("message.complete", uid="it")
+        assert reply["payload"]["text"] == "words " * 100 + "and the end."
+
+    calling.run(story, model=model)
+
+
+def test_what_nobody_came_back_to_permit_is_not_done() -> None:
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        key = (await client.ask("session.create"))["session_id"]
+        await asked(client, key)
+        await client.leave()
+        await until_ended(desk.db, key)
+        assert desk.home.shell.ran == []
+        assert [(allowed, by) for _, allowed, by, _ in await house.audit(desk.db)] == [(False, "interrupted")]
+
+    calling.run(story, [house.runs("true"), "Done."], grace=0.0)
+
+
+# --- approvals -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key_of", [lambda _, __: "talk", lambda head, _: head], ids=["old key", "new key"])
+def test_an_approval_that_is_open_across_a_rotation_stays_answerable(key_of: Callable[[str, str], str]) -> None:
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        await filled(desk.db, 40)
+        await client.ask("session.resume", session_id="talk")
+        request = await asked(client, "talk")
+        head = (await agent(desk.db).compress_context(force=True)).session_id
+        assert head != "talk"
+        key = key_of(head, "talk")
+        answered = await client.ask("approval.respond", session_id=key, request_id=request, answer="once")
+        assert (answered["accepted"], answered["notice"]) == (True, None)
+        settled = await client.until("status", kind="approval.settled")
+        assert settled["payload"]["data"]["allowed"]
+        reply = await client.until("message.complete", uid="it")
+        assert (reply["session_id"], reply["payload"]["text"]) == (head, "Done.")
+
+    calling.run(story, [house.runs("true"), "Done."], background=False)
+
+
+def test_the_first_answer_counts_and_a_denial_tells_the_model_why() -> None:
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        key = (await client.ask("session.create"))["session_id"]
+        request = await asked(client, key)
+        given = {"session_id": key, "request_id": request}
+        first = await client.ask("approval.respond", **given, answer="deny", reason="Not on a Sunday.")
+        late = await client.ask("approval.respond", **given, answer="always")
+        assert (first["accepted"], late["accepted"], bool(late["notice"])) == (True, False, True)
+        await client.until("message.complete", uid="it")
+        assert desk.home.shell.ran == []
+        assert "Not on a Sunday." in desk.home.results[0]
+
+    calling.run(story, [house.runs("true"), "Then not."])
