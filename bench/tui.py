@@ -7,18 +7,27 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from textual.app import App, ComposeResult
 from textual.strip import Strip
+from textual.widgets import Static
 
 from bench import timing
-from bench.figures import Figure, at_most
+from bench.figures import Figure, at_most, compared
 from bench.scale import Scale
-from holdfast import AIAgent, AsyncSessionDB, SessionDB, types
+from holdfast import AIAgent, AsyncSessionDB, SessionDB, events, types
 from holdfast.agent import runtime
 from holdfast.model import ScriptedModel
 from holdfast.terminal import app
+from holdfast.terminal.screen import drawing, tail
 
+FLOOR = 10
+"""So many times what an empty screen takes: it has no store to ask, no panels and no Markdown to draw."""
 FEW = 100
 """Enough to fill the screen and what is drawn around it."""
+HEAVY = 60
+"""Messages of a conversation of long answers and calls with long results, three compactions in it."""
+CALLS, PARAGRAPHS = 300, 1_500
+"""Of a turn under way."""
 REPLY = "The **{n}th** answer:\n\n- one thing\n- `another`\n\n```python\nprint({n})\n```\n"
 
 
@@ -28,12 +37,15 @@ def figures(scale: Scale, folder: Path) -> Iterator[Figure]:
 
 async def _opened(scale: Scale, folder: Path) -> list[Figure]:
     async with AsyncSessionDB(SessionDB(folder / "store.db")) as db:
-        sizes = {"few": FEW, "many": scale.screen_log}
-        for name, size in sizes.items():
+        sizes = {"few": FEW, "many": scale.screen_log, "heavy": HEAVY}
+        for name, size in (("few", FEW), ("many", scale.screen_log)):
             await _filled(db, name, size)
-        painted: dict[str, list[float]] = {name: [] for name in sizes}
+        await _heavy(db)
+        painted: dict[str, list[float]] = {name: [] for name in (*sizes, "floor")}
         jumped: list[float] = []
         for number in range(scale.screens + 1):
+            empty = await _floor()
+            painted["floor"] += [empty] if number else []
             for name, size in sizes.items():
                 first, jump = await _once(db, name, size)
                 if number:  # The first loads what all of them need.
@@ -44,6 +56,23 @@ async def _opened(scale: Scale, folder: Path) -> list[Figure]:
     many = f"{scale.screen_log:,}-message conversation"
     return [
         Figure("tui.first", f"first paint of a {many}", "ms", middle["many"] * 1e3, beside, at_most(1.25)),
+        compared(
+            "tui.floor",
+            "the same, beside an empty Textual screen",
+            "ms",
+            {"holdfast": middle["many"], "floor": middle["floor"]},
+            at_most(FLOOR),
+            1e3,
+        ),
+        Figure("tui.heavy", f"first paint of {HEAVY} long answers and calls", "ms", middle["heavy"] * 1e3, beside),
+        Figure(
+            "tui.frame",
+            f"a frame of a turn of {CALLS} calls and {PARAGRAPHS:,} paragraphs",
+            "ms",
+            _frame() * 1e3,
+            ("between two frames", app.FRAME * 1e3),
+            at_most(1),
+        ),
         Figure("tui.top", f"from the end of a {many} to its first message", "ms", timing.median(jumped) * 1e3),
     ]
 
@@ -60,6 +89,44 @@ async def _filled(db: AsyncSessionDB, name: str, size: int) -> None:
         await db.append_messages(name, said[start : start + 1000])
 
 
+async def _heavy(db: AsyncSessionDB) -> None:
+    """Every third message asks; a call with a long result and a long answer follow; it is compacted now and then."""
+    await db.create_session("heavy", source="bench")
+    for n in range(1, HEAVY + 1, 3):
+        call = types.ToolCall(f"c{n}", "shell", {"command": f"make {n}"})
+        said = [
+            types.NewMessage(role="user", content=f"question {n}"),
+            types.NewMessage(role="assistant", content=f"Let me see.\n\n{'ünd so weiter ' * 800}", tool_calls=(call,)),
+            types.NewMessage(role="tool", content="a line of output\n" * 5_000, tool_call_id=call.id),
+        ]
+        await db.append_messages("heavy", said)
+        if n % 15 == 1 and n > 1:
+            work = await db.acquire_lease("heavy", "compact")
+            await db.commit_compaction(work, summary="## Goal\n\nGo on.", cut_seq=n - 1)
+    await db.append_message("heavy", role="assistant", content=REPLY.format(n=HEAVY))
+
+
+def _frame() -> float:
+    """What is drawn each time a word comes, late in a long turn."""
+    turn, pen = tail.Tail(lambda: "bench"), drawing.Pen(120)
+    turn.heard(events.TurnStarted("talk", "talk", "a paste\n" * 1_000, 1))
+    for number in range(CALLS):
+        turn.heard(events.ToolStarted(str(number), "shell", "{}"))
+        turn.heard(events.ToolFinished(str(number), "shell", True, "done"))
+    turn.heard(events.ReasoningDelta("thinking of it " * 4_000))
+    turn.rows(pen, set())
+    for number in range(PARAGRAPHS):
+        turn.heard(events.TextDelta(f"paragraph {number} **bold**\n\n"))
+    turn.rows(pen, set())
+    taken = []
+    for _ in range(20):
+        began = time.perf_counter()
+        turn.heard(events.TextDelta("word "))
+        turn.rows(pen, set())
+        taken.append(time.perf_counter() - began)
+    return timing.median(taken)
+
+
 async def _once(db: AsyncSessionDB, name: str, size: int) -> tuple[float, float]:
     """From the making of the screen to its last message, and from there to the first one."""
 
@@ -72,9 +139,38 @@ async def _once(db: AsyncSessionDB, name: str, size: int) -> tuple[float, float]
         last = _drawn(screen, f"print({size})")
         async with screen.run_test(size=(120, 40)):
             first = await last - began
-            top, began = _drawn(screen, "question 1"), time.perf_counter()
+            top, began = _drawn(screen, " question 1"), time.perf_counter()
             screen.transcript.action_to_top()
             return first, await top - began
+
+
+class Empty(App[None]):
+    """The least that Textual can draw: one line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.painted: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+
+    def compose(self) -> ComposeResult:
+        yield Line()
+
+
+class Line(Static):
+    """Tells when it is drawn."""
+
+    def render_line(self, y: int) -> Strip:
+        app = self.app
+        if isinstance(app, Empty) and not app.painted.done():
+            app.painted.set_result(time.perf_counter())
+        return super().render_line(y)
+
+
+async def _floor() -> float:
+    """From the making of an empty screen to its first line."""
+    began = time.perf_counter()
+    screen = Empty()
+    async with screen.run_test(size=(120, 40)):
+        return await screen.painted - began
 
 
 def _drawn(screen: app.FullScreen, text: str) -> asyncio.Future[float]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from holdfast.store.db import SessionDB
-from tests import chaos_gateway, chaos_mixed, chaos_postgres, postgres
+from tests import chaos_gateway, chaos_mixed, chaos_postgres, chaos_rpc, postgres
 from tests.chaos_run import Run, Wrong
 from tests.faults import (
     checker,
@@ -249,6 +249,7 @@ PARTS: dict[str, Callable[[Run], Iterator[str]]] = {
     "soak": soak,
     **chaos_gateway.PARTS,
     **chaos_postgres.PARTS,
+    **chaos_rpc.PARTS,
 }
 
 

@@ -47,7 +47,8 @@ def kill(run: Run) -> Iterator[str]:
                 return
             address, some = postgres.fresh(), min(SOME, run.kills - turn)
             try:
-                count += kills.kill_clients_at_every_point(run.zygote, address, name, some)
+                with kills.watching(address) as store:
+                    count += kills.kill_clients_at_every_point(run.zygote, store, name, some)
             except AssertionError as error:
                 yield Wrong(f"{name}: {error}")
             postgres.give_back(address)

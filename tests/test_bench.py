@@ -25,7 +25,7 @@ LINES = {
     "shared.lost", "shared.refused", "shared.worst",
     "group", "fire", "version",
     "search-append", "agent.turn", "agent.beside", "agent.extract", "agent.wire", "agent.flat", "agent.first",
-    "agent.memory", "agent.servers", "tui.first", "tui.top",
+    "agent.memory", "agent.servers", "tui.first", "tui.floor", "tui.heavy", "tui.frame", "tui.top",
     *(f"{store}gateway.{line}" for store in ("", "pg.")
       for line in ("p50", "p99", "worst", "rate", "flooded", "memory")),
     "pg.append.p50", "pg.append.p99", "pg.load.transcript", "pg.load.context",

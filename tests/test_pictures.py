@@ -12,6 +12,9 @@ from types import ModuleType
 
 import pytest
 
+from holdfast.tools import pictures
+
+SHOWN = re.compile(r"\(pictures/([\w-]+)\.svg\)")
 FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
 
 
@@ -38,10 +41,29 @@ def test_a_picture_is_taken_from_the_real_program(make: ModuleType, tmp_path: Pa
     assert "You said in message 1" in shown
 
 
-def test_every_scene_is_checked_in_and_shown_in_the_guide(make: ModuleType) -> None:
+def test_every_scene_is_checked_in_and_shown_in_the_guide_or_beside_it(make: ModuleType) -> None:
     there = {path.stem for path in FOLDER.glob("*.svg")}
-    guide = (FOLDER.parent / "guide.md").read_text("utf-8")
-    assert there == set(make.SCENES) == set(re.findall(r"\(pictures/([\w-]+)\.svg\)", guide))
+    pages = [(FOLDER.parent / name).read_text("utf-8") for name in ("guide.md", "tui.md")]
+    assert there == set(make.SCENES) == {name for page in pages for name in SHOWN.findall(page)}
+
+
+def test_pictures_of_the_full_screen_are_there_for_pages_that_show_no_svg(make: ModuleType) -> None:
+    """They are what the other is, as a browser draws it: as large, and not too large to be loaded with a page."""
+    wanted = {name for name, scene in make.SCENES.items() if scene.rows == make.FULL}
+    assert {path.stem for path in FOLDER.glob("*.png")} == wanted
+    for name in wanted:
+        data = (FOLDER / f"{name}.png").read_bytes()
+        found = pictures.read(data)
+        box = ET.fromstring((FOLDER / f"{name}.svg").read_text("utf-8")).attrib["viewBox"]
+        assert found is not None
+        assert f"0 0 {found.width} {found.height}" == box
+        assert len(data) < 150_000
+
+
+def test_the_margin_is_of_the_screens_colour_and_a_line_does_not_tell_where_it_was_drawn(make: ModuleType) -> None:
+    light = make.drawn("light", ["\x1b[38;2;0;0;0;48;2;250;250;250mall of it\x1b[m x"])
+    assert 'height="100%" rx="8" fill="#fafafa"' in light
+    assert make.unnamed("│ in /tmp/here/work  │", "/tmp/here") == "│ in ~/work          │"
 
 
 @pytest.mark.parametrize("picture", sorted(FOLDER.glob("*.svg")), ids=lambda path: path.stem)

@@ -10,6 +10,7 @@ import html
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,8 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 PATIENCE = 60.0
-COLUMNS, ROWS = 92, 26
+COLUMNS, ROWS, FULL = 92, 26, 34
 WIDE, HIGH, MARGIN, BAR = 8.4, 18, 14, 28
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 class Step(NamedTuple):
@@ -32,7 +34,7 @@ class Step(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """A picture: its title and how it comes about. `rows` is how much of the screen is in it, at most all."""
+    """A picture: its title and how it comes about. `rows` is how much of it is shown; more make the screen higher."""
 
     title: str
     steps: tuple[Step, ...]
@@ -42,6 +44,9 @@ class Scene(NamedTuple):
 def ferries(count: int) -> Step:
     return Step(f"seq -f 'The ferry to island %g sails at noon, weather permitting.' {count} > log.txt; clear", "$")
 
+
+# Conversations that were talked with a model, and not with the offline one.
+PAST = Step(f"python {shlex.quote(str(Path(__file__).parent.resolve() / 'past.py'))} $HOLDFAST_DB; clear", "$")
 
 SCENES = {
     "first-chat": Scene(
@@ -76,12 +81,37 @@ SCENES = {
     "full-screen": Scene(
         "holdfast tui",
         (
-            ferries(2),
-            Step("holdfast tui", "your first message"),
-            Step("The hut on day 3 is Lakeside, the key is 4417.", "Title:"),
-            Step("read log.txt", "6 messages"),
-            Step("What is the key of the hut?", "in message 1"),
+            PAST,
+            Step("holdfast tui -c", "5 passed. The form"),
         ),
+        rows=FULL,
+    ),
+    "full-screen-light": Scene(
+        "holdfast tui --light",
+        (
+            PAST,
+            Step("holdfast tui -c --light", "5 passed. The form"),
+            Step("", "│ FF...", ("F6", "p", "p", "p", "p", "Enter")),
+        ),
+        rows=FULL,
+    ),
+    "full-screen-conversations": Scene(
+        "holdfast tui: conversations",
+        (
+            PAST,
+            Step("holdfast tui -c", "5 passed. The form"),
+            Step("", "Names for the cat", ("C-o",)),
+            Step("shop", "compacted up to", ("Down",)),
+        ),
+        rows=FULL,
+    ),
+    "full-screen-question": Scene(
+        "holdfast tui: a question",
+        (
+            Step("holdfast tui", "your first message"),
+            Step("run echo 4417 > key.txt", "y once"),
+        ),
+        rows=FULL,
     ),
     "full-screen-compaction": Scene(
         "holdfast tui: a compaction, opened",
@@ -92,8 +122,9 @@ SCENES = {
             Step("read log.txt", "6 messages"),
             Step("We walked 18 km today.", "8 messages"),
             Step("/compact here 1", "1 compaction"),
-            Step("", "what was said", ("F6", "p", "Enter")),
+            Step("", "│ log.txt", ("F6", "p", "Enter")),
         ),
+        rows=FULL,
     ),
 }
 
@@ -132,6 +163,7 @@ def environment(home: Path) -> dict[str, str]:
     found = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ}
     found["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{found.get('PATH', '')}"
     own = {"HOME": str(home), "HOLDFAST_HOME": str(home / "holdfast"), "HOLDFAST_MODEL": "offline", "TZ": "UTC"}
+    own["HOLDFAST_DB"] = str(home / "holdfast.db")
     return (
         {"LANG": "C.UTF-8", "TERM": "screen-256color", "COLORTERM": "truecolor", "SHELL": "/bin/sh", "PS1": "$ "}
         | found
@@ -145,7 +177,7 @@ def taken(scene: Scene) -> list[str]:
         screen, work = Screen(Path(folder)), Path(folder, "work")
         work.mkdir()
         variables = " ".join(shlex.quote(f"{name}={value}") for name, value in environment(Path(folder)).items())
-        size = ("-x", str(COLUMNS), "-y", str(ROWS))
+        size = ("-x", str(COLUMNS), "-y", str(max(ROWS, scene.rows)))
         screen.tmux(
             "new-session", "-d", *size, "-c", str(work), f"env -i {variables} sh", env=environment(Path(folder))
         )
@@ -153,9 +185,18 @@ def taken(scene: Scene) -> list[str]:
             screen.wait_for("$", 0)
             for step in scene.steps:
                 screen.type(step)
-            return screen.tmux("capture-pane", "-e", "-p", "-N").rstrip().split("\n")[-scene.rows :]
+            shown = screen.tmux("capture-pane", "-e", "-p", "-N").rstrip("\n").split("\n")
+            return [unnamed(line, folder) for line in shown[-scene.rows :]]
         finally:
             screen.tmux("kill-server")
+
+
+def unnamed(line: str, folder: str) -> str:
+    """A line that does not tell where the scene was played: in somebody's home. What stands at the edge stays there."""
+    less = line.count(folder) * (len(folder) - 1)
+    told = line.replace(folder, "~")
+    edge = max(told.rfind("│"), told.rfind("┃"))
+    return f"{told[:edge]}{' ' * less}{told[edge:]}" if edge >= 0 else told
 
 
 # --- drawing -----------------------------------------------------------------------------------------
@@ -232,17 +273,20 @@ def pieces(line: str, look: Look) -> tuple[list[tuple[Look, str]], Look]:
 def drawn(title: str, lines: list[str]) -> str:
     """A screen as SVG."""
     width, height = MARGIN * 2 + COLUMNS * WIDE, BAR + MARGIN * 2 + len(lines) * HIGH
-    body: list[str] = []
+    rows: list[list[tuple[Look, str]]] = []
     look = Look()
-    for number, line in enumerate(lines):
+    for line in lines:
         stretches, look = pieces(line, look)
-        body += row(stretches, BAR + MARGIN + number * HIGH)
+        rows.append(stretches)
+    sheet = papered(rows)
+    body = [each for number, found in enumerate(rows) for each in row(found, BAR + MARGIN + number * HIGH, sheet)]
     dots = "".join(f'<circle cx="{18 + 16 * n}" cy="14" r="5" fill="{c}"/>' for n, c in enumerate(COLOURS[1:4]))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" role="img">\n'
         f"<title>{html.escape(title)}</title>\n"
-        "<style>text{font:14px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;white-space:pre}</style>\n"
-        f'<rect width="100%" height="100%" rx="8" fill="{PAPER}"/>\n'
+        "<style>text{font-family:ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;font-size:14px;"
+        "white-space:pre}rect{shape-rendering:crispEdges}</style>\n"
+        f'<rect width="100%" height="100%" rx="8" fill="{sheet}"/>\n'
         f'<rect width="100%" height="{BAR}" rx="8" fill="{FRAME}"/>'
         f'{dots}<text x="50%" y="19" fill="{BRIGHT[0]}" text-anchor="middle">{html.escape(title)}</text>\n'
         + "\n".join(body)
@@ -250,10 +294,20 @@ def drawn(title: str, lines: list[str]) -> str:
     )
 
 
-def row(stretches: list[tuple[Look, str]], top: float) -> Iterator[str]:
+def papered(rows: list[list[tuple[Look, str]]]) -> str:
+    """The colour most of the screen has: the margin has it, too."""
+    found: dict[str, int] = {PAPER: 0}
+    for look, text in (piece for stretches in rows for piece in stretches):
+        paper = look.paper or PAPER
+        found[paper] = found.get(paper, 0) + len(text)
+    return max(found, key=lambda paper: found[paper])
+
+
+def row(stretches: list[tuple[Look, str]], top: float, sheet: str = PAPER) -> Iterator[str]:
     column = 0
     for look, text in stretches:
         ink, paper = (look.paper or PAPER, look.ink) if look.turned else (look.ink, look.paper)
+        paper = "" if paper == sheet else paper
         left, wide = MARGIN + column * WIDE, len(text) * WIDE
         if paper:
             yield f'<rect x="{left:.1f}" y="{top}" width="{wide:.1f}" height="{HIGH}" fill="{paper}"/>'
@@ -274,11 +328,29 @@ def row(stretches: list[tuple[Look, str]], top: float) -> Iterator[str]:
         column += len(text)
 
 
+def photographed(picture: Path) -> None:
+    """The same as PNG, for pages that show no SVG: as a browser draws it, where there is one."""
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        return
+    found = re.search(r'viewBox="0 0 (\d+) (\d+)"', picture.read_text("utf-8"))
+    assert found is not None
+    told = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={found[1]},{found[2]}")
+    with tempfile.TemporaryDirectory(prefix="pictures") as folder:
+        # As an image it fills the window; alone it would stand in the middle of it.
+        page = Path(folder, "page.html")
+        page.write_text(f'<body style="margin:0"><img width="{found[1]}" src="{picture.resolve().as_uri()}">', "utf-8")
+        shot = f"--screenshot={picture.with_suffix('.png').resolve()}"
+        subprocess.run([browser, *told, shot, page.as_uri()], capture_output=True, check=True)
+
+
 def main(folder: Path, names: list[str]) -> None:
     for name in names or SCENES:
-        scene = SCENES[name]
-        (folder / f"{name}.svg").write_text(drawn(scene.title, taken(scene)), "utf-8")
-        print(folder / f"{name}.svg")
+        scene, picture = SCENES[name], folder / f"{name}.svg"
+        picture.write_text(drawn(scene.title, taken(scene)), "utf-8")
+        print(picture)
+        if scene.rows == FULL:
+            photographed(picture)
 
 
 if __name__ == "__main__":

@@ -336,6 +336,18 @@ class RpcRefused(HoldfastError):
         self.data = data
 
 
+class CommandRefused(HoldfastError):
+    """A command was not carried out."""
+
+
+class NotBegun(HoldfastError):
+    """The conversation begins with its first prompt."""
+
+
+class TooMany(HoldfastError):
+    """There are as many of these as there may be."""
+
+
 class Gone(HoldfastError):
     """The program at the other end is gone; nothing can be said to it any more."""
 

@@ -108,6 +108,15 @@ def test_the_example_of_the_readme_runs_as_it_stands(installed: Installed, tmp_p
     assert (done.stderr, done.stdout) == ("", output[1])
 
 
+def test_a_front_end_of_its_own_is_greeted(installed: Installed, tmp_path: Path) -> None:
+    done = installed.run(tmp_path, "holdfast", "rpc", HOLDFAST_MODEL="offline", HOLDFAST_HOME=str(tmp_path / "home"))
+    assert (done.returncode, done.stderr) == (0, "")
+    (line,) = done.stdout.splitlines()
+    said = json.loads(line)
+    assert (said["method"], said["params"]["type"]) == ("event", "ready")
+    assert said["params"]["payload"]["program"] == f"Holdfast {holdfast.__version__}"
+
+
 def test_the_default_store_is_in_the_home_of_the_user(installed: Installed, tmp_path: Path) -> None:
     done = installed.run(tmp_path, "holdfast", "sessions", "list")
     assert done.returncode == 1

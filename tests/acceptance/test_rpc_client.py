@@ -1,4 +1,5 @@
-"""A front end nobody here wrote talks to the real program: npm's json-rpc-2.0, by lines and, with ws, by WebSocket."""
+"""Front ends nobody here wrote talk to the real program: npm's json-rpc-2.0, by lines and, with ws, by WebSocket; and
+Microsoft's vscode-jsonrpc, by lines and by node's own WebSocket."""
 
 from __future__ import annotations
 
@@ -17,15 +18,19 @@ from tests.acceptance.conftest import PATIENCE
 from tests.cli import program
 
 LIBRARY, SOCKETS = ("json-rpc-2.0", "1.8.1"), ("ws", "8.22.2")
-SCRIPT = Path(__file__).parent / "rpc_client.cjs"
+VSCODE = ("vscode-jsonrpc", "8.2.1")
+SCRIPT, OTHER = Path(__file__).parent / "rpc_client.cjs", Path(__file__).parent / "rpc_vscode.cjs"
 TOKEN = "a-token-for-this-test-only"
 
 
-def driven(home: Path, kind: str, *rest: str | Path) -> dict[str, Any]:
+def driven(
+    home: Path, kind: str, *rest: str | Path, package: tuple[str, str] = LIBRARY, script: Path = SCRIPT
+) -> dict[str, Any]:
     """What the client saw."""
-    node, library = npm.installed(*LIBRARY)
+    node, library = npm.installed(*package)
     done = subprocess.run(
-        [*node.node, SCRIPT, kind, library, *rest],
+        # Before node 22 it has a WebSocket of its own only for who asks; what it says of that is no matter here.
+        [*node.node, "--experimental-websocket", "--no-warnings", script, kind, library, *rest],
         cwd=home,
         env=program.environment(home, {"HOLDFAST_MODEL": "offline"}),
         stdin=subprocess.DEVNULL,
@@ -81,6 +86,35 @@ def test_a_conversation_by_websocket(tmp_path: Path) -> None:
     assert seen["refusals"] == [401, 401, 403]
     assert seen["protocol"] == "holdfast.rpc"
     assert seen["code"] == 1009
+
+
+def check_other(home: Path, seen: dict[str, Any]) -> None:
+    assert seen["reply"]["status"] == "completed"
+    told = [each["payload"]["text"] for each in seen["events"] if each["type"] == "message.delta"]
+    assert "".join(told) == seen["reply"]["text"]
+    assert [each["role"] for each in seen["history"]["messages"]] == ["user", "assistant"]
+    # Each was answered: that it was cancelled, or before the cancellation came.
+    assert {-32800} <= {*seen["cancelled"]} <= {-32800, 0}
+    assert seen["refused"] == -32601
+    assert seen["closed"]["ended"]
+    with SessionDB(home / "data" / "holdfast.db") as db:
+        (head,) = db.list_sessions()
+        assert (head.title, head.end_reason) == ("By another", "tui_close")
+
+
+def test_a_conversation_by_another_library(tmp_path: Path) -> None:
+    seen = driven(tmp_path, "lines", *program.PROGRAM, "rpc", package=VSCODE, script=OTHER)
+    check_other(tmp_path, seen)
+    assert seen["code"] == 0
+
+
+def test_a_conversation_by_the_websocket_of_browsers(tmp_path: Path) -> None:
+    with serving(tmp_path) as (process, address):
+        seen = driven(tmp_path, "websocket", address, TOKEN, package=VSCODE, script=OTHER)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 128 + signal.SIGTERM
+    check_other(tmp_path, seen)
+    assert seen["code"] == 1000
 
 
 @contextmanager

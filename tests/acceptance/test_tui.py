@@ -27,12 +27,11 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
 
 
 def test_without_its_part_it_says_how_to_install_it(installed: Installed, tmp_path: Path) -> None:
-    if not (installed.bin / "textual").exists() and not list(installed.bin.parent.glob("lib/*/site-packages/textual")):
-        done = installed.run(tmp_path, "holdfast", "tui")
-        assert done.returncode == 1
-        assert done.stderr == (
-            "holdfast: The full screen needs a part that is not installed: pip install 'holdfast[tui]'\n"
-        )
+    if list(installed.bin.parent.glob("lib/*/site-packages/textual")):
+        pytest.skip("the environment has the part already")
+    done = installed.run(tmp_path, "holdfast", "tui")
+    assert done.returncode == 1
+    assert done.stderr == "holdfast: The full screen needs a part that is not installed: pip install 'holdfast[tui]'\n"
 
 
 @pytest.fixture(scope="session")
@@ -73,6 +72,8 @@ def test_a_conversation_is_talked_left_and_gone_on_with(terminal: Terminal, whol
     assert "\x1b[?1049" not in terminal.tmux("capture-pane", "-p", "-e")
     terminal.type("clear; holdfast doctor; echo left with $?")
     terminal.wait_for("left with 0")
+    terminal.type("clear; TERM=dumb holdfast tui; echo left with $?")
+    terminal.wait_for("holdfast tui: The full screen needs a terminal", "left with 2")
 
 
 def test_keys_and_mouse_answer_a_question_and_open_what_is_folded(
@@ -97,6 +98,29 @@ def test_keys_and_mouse_answer_a_question_and_open_what_is_folded(
         terminal.wait_for("Enter goes there, Esc stays", "● 1–4  head")
 
 
+def test_ctrl_z_goes_to_the_shell_and_fg_comes_back_with_all_that_was_there(
+    terminal: Terminal, whole: Installed, tmp_path: Path
+) -> None:
+    opened(terminal, whole, tmp_path, 90, 30, HOLDFAST_MODEL="offline")
+    # A program between the shell and the screen, as a launcher is: it has to stop as well.
+    terminal.type("set -m; clear; sh -c 'holdfast tui; echo left with $?'")
+    terminal.wait_for("A new conversation")
+    terminal.type("My train leaves at 9:40.")
+    terminal.wait_for("Noted: this is kept", "2 messages")
+    terminal.type("half a line", "C-z")
+    screen = terminal.wait_for("Stopped", last="$")
+    assert "Noted" not in screen  # The terminal is the shell's again.
+    terminal.type("stty -a | grep -o ' icanon'; echo plain")
+    terminal.wait_for(" icanon", "plain", last="$")
+    terminal.tmux("resize-window", "-x", "70", "-y", "24")
+    terminal.type("fg")
+    terminal.wait_for("Noted: this is kept", "half a line", "╰" + "─" * 66 + "╯")
+    terminal.type(" and the rest")
+    terminal.wait_for("▌ half a line and the rest", "4 messages")
+    terminal.tmux("send-keys", "C-q")
+    assert "Traceback" not in terminal.wait_for("left with 0", last="$")
+
+
 def test_ten_thousand_messages_open_and_scroll_and_a_mark_opens(
     terminal: Terminal, whole: Installed, tmp_path: Path
 ) -> None:
@@ -114,12 +138,17 @@ def test_ten_thousand_messages_open_and_scroll_and_a_mark_opens(
     terminal.tmux("send-keys", "F6", "Home")
     terminal.wait_for("▌ number 1.")
     terminal.tmux("send-keys", "End", "p", "Enter")
-    terminal.wait_for("what was said: messages 1 to 9,996", "what the model sees of it", "Count on.", "number 1.")
+    terminal.wait_for(
+        "what was said: messages 1 to 9,996", "what the model sees of 1 to 9,996", "Count on.", "number 1."
+    )
     terminal.tmux("send-keys", "Escape")
     terminal.wait_for("number 10000.", "a summary stands for messages 1 to 9,996")
 
 
-def test_whoever_asks_it_to_leave_gets_the_terminal_back(terminal: Terminal, whole: Installed, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("asked", "code"), [("TERM", 143), ("HUP", 129), ("INT", 130)])
+def test_whoever_asks_it_to_leave_gets_the_terminal_back(
+    terminal: Terminal, whole: Installed, tmp_path: Path, asked: str, code: int
+) -> None:
     hung = provider.said_and_hung("Once upon a time")
     with provider.playing(hung) as played:
         opened(terminal, whole, tmp_path, **played.env)
@@ -127,8 +156,9 @@ def test_whoever_asks_it_to_leave_gets_the_terminal_back(terminal: Terminal, who
         terminal.wait_for("A new conversation")
         terminal.type("tell me")
         terminal.wait_for("Once upon a time", "answering")
-        quietly("kill", "-TERM", (tmp_path / "pid").read_text().strip())
-        screen = terminal.wait_for("left with 143", last="$")
+        quietly("kill", f"-{asked}", (tmp_path / "pid").read_text().strip())
+        screen = terminal.wait_for(f"left with {code}", last="$")
         assert "Traceback" not in screen
+        assert terminal.tmux("display-message", "-p", "#{alternate_on}#{mouse_any_flag}#{cursor_flag}").strip() == "001"
         terminal.type("clear; holdfast sessions show last; echo left with $?")
         terminal.wait_for("Once upon a time", "left with 0")

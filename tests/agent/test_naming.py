@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from holdfast import AsyncSessionDB, errors, events
@@ -67,17 +70,26 @@ def test_a_title_that_cannot_be_had_is_dropped_and_said_and_the_automatic_one_is
     stage.run(story)
 
 
+@contextmanager
+def no_titles(db: AsyncSessionDB) -> Iterator[None]:
+    """Meanwhile the store cannot take a title."""
+    works = db.set_session_title
+
+    async def fails(*_: object) -> None:
+        raise errors.StoreBusy()
+
+    db.set_session_title = fails  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        db.set_session_title = works
+
+
 def test_a_title_that_waited_and_is_taken_by_then_gives_way_to_the_automatic_one() -> None:
     async def story(db: AsyncSessionDB) -> None:
         agent = stage.agent(db, ScriptedModel(["a", "b"]), session_id="t", title="Mine")
-        works = db.set_session_title
-
-        async def fails(*_: object) -> None:
-            raise errors.StoreBusy()
-
-        db.set_session_title = fails  # type: ignore[method-assign,assignment]
-        await agent.run_conversation("Plan the trip")
-        db.set_session_title = works  # type: ignore[method-assign]
+        with no_titles(db):
+            await agent.run_conversation("Plan the trip")
         await db.create_session("other", source="test", title="Mine")
         await agent.run_conversation("Something else")
         assert (await db.conversation("t")).title == "Plan the trip"
@@ -88,15 +100,9 @@ def test_a_title_that_waited_and_is_taken_by_then_gives_way_to_the_automatic_one
 def test_a_title_the_store_could_not_take_is_tried_again_after_the_next_turn() -> None:
     async def story(db: AsyncSessionDB) -> None:
         agent = stage.agent(db, ScriptedModel(["a", "b"]), session_id="t", title="Mine")
-        works = db.set_session_title
-
-        async def fails(*_: object) -> None:
-            raise errors.StoreBusy()
-
-        db.set_session_title = fails  # type: ignore[method-assign,assignment]
-        await agent.run_conversation("Hello")
-        assert agent.wanted_title == "Mine"
-        db.set_session_title = works  # type: ignore[method-assign]
+        with no_titles(db):
+            await agent.run_conversation("Hello")
+            assert agent.wanted_title == "Mine"
         await agent.run_conversation("Again")
         assert (await db.conversation("t")).title == "Mine"
 

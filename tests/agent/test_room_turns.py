@@ -94,7 +94,11 @@ def test_a_turn_of_many_steps_waits_for_its_own_compaction_once(share: float, ca
         text = filling(agent, await agent.view.messages(), share)
         assert (await agent.run_conversation(text, emit=seen.append)).api_calls == STEPS
         assert agent.room.under_way  # nobody's prompt has stopped it
+        reached = agent.room.progress
+        assert reached is not None
+        assert (reached.stage, reached.messages > 0, reached.tokens > 0) == ("summing up", True, True)
         await agent.close()
+        assert agent.room.progress is None
         # Nobody else is at it, so nobody is told that another process was.
         assert remarks(seen) == []
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from websockets.asyncio import client
 
+from holdfast import SessionDB
 from tests.cli import inside, program
 from tests.rpc.stage import request
 
@@ -27,6 +29,7 @@ def test_what_is_piped_in_is_answered_by_frames_and_nothing_else(tmp_path: Path)
         b"[]",
         b'{"jsonrpc": "2.0", "id": 2, "method": "prompt.submit", "params": {"session_id": 7}}',
         json.dumps(request(3, "session.list", {})).encode(),
+        json.dumps(request(4, "prompt.submit", {"text": "Hello", "uid": "u"})).encode(),
     ]
     done = subprocess.run(
         [*program.PROGRAM, "rpc", "--log-level", "debug"],
@@ -43,8 +46,13 @@ def test_what_is_piped_in_is_answered_by_frames_and_nothing_else(tmp_path: Path)
     found = {each["id"]: each for each in answers if each.get("id") is not None}
     assert found[1]["result"]["begun"] is False
     assert found[2]["error"]["code"] == -32602
-    # Opened and closed without a word: nothing is kept of it.
-    assert found[3]["result"]["sessions"] == []
+    assert "sessions" in found[3]["result"]
+    # The input ended before the turn did: it is told to its end all the same, and last of all.
+    assert found[4]["result"]["session_id"] == found[1]["result"]["session_id"]
+    last = answers[-1]["params"]
+    assert (last["type"], last["payload"]["uid"], last["payload"]["status"]) == ("message.complete", "u", "completed")
+    with SessionDB(tmp_path / "data" / "holdfast.db") as db:
+        assert [each.end_reason for each in db.list_sessions(every=True)] == ["tui_close"]
     assert [each["error"]["code"] for each in answers if "id" in each and each["id"] is None] == [-32700, -32600]
     assert b"Traceback" not in done.stderr
 
@@ -83,6 +91,67 @@ def test_whoever_prints_or_reads_meanwhile_does_it_elsewhere(tmp_path: Path) -> 
         assert {*process.stderr.read().splitlines()} == {b"printed", b"started", b"at the end"}
 
 
+def test_where_standard_error_is_closed_what_is_printed_goes_nowhere(tmp_path: Path) -> None:
+    # A socket, as node has it, could be written to though it is input.
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        done = subprocess.run(
+            ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", PRINTED],
+            env=program.environment(tmp_path),
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            timeout=program.PATIENCE,
+            check=False,
+        )
+        theirs.close()
+        assert (done.stdout, ours.recv(100)) == (b"frame", b"")
+
+
+PRINTED = """
+import os
+from holdfast.rpc import standard
+with standard.kept() as kept:
+    for descriptor in (1, 2):
+        os.write(descriptor, b"words")
+    os.write(kept.writes, b"frame")
+"""
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-"])
+def test_what_is_closed_is_said_and_no_other_file_gets_frames(tmp_path: Path, closed: str) -> None:
+    log = tmp_path / "my.log"
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *program.PROGRAM, "rpc"],
+        cwd=tmp_path,
+        env=program.environment(tmp_path, {**OFFLINE, "HOLDFAST_LOG": str(log)}),
+        input=json.dumps(request(1, "server.info")).encode() if closed == ">&-" else b"",
+        capture_output=True,
+        timeout=program.PATIENCE,
+        check=False,
+    )
+    said = b"holdfast: Standard input and output have to be open: frames come and go by them.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, b"", said)
+    assert not log.exists()
+
+
+def test_output_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*program.PROGRAM, "rpc"],
+            cwd=tmp_path,
+            env=program.environment(tmp_path, OFFLINE),
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=program.PATIENCE,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (
+        1,
+        b"holdfast: the output could not be written: No space left on device.\n",
+    )
+
+
 def test_a_token_is_made_and_told_and_a_signal_ends_it(tmp_path: Path) -> None:
     with subprocess.Popen(
         [*program.PROGRAM, "rpc", "--websocket", "localhost:0"],
@@ -100,20 +169,31 @@ def test_a_token_is_made_and_told_and_a_signal_ends_it(tmp_path: Path) -> None:
             address = re.fullmatch(r"Listening at (ws://localhost:\d+/)\n", process.stderr.readline())
             assert token
             assert address
-            assert asyncio.run(greeted(address[1], token[1], process)) == ("ready", 1001)
+            assert asyncio.run(greeted(address[1], token[1], process)) == ("ready", "interrupted", 1001)
             assert process.wait(program.PATIENCE) == 128 + signal.SIGTERM
             assert (process.stdout.read(), process.stderr.read()) == ("", "")
         finally:
             process.kill()
 
 
-async def greeted(address: str, token: str, process: subprocess.Popen[str]) -> tuple[Any, int | None]:
-    """How a client is greeted, and told that the program ends."""
+async def greeted(address: str, token: str, process: subprocess.Popen[str]) -> tuple[Any, Any, int | None]:
+    """How a client is greeted, told what becomes of its prompt, and that the program ends."""
     async with client.connect(address, additional_headers={"Authorization": f"Bearer {token}"}, proxy=None) as made:
         said = json.loads(await made.recv())
+        await made.send(json.dumps(request(1, "prompt.submit", {"text": "run sleep 30"})))
+        await until(made, "approval.request")
         process.send_signal(signal.SIGTERM)
+        ended = await until(made, "message.complete")
         await made.wait_closed()
-        return said["params"]["type"], made.close_code
+        return said["params"]["type"], ended["status"], made.close_code
+
+
+async def until(made: client.ClientConnection, kind: str) -> dict[str, Any]:
+    """What the next event of this kind carries."""
+    while (told := json.loads(await made.recv()).get("params", {})).get("type") != kind:
+        pass
+    carried: dict[str, Any] = told["payload"]
+    return carried
 
 
 @pytest.mark.parametrize(
@@ -122,6 +202,7 @@ async def greeted(address: str, token: str, process: subprocess.Popen[str]) -> t
         (["--websocket", "x"], "a port is a number"),
         (["--websocket", "::1:80"], "in brackets"),
         (["--origin", "https://example.org"], "--origin is for --websocket"),
+        (["--websocket", "0", "--origin", "https://example.org/"], "a scheme and a host"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, arguments: list[str], words: str) -> None:
@@ -130,6 +211,8 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, arguments: list[str], w
     assert words in done.sentence
 
 
-def test_a_short_token_is_refused(tmp_path: Path) -> None:
-    done = inside.run(tmp_path, "rpc", "--websocket", "0", env={**OFFLINE, "HOLDFAST_RPC_TOKEN": "short"})
-    assert (done.code, done.sentence) == (1, "holdfast: A token has at least 16 characters.")
+@pytest.mark.parametrize("token", ["short", " " * 20])
+def test_a_token_that_is_short_or_cannot_be_said_is_refused(tmp_path: Path, token: str) -> None:
+    done = inside.run(tmp_path, "rpc", "--websocket", "0", env={**OFFLINE, "HOLDFAST_RPC_TOKEN": token})
+    assert done.code == 1
+    assert done.sentence == "holdfast: A token has at least 16 characters, of ASCII and without spaces and commas."

@@ -5,6 +5,7 @@ Every database that a test did not damage on purpose is checked by fsck when the
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -46,9 +47,24 @@ def make_db(request: pytest.FixtureRequest, tmp_path: Path, clock: steps.Clock) 
 
 
 @pytest.fixture(params=backends.EVERY, ids=lambda backend: backend.name)
-def db(request: pytest.FixtureRequest, tmp_path: Path, clock: steps.Clock) -> Iterator[SessionDB]:
-    for make in _opener(request.param, tmp_path, clock):
-        yield make()
+def db(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: steps.Clock, long_open: backends.Kept
+) -> Iterator[SessionDB]:
+    if request.param.name != "postgres":
+        for make in _opener(request.param, tmp_path, clock):
+            yield make()
+        return
+    db = long_open.open(clock)
+    yield db
+    report = None if db.driver._closed or db in backends.spoiled else soundness.report(db)
+    long_open.empty()
+    assert report is None, report
+
+
+@pytest.fixture(scope="session")
+def long_open() -> Iterator[backends.Kept]:
+    with contextlib.closing(backends.Kept()) as kept:
+        yield kept
 
 
 @pytest.fixture(params=backends.FILES, ids=lambda backend: backend.name)

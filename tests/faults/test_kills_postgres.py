@@ -8,6 +8,7 @@ number for all); and clients that do anything, killed at any time.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import pytest
 
@@ -23,9 +24,18 @@ def kills_of(name: str) -> int:
     return KILLS or (20 if name in OFTEN else 1)
 
 
+@pytest.fixture(scope="module")
+def watched() -> Iterator[kills.Watched]:
+    """All steps share a store: to open one for each takes longer than to kill all who write to it."""
+    with kills.watching(postgres.kept()) as store:
+        yield store
+
+
 @pytest.mark.parametrize("name", steps.STEPS)
-def test_kill_at_any_point_leaves_the_state_before_or_after(name: str, zygote: zygote.Zygote) -> None:
-    assert kills.kill_clients_at_every_point(zygote, postgres.fresh(), name, kills_of(name)) >= 4 * kills_of(name)
+def test_kill_at_any_point_leaves_the_state_before_or_after(
+    name: str, zygote: zygote.Zygote, watched: kills.Watched
+) -> None:
+    assert kills.kill_clients_at_every_point(zygote, watched, name, kills_of(name)) >= 4 * kills_of(name)
 
 
 @pytest.mark.parametrize("name", sorted(OFTEN))

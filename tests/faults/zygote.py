@@ -4,6 +4,9 @@ A fresh interpreter for each of thousands of kills would take most of an hour; a
 The zygote itself never opens a store, so a child begins as clean as a new process. A child runs a task
 (`module:function`), may be killed or stopped at a named point or at a write to disk, and tells what it did as it
 does it: lines it told survive it, as an acknowledgement does.
+
+A fork costs by what the zygote has loaded, and what PostgreSQL needs is a third of it: children that open stores in
+files come from a zygote without.
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ from tests.faults import checker, copies
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PATIENCE = 120.0
+# What the children of a zygote open: stores in files, or stores on servers as well.
+FILES, SERVERS = "files", "servers"
 
 
 Task = Callable[["Stage"], Any]
@@ -184,15 +189,17 @@ def _child(order: Order, folder: str, barrier: Any, index: int) -> None:
         os._exit(code)
 
 
-def _serve() -> None:
+def _serve(kind: str) -> None:
     with folder() as made:
         nursery = _Nursery(made)
         # Read once for all children; and a collection in one would copy every page it shares with the zygote.
-        for dialect in ("sqlite", postgres.FOLDER, index_tables.FOLDER, catalog.LOOKS):
-            queries.load(dialect)
+        queries.load("sqlite")
         sqlite._declared("sqlite")
-        catalog.declared()
-        postgres._psycopg()
+        if kind == SERVERS:
+            for dialect in (postgres.FOLDER, index_tables.FOLDER, catalog.LOOKS):
+                queries.load(dialect)
+            catalog.declared()
+            postgres._psycopg()
         gc.disable()
         try:
             for line in sys.stdin.buffer:
@@ -227,11 +234,11 @@ def _answer(nursery: _Nursery, verb: str, body: dict[str, Any]) -> list[Outcome]
 
 
 class Zygote:
-    """The test's end of it."""
+    """The test's end of it: of both kinds, each started when it is first needed."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-m", "tests.faults.zygote"]
-        self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._begun: dict[int, str] = {}  # of which kind a child is that was begun, or stopped
 
     def __enter__(self) -> Self:
         return self
@@ -239,9 +246,10 @@ class Zygote:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pipe(self._process.stdin).close()
-        self._process.wait(PATIENCE)
-        self._pipe(self._process.stdout).close()
+        for process in self._processes.values():
+            self._pipe(process.stdin).close()
+            process.wait(PATIENCE)
+            self._pipe(process.stdout).close()
 
     def run(self, task: Task, path: Any = "", args: dict[str, Any] | None = None, **how: Any) -> Outcome:
         """A child from its begin to its end, or until it stops."""
@@ -272,12 +280,23 @@ class Zygote:
         return dict(msgspec.to_builtins(order))
 
     def _ask(self, verb: str, body: dict[str, Any]) -> list[Outcome]:
-        stdin, stdout = self._pipe(self._process.stdin), self._pipe(self._process.stdout)
-        stdin.write(json.dumps({"do": verb, **body}).encode() + b"\n")
+        line = json.dumps({"do": verb, **body}).encode() + b"\n"
+        kind = self._begun[body["pid"]] if verb == "signal" else SERVERS if b"postgresql:" in line else FILES
+        process = self._process(kind)
+        stdin, stdout = self._pipe(process.stdin), self._pipe(process.stdout)
+        stdin.write(line)
         stdin.flush()
         answer = stdout.readline()
         assert answer, "the zygote is gone"
-        return msgspec.json.decode(answer, type=list[Outcome])
+        outcomes = msgspec.json.decode(answer, type=list[Outcome])
+        self._begun.update({each.pid: kind for each in outcomes if each.state in ("begun", "stopped")})
+        return outcomes
+
+    def _process(self, kind: str) -> subprocess.Popen[bytes]:
+        if kind not in self._processes:
+            command = [sys.executable, "-m", "tests.faults.zygote", kind]
+            self._processes[kind] = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        return self._processes[kind]
 
     @staticmethod
     def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
@@ -302,4 +321,4 @@ def records(outcomes: Sequence[Outcome]) -> list[checker.Record]:
 
 if __name__ == "__main__":
     # Children look their tasks up by module name; the module run as __main__ must not exist twice.
-    importlib.import_module("tests.faults.zygote")._serve()
+    importlib.import_module("tests.faults.zygote")._serve(sys.argv[1])

@@ -87,7 +87,7 @@ def test_where_several_are_open_an_answer_says_which() -> None:
                 await chat.say(line, key=str(number))
                 await stage.settled(db, str(number))
             assert shell.ran == []
-            refused = stage.texts(chat.sent)[2:]
+            refused = stage.texts(await chat.replies(5))[2:]
             await chat.say("/approve 2", key="8")
             await chat.say("/deny 1 enough", key="9")
             await stage.settled(db, "1", "8", "9")

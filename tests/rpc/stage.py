@@ -21,6 +21,7 @@ class Memory:
         self.came: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.sent: asyncio.Queue[bytes] = asyncio.Queue(room)
         self.received = 0
+        self.broken = asyncio.Event()
         self.is_closed = self._sending = False
         self.overlapped = False
         """Whether a frame was sent while another one was."""
@@ -39,6 +40,9 @@ class Memory:
             await self.sent.put(frame)
         finally:
             self._sending = False
+
+    async def unread(self) -> None:
+        await self.broken.wait()
 
     async def close(self) -> None:
         self.is_closed = True
@@ -75,6 +79,11 @@ class Other:
     async def echo(self, _: peer.Peer, params: frames.Params) -> object:
         return params
 
+    async def give(self, _: peer.Peer, params: frames.Params) -> object:
+        self.begun.append(params)
+        assert isinstance(params, list)
+        return "x" * params[0]
+
     async def wait(self, _: peer.Peer, params: frames.Params) -> object:
         self.begun.append(params)
         try:
@@ -106,6 +115,7 @@ class Other:
     def methods(self) -> dict[str, peer.Handler]:
         return {
             "echo": self.echo,
+            "give": self.give,
             "wait": self.wait,
             "refuse": self.refuse,
             "miss": self.miss,

@@ -85,6 +85,75 @@ def test_from_elsewhere_one_comes_by_an_address_and_never_by_a_name_nobody_gave(
 
 
 @pytest.mark.parametrize(
+    ("token", "can_be_said"),
+    [
+        (TOKEN, True),
+        ("!~" * 8, True),
+        ("x" * 15, False),
+        (" " * 20, False),
+        ("some words and more", False),
+        ("a-token-that-ends\n", False),
+        ("one,and-another-one", False),
+        ("schlüssel-der-länge", False),
+        ("a-token-of-\x7fsome-length", False),
+    ],
+)
+def test_a_token_is_one_that_everybody_can_say(token: str, can_be_said: bool) -> None:
+    assert admission.is_token(token) is can_be_said
+    if can_be_said:
+        rules = admission.Rules(token)
+        assert status(HOST, ("authorization", f"Bearer {token}"), rules=rules) is None
+        assert status(HOST, ("sec-websocket-protocol", f"holdfast.rpc, holdfast.token.{token}"), rules=rules) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://example.org",
+        "http://localhost:3000",
+        "http://127.0.0.1:3000",
+        "http://[::1]:3000",
+        "https://example.org:80",
+        "vscode-webview://1ab-C",
+        "chrome-extension://abcdefghijklmnop",
+    ],
+)
+def test_an_origin_is_a_scheme_and_a_host(text: str) -> None:
+    assert admission.origin(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "null",
+        "*",
+        "example.org",
+        "example.org/",
+        "https://",
+        "https://example.org/",
+        "https://example.org/page",
+        "https://example.org?x",
+        "https://me@example.org",
+        "https://*",
+        "https://*.example.org",
+        "https://example.org:",
+        "https://example.org:443",
+        "http://example.org:80",
+        "https://Example.org",
+        "HTTPS://example.org",
+        "https://exämple.org",
+        "https://example.org https://example.com",
+        "https://example.org,https://example.com",
+        "https://example.org\n",
+    ],
+)
+def test_what_no_browser_ever_says_is_no_origin(text: str) -> None:
+    with pytest.raises(ValueError, match=r"origin|browsers"):
+        admission.origin(text)
+
+
+@pytest.mark.parametrize(
     ("text", "place"),
     [
         ("0", ("127.0.0.1", 0)),

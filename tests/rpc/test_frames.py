@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import hypothesis
@@ -130,8 +131,8 @@ def nested(depth: int) -> bytes:
     ],
 )
 def test_depth_is_counted_to_the_level_and_not_in_strings(frame: bytes, depth: int) -> None:
-    assert not frames.too_deep(frame, depth)
-    assert frames.too_deep(frame, depth - 1)
+    assert frames.excess(frame, frames.Limits(depth=depth)) is None
+    assert frames.excess(frame, frames.Limits(depth=depth - 1)) == f"JSON is at most {depth - 1} deep here."
 
 
 def depth_of(value: Any) -> int:
@@ -139,13 +140,57 @@ def depth_of(value: Any) -> int:
     return 0 if inner is None else 1 + max(map(depth_of, inner), default=0)
 
 
-@hypothesis.given(json_values, strategies.integers(0, 6))
-def test_depth_is_that_of_the_value(value: Any, most: int) -> None:
+STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+
+
+def values_of(frame: bytes) -> int:
+    """As slow as it is plain."""
+    return sum(map(STRINGS.sub(b"", frame).count, (b",", b"[", b"{")))
+
+
+marked = strategies.recursive(
+    strategies.integers() | strategies.text('[]{},:"\\aä', max_size=8),
+    lambda inner: (
+        strategies.lists(inner, max_size=4) | strategies.dictionaries(strategies.text('[{,"\\', max_size=3), inner)
+    ),
+    max_leaves=12,
+)
+
+
+@hypothesis.given(json_values | marked, strategies.integers(0, 6), strategies.integers(0, 12))
+def test_any_json_is_over_a_limit_where_a_slow_look_finds_it_so(value: Any, deepest: int, most: int) -> None:
     for spelled in (json.dumps(value), json.dumps(value, ensure_ascii=False)):
-        assert frames.too_deep(spelled.encode("utf-8", "replace"), most) == (depth_of(value) > most)
+        frame = spelled.encode("utf-8", "replace")
+        over = frames.excess(frame, frames.Limits(depth=deepest, values=most))
+        assert (over is not None) == (values_of(frame) > most or depth_of(value) > deepest)
 
 
-@pytest.mark.parametrize("frame", [b'\\"[' * 300_000, b'"\\"[' + b'\\"[' * 300_000 + b"\\", nested(400_000)])
+def test_what_is_quickly_counted_is_refused_before_how_deep_it_is_matters() -> None:
+    # Depth is looked for in what is left, of which there is not much then.
+    found = frames.decode(nested(70) * 10_000)
+    assert isinstance(found, frames.Wrong)
+    assert found.error.message == "A frame has at most 200,000 values."
+
+
+def test_a_number_that_takes_long_to_read_is_refused_wherever_it_stands() -> None:
+    frame = b'{"jsonrpc": "2.0", "method": "x", "params": ["%s", %s]}'
+    assert isinstance(frames.decode(frame % (b"7" * 5_000, b"7" * 1_000)), frames.Notification)
+    assert told(frame % (b"", b"7" * 1_001)) == (frames.INVALID, None)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b'\\"[' * 300_000,
+        b'"\\"[' + b'\\"[' * 300_000 + b"\\",
+        nested(400_000),
+        nested(60) * 140_000,
+        b'["",[],[[]]]' * 1_400_000,
+        b'["a","' * 2_700_000,
+        b"[]" * 199_000 + b"]" * 16_000_000,
+    ],
+    ids=["quotes", "one string", "deep", "wide", "mixed", "strings", "ends"],
+)
 def test_what_was_made_to_be_slow_is_judged_at_once(frame: bytes) -> None:
     # Were it looked at once for each of its quotes or levels, this would take hours.
     assert isinstance(frames.decode(frame), frames.Wrong)

@@ -215,6 +215,41 @@ def test_when_nobody_can_read_any_more_it_ends(kind: Any) -> None:
         asyncio.run(tell(ends))
 
 
+@both
+def test_that_nobody_reads_is_noticed_though_nothing_is_written(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "LOOK", 0.001)
+
+    async def tell(ends: Ends) -> None:
+        other, limits = stage.Other(stage.Memory()), frames.Limits(ending=1_000.0)
+        async with lines.opened(ends.reads, ends.writes) as channel:
+            running = asyncio.create_task(peer.Peer(channel, other.methods, limits).run())
+            os.write(ends.asks, said(request(1, "wait", [])))
+            os.close(ends.asks)
+            await stage.until(lambda: other.begun)
+            os.close(ends.hears)
+            async with asyncio.timeout(stage.PATIENCE):
+                await running
+        assert other.ended == [[]]
+
+    with kind() as ends:
+        asyncio.run(tell(ends))
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="There is no disk here that is always full.")
+def test_a_file_that_takes_nothing_more_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "LOOK", 0.001)
+
+    async def tell(ends: Ends) -> None:
+        full = os.open("/dev/full", os.O_WRONLY)
+        async with lines.opened(ends.reads, full) as channel, asyncio.timeout(stage.PATIENCE):
+            os.write(ends.asks, said(request(1, "echo", [])))
+            await peer.Peer(channel, stage.Other(stage.Memory()).methods).run()
+        os.close(full)
+
+    with pipes() as ends:
+        asyncio.run(tell(ends))
+
+
 def test_what_cannot_be_written_does_not_keep_it_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "LEAVING", 0.01)
 

@@ -156,6 +156,43 @@ def test_batches_that_nobody_reads_the_answers_of_are_not_taken_without_end() ->
     stage.run(story, PATIENT, room=1)
 
 
+def test_of_a_batch_whose_answers_are_too_much_the_rest_is_refused_and_not_done() -> None:
+    async def story(other: stage.Other) -> None:
+        other.say([request(number, "give", [3_000]) for number in range(50)])
+        found = await other.hear()
+        assert [each["id"] for each in found] == list(range(50))
+        done = [each for each in found if "result" in each]
+        # Those that were worked on when it became too much are answered still.
+        assert 3 <= len(done) <= 3 + AT_ONCE.at_once
+        assert len(other.begun) == len(done)
+        assert {each["error"]["code"] for each in found if "error" in each} == {frames.BUSY}
+        assert (await other.ask(1, "give", [3_000]))["id"] == 1
+
+    stage.run(story, frames.Limits(size=8_000, at_once=2, patience=0.0))
+
+
+def test_what_batches_come_to_waits_for_who_reads_and_is_never_much_more_than_a_frame() -> None:
+    async def story(other: stage.Other) -> None:
+        for number in range(0, 100, 2):
+            other.say([request(number, "give", [3_000]), request(number + 1, "give", [3_000])])
+        await stage.settled(500)
+        # One batch was taken, and of others as much as is worked on at once: what that came to is too much already.
+        assert len(other.begun) <= 2 + 8
+        for number in range(0, 100, 2):
+            assert [each["id"] for each in await other.hear()] == [number, number + 1]
+
+    stage.run(story, frames.Limits(size=8_000, at_once=8, patience=1_000.0), room=1)
+
+
+def test_a_batch_that_was_told_leaves_room_for_the_next() -> None:
+    async def story(other: stage.Other) -> None:
+        for number in range(20):
+            other.say([request(number, "give", [3_000]), 7, notification("give", [100_000])])
+            assert [each["id"] for each in await other.hear()] == [number, None]
+
+    stage.run(story, frames.Limits(size=8_000, at_once=2, patience=0.0))
+
+
 # --- cancellation --------------------------------------------------------------------------------------
 
 
@@ -355,6 +392,68 @@ def test_who_only_stops_asking_is_still_answered_where_there_is_time() -> None:
         assert (await other.hear())["id"] == 1
 
     stage.run(story, frames.Limits(ending=1_000.0))
+
+
+def test_who_only_stops_asking_is_told_what_is_left_once_all_is_answered() -> None:
+    async def tell() -> None:
+        other, order = stage.Other(stage.Memory()), list[str]()
+
+        async def finish() -> None:
+            order.extend(["answered"] * other.channel.sent.qsize())
+            await made.notify("last", [])
+
+        made = peer.Peer(other.channel, other.methods, frames.Limits(ending=1_000.0))
+        other.say(request(1, "wait", []), request(2, "wait", []))
+        other.leave()
+        running = asyncio.create_task(made.run(finish))
+        await stage.until(lambda: len(other.begun) == 2)
+        other.go.set()
+        await running
+        assert order == ["answered"] * 2
+        assert [("method" in await other.hear()) for _ in range(3)] == [False, False, True]
+
+    asyncio.run(tell())
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["still asking", "asking nothing more"])
+def test_when_nobody_reads_any_more_it_ends_and_what_runs_is_cancelled(asks: bool) -> None:
+    async def story(other: stage.Other) -> None:
+        other.say(request(1, "wait", []))
+        await stage.until(lambda: other.begun)
+        if not asks:
+            other.leave()
+        await stage.settled()
+        assert not other.running.done()
+        other.channel.broken.set()
+        await stage.gone(other)
+        assert (other.ended, other.channel.is_closed) == ([[]], True)
+
+    stage.run(story, frames.Limits(ending=1_000.0))
+
+
+def test_what_takes_longer_than_there_is_time_at_the_end_is_cancelled() -> None:
+    async def story(other: stage.Other) -> None:
+        other.say(request(1, "wait", []))
+        other.leave()
+        await stage.gone(other)
+        assert other.ended == [[]]
+
+    stage.run(story, frames.Limits(ending=0.01))
+
+
+@pytest.mark.parametrize("where", ["receive", "unread"])
+def test_a_fault_of_the_program_ends_the_peer_and_is_not_kept_quiet(where: str) -> None:
+    async def tell() -> None:
+        channel = stage.Memory()
+        setattr(channel, where, broken)
+        with pytest.raises(ZeroDivisionError):
+            await peer.Peer(channel, {}).run()
+        assert channel.is_closed
+
+    async def broken() -> None:
+        raise ZeroDivisionError
+
+    asyncio.run(tell())
 
 
 def test_a_channel_that_breaks_while_it_is_written_to_ends_the_peer() -> None:

@@ -222,6 +222,65 @@ def test_who_does_not_read_is_not_read_from() -> None:
     run(story, frames.Limits(at_once=4, patience=1_000.0))
 
 
+async def asks_without_end(hostile: client.ClientConnection, served: Served) -> None:
+    for number in range(20):
+        await hostile.send(json.dumps(request(number, "wait", [number])))
+    await stage.until(lambda: len(served.other.begun) == SMALL.at_once)
+
+
+async def reads_nothing(hostile: client.ClientConnection, served: Served) -> None:
+    hostile.transport.pause_reading()
+    await hostile.send(json.dumps(request(1, "count", [199_999])))
+    await stage.settled(500)
+
+
+async def never_comes_to_an_end(hostile: client.ClientConnection, served: Served) -> None:
+    message = Frame(Opcode.TEXT, b'{"jsonrpc"', fin=False).serialize(mask=True)
+    hostile.transport.write(message + Frame(Opcode.CONT, b"x" * 1_000, fin=False).serialize(mask=True)[:-1])
+    await stage.settled()
+
+
+async def talks_nonsense(hostile: client.ClientConnection, served: Served) -> None:
+    worst = [b"[" * 60 + b"]" * 60, b'["",[],[[]]]', b'["a","', b'\\"[', b"9"]
+    for each in worst:
+        await hostile.send((each * 2_000)[: SMALL.size], text=True)
+        assert json.loads(await hostile.recv())["error"]["code"] in (frames.PARSE, frames.INVALID)
+    await hostile.send(json.dumps([request(number, "wait", []) for number in range(20)]))
+    await stage.until(lambda: len(served.other.begun) == SMALL.at_once)
+
+
+@pytest.mark.parametrize("does", [asks_without_end, reads_nothing, never_comes_to_an_end, talks_nonsense])
+def test_whatever_one_client_does_another_is_answered(
+    does: Callable[[client.ClientConnection, Served], Awaitable[None]],
+) -> None:
+    async def story(served: Served) -> None:
+        hostile = await served.connect()
+        await does(hostile, served)
+        async with served.connect() as other:
+            for number in range(50):
+                assert (await ask(other, request(number, "echo", [number])))["result"] == [number]
+            assert len(await ask(other, [request(number, "echo") for number in range(20)])) == 20
+        # It is still at it, and was not served at the cost of being cut off.
+        assert not served.peers[0].closed.is_set()
+        hostile.transport.abort()
+        await stage.until(served.peers[0].closed.is_set)
+
+    run(story, frames.Limits(size=SMALL.size, at_once=SMALL.at_once, patience=0.0))
+
+
+def test_who_says_much_at_once_is_heard_in_turn_with_others() -> None:
+    async def story(served: Served) -> None:
+        async with served.connect() as hostile, served.connect() as other:
+            said = [*[notification("nothing")] * 3_000, notification("wait", ["last"])]
+            packet = b"".join(Frame(Opcode.TEXT, json.dumps(each).encode()).serialize(mask=True) for each in said)
+            hostile.transport.write(packet)
+            assert (await ask(other, request(1, "echo", [])))["result"] == []
+            assert served.other.begun == []
+            await stage.until(lambda: served.other.begun == [["last"]])
+
+    run(story)
+
+
 FLOOD = 80
 
 
@@ -230,6 +289,25 @@ async def flood(connection: client.ClientConnection, sent: list[int]) -> None:
     for number in range(FLOOD):
         await connection.send(frame)
         sent.append(number)
+
+
+def test_a_fault_of_ours_in_a_connection_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail(_: websocket.Socket) -> None:
+        raise AssertionError("ours")
+
+    async def tell() -> None:
+        served = Served(SMALL)
+        async with (
+            websocket.serving(fail, admission.Rules(TOKEN)) as served.address,
+            served.connect() as connection,
+        ):
+            assert await code(connection) == 1011
+
+    asyncio.run(tell())
+    assert [each.getMessage() for each in caplog.records if each.name == "holdfast.rpc.websocket"] == [
+        "connection handler failed"
+    ]
+    caplog.clear()
 
 
 def test_a_token_that_can_be_guessed_and_a_port_that_is_taken_are_refused() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast import AsyncSessionDB, errors
 from holdfast.model import ScriptedModel
-from holdfast.rpc import peer
+from holdfast.rpc import frames, peer
 from holdfast.terminal import server as serving
 from tests.agent import house, stage
 from tests.compaction.test_compress import WINDOW
@@ -30,19 +30,21 @@ class Refused(Exception):
 class Caller:
     """One client. What it reads can be held up."""
 
-    def __init__(self, server: serving.Server) -> None:
+    def __init__(self, server: serving.Server, limits: frames.Limits = frames.ORDINARY) -> None:
         self._came: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._more = asyncio.Condition()
         self._seen = 0
         self._is_closed = False
-        self.reads = asyncio.Event()
+        self.reads, self.broken = asyncio.Event(), asyncio.Event()
         self.reads.set()
+        self.sending, self.held = asyncio.Event(), False
+        """Something waits to be read; whether that goes on when the channel was closed."""
         self.frames: list[dict[str, Any]] = []
         """All that came, as it came."""
         self.answers: list[dict[str, Any]] = []
         self.events: list[dict[str, Any]] = []
-        self.attended = asyncio.create_task(server.attend(peer.Peer(self, server.methods())))
+        self.attended = asyncio.create_task(server.attend(peer.Peer(self, server.methods(), limits)))
 
     # --- the channel ---------------------------------------------------------------------------------
 
@@ -50,6 +52,8 @@ class Caller:
         return await self._came.get()
 
     async def send(self, frame: bytes) -> None:
+        if not self.reads.is_set():
+            self.sending.set()
         await self.reads.wait()
         if self._is_closed:
             raise errors.Gone()
@@ -65,9 +69,13 @@ class Caller:
             self.events.append(said["params"])
             self._more.notify_all()
 
+    async def unread(self) -> None:
+        await self.broken.wait()
+
     async def close(self) -> None:
         self._is_closed = True
-        self.reads.set()
+        if not self.held:
+            self.reads.set()
 
     # --- what tests do -------------------------------------------------------------------------------
 
@@ -129,8 +137,8 @@ class Desk:
         self.db, self.server, self.home = db, server, home
         self._callers: list[Caller] = []
 
-    async def caller(self) -> Caller:
-        caller = Caller(self.server)
+    async def caller(self, limits: frames.Limits = frames.ORDINARY) -> Caller:
+        caller = Caller(self.server, limits)
         self._callers.append(caller)
         await caller.until("ready")
         return caller
@@ -143,11 +151,17 @@ class Desk:
 
 @asynccontextmanager
 async def served(
-    db: AsyncSessionDB, script: Any = (), *, grace: float = FOR_EVER, model: Any = None, **given: Any
+    db: AsyncSessionDB,
+    script: Any = (),
+    *,
+    grace: float = FOR_EVER,
+    look: float = FOR_EVER,
+    model: Any = None,
+    **given: Any,
 ) -> AsyncIterator[Desk]:
     home = house.House(db, [], **given)
     home.model = model or ScriptedModel(script, window=WINDOW)
-    async with home.door, serving.Server(home.door, grace=grace) as server:
+    async with home.door, serving.Server(home.door, grace=grace, look=look) as server:
         desk = Desk(db, server, home)
         try:
             yield desk
@@ -155,14 +169,16 @@ async def served(
             await desk.leave()
 
 
-def run(story: Callable[[Desk, Caller], Awaitable[None]], script: Any = (), **given: Any) -> None:
+def run(
+    story: Callable[[Desk, Caller], Awaitable[None]], script: Any = (), *, target: str = ":memory:", **given: Any
+) -> None:
     """Tell a story of one client; there may be others."""
 
     async def told(db: AsyncSessionDB) -> None:
         async with served(db, script, **given) as desk:
             await story(desk, await desk.caller())
 
-    stage.run(told)
+    stage.run(told, target)
 
 
 async def refusal(asking: Awaitable[Any]) -> Refused:

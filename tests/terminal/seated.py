@@ -52,12 +52,14 @@ class Seat:
 
 
 @asynccontextmanager
-async def seated(db: AsyncSessionDB, size: tuple[int, int] = (80, 24), **given: Any) -> AsyncIterator[Seat]:
+async def seated(
+    db: AsyncSessionDB, size: tuple[int, int] = (80, 24), history: str = "/dev/null/none", **given: Any
+) -> AsyncIterator[Seat]:
     home = house.House(db, [], **given)
     home.model = model = Dictated()
     async with home.door:
-        screen = app.FullScreen(home.door, app.Opening("talk", "a/b", "/dev/null/none"))
-        screen.question.startled = 0.0  # type: ignore[misc]
+        screen = app.FullScreen(home.door, app.Opening("talk", "a/b", history))
+        screen.question.startled = 0.0
         async with screen.run_test(size=size) as pilot:
             yield Seat(home, screen, pilot, model)
 

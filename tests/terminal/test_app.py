@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import cast
 
 import pytest
 from textual.command import CommandPalette
-from textual.widgets import Input, OptionList, Static
+from textual.events import Paste
+from textual.widgets import Input, OptionList
 
 from holdfast import AsyncSessionDB, config, errors, events, types
 from holdfast.agent import commands
 from holdfast.cli import console, fullscreen
 from holdfast.terminal import app
-from holdfast.terminal.screen import compacted, conversations, look, transcript
+from holdfast.terminal.screen import compacted, look, suspending, transcript
 from tests.faults import compacting
 from tests.terminal.seated import Seat, long, sat
 
@@ -154,11 +156,11 @@ def test_what_is_being_written_is_no_answer_nor_what_was_typed_as_the_question_a
         await seat.until(lambda: seat.screen.question.asked)
         await seat.pilot.press("y")
         assert seat.screen.prompt.text == "why"
-        seat.screen.question.startled = 60.0  # type: ignore[misc]
+        seat.screen.question.startled = 60.0
         await seat.pilot.press("f6", "n")
         await seat.until(lambda: seat.screen.prompt.text == "whyn")
         assert seat.screen.question.asked
-        seat.screen.question.startled = 0.0  # type: ignore[misc]
+        seat.screen.question.startled = 0.0
         await seat.pilot.press("f6", "c")
         seat.model.say("Done.", None)
         await seat.idles()
@@ -177,13 +179,13 @@ def test_ten_thousand_messages_open_at_their_end_and_only_what_is_seen_is_read()
         assert len(list(seat.screen.screen.walk_children())) < 30
         assert len(shown._pages) <= 4
         assert shown.virtual_size.height > 10_000
-        read = shown._read
+        read = shown.read
 
         async def counted(after: int, upto: int) -> object:
             asked.append((after, upto))
             return await read(after, upto)
 
-        shown._read = cast("transcript.Read", counted)
+        shown.read = cast("transcript.Read", counted)
         shown.focus()
         await seat.pilot.press("home")
         await seat.sees(" ▌ number 1 of many")
@@ -227,6 +229,25 @@ def test_after_a_resize_the_end_stays_at_the_end_and_a_place_further_up_stays_in
     sat(story, long(200))
 
 
+def test_another_conversation_opens_at_its_end_whichever_place_the_last_one_was_left_at() -> None:
+    async def both(db: AsyncSessionDB) -> None:
+        await long(60)(db)
+        await db.branch("talk", 40, branch_id="other")
+
+    async def story(seat: Seat) -> None:
+        await seat.sees("number 60 of many")
+        await seat.type("/resume other")
+        await seat.sees("number 40 of many", "number 39 of many")
+        seat.screen.transcript.focus()
+        await seat.pilot.press("home")
+        await seat.sees("number 1 of many")
+        seat.screen.prompt.focus()
+        await seat.type("/resume talk")
+        await seat.sees("number 60 of many")
+
+    sat(story, both)
+
+
 # --- compactions ---------------------------------------------------------------------------------------
 
 
@@ -264,7 +285,7 @@ def test_a_compaction_under_way_is_seen_as_progress_and_then_as_its_mark() -> No
     async def story(seat: Seat) -> None:
         await seat.type("/compact here 1")
         await seat.until(lambda: seat.screen._progress.has_class("shown"))
-        assert "Compacting beside the talk" in seat.line("progress")
+        await seat.until(lambda: "Compacting: summing up 36 messages, about " in seat.line("progress"))
         assert "waits" not in seat.shown
         seat.model.say("short", None, "short", None)  # It is refused, and an extract made instead.
         await seat.sees("Compacted up to message 38", "compacted: a summary stands for messages 1 to 38")
@@ -275,37 +296,6 @@ def test_a_compaction_under_way_is_seen_as_progress_and_then_as_its_mark() -> No
 
 
 # --- finding -------------------------------------------------------------------------------------------
-
-
-async def several(db: AsyncSessionDB) -> None:
-    await compacted_past(db)
-    await db.set_session_title("talk", "Counting")
-    for name, words in (("Bread", "the dough has to rest"), ("Cats", "her name is Miso")):
-        await db.create_session(name.lower(), source="test", title=name)
-        await db.append_message(name.lower(), role="user", content=words)
-    await db.branch("talk", 10, title="Counting otherwise")
-    await db.index_search()
-
-
-def test_a_conversation_is_found_by_its_title_or_by_what_was_said_and_shows_its_lineage() -> None:
-    async def story(seat: Seat) -> None:
-        await seat.pilot.press("ctrl+o")
-        await seat.until(lambda: isinstance(seat.screen.screen, conversations.Conversations))
-        found, words = seat.screen.screen.query_one(OptionList), seat.screen.screen.query_one(Input)
-        lineage = seat.screen.screen.query_one("#lineage", Static)
-        await seat.until(lambda: found.option_count == 4)
-        words.value = "counting"
-        await seat.until(lambda: found.option_count == 2)
-        words.value = "talk"
-        await seat.until(lambda: "compacted up to 55 (in force)" in str(lineage.content))
-        assert "branch: Counting otherwise" in str(lineage.content)
-        words.value = "dough"
-        await seat.until(lambda: [each.id for each in found.options] == ["bread"])
-        await seat.pilot.press("enter")
-        await seat.sees("the dough has to rest")
-        assert seat.screen.here == "bread"
-
-    sat(story, several, size=(100, 30))
 
 
 def test_the_palette_lists_what_the_registry_has_and_carries_it_out() -> None:
@@ -347,6 +337,70 @@ def test_tab_completes_commands_and_arrows_bring_back_what_was_typed() -> None:
     sat(story)
 
 
+def test_tab_completes_paths_before_the_cursor_as_the_chat_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("report-may.md", "report-june.md", "other"):
+        Path(name).touch()
+    Path("plans").mkdir()
+    Path("plans", "[a] b.txt").touch()
+
+    async def story(seat: Seat) -> None:
+        prompt = seat.screen.prompt
+        await seat.type("read pl", "tab")
+        await seat.until(lambda: prompt.text == "read plans/")
+        await seat.pilot.press("tab")
+        await seat.until(lambda: prompt.text == "read plans/[a] b.txt")
+        await seat.type("read re and tell me", *["left"] * 12, "tab")
+        await seat.until(lambda: prompt.text == "read report- and tell me")
+        await seat.until(lambda: seat.line("candidates") == "report-june.md\nreport-may.md")
+        await seat.pilot.press("m", "tab")
+        await seat.until(lambda: prompt.text == "read report-may.md and tell me")
+        assert seat.line("candidates") == ""
+        prompt.put("two\nlines ot")
+        await seat.pilot.press("tab")
+        await seat.until(lambda: prompt.text == "two\nlines other")
+        assert prompt.has_focus
+
+    sat(story)
+
+
+def test_a_path_that_is_pasted_or_dropped_is_a_message_and_no_command() -> None:
+    async def story(seat: Seat) -> None:
+        await seat.until(lambda: seat.screen.prompt.has_focus)
+        seat.screen.post_message(Paste("/home/me/a picture.png"))
+        await seat.until(lambda: seat.screen.prompt.text == "/home/me/a picture.png")
+        await seat.pilot.press("enter")
+        seat.model.say("I see.", None)
+        await seat.sees("▌ /home/me/a picture.png", "I see.")
+
+    sat(story)
+
+
+def test_of_more_than_there_is_room_for_the_number_is_told(tmp_path: Path) -> None:
+    for number in range(20):
+        (tmp_path / f"file{number:02}").touch()
+
+    async def story(seat: Seat) -> None:
+        await seat.type(f"{tmp_path}/f", "tab")
+        await seat.until(lambda: "file00" in seat.line("candidates"))
+        assert seat.line("candidates").splitlines() == [*(f"file{n:02}" for n in range(7)), "and 13 more"]
+        await seat.until(lambda: seat.screen._offer.size.height == 8)
+
+    sat(story)
+
+
+def test_where_no_shell_could_bring_it_back_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suspending.os, "getsid", lambda _: suspending.os.getpgrp())
+
+    async def story(seat: Seat) -> None:
+        await seat.pilot.press("ctrl+z")
+        await seat.until(lambda: [each.message for each in seat.screen._notifications] == [suspending.NOWHERE])
+
+    sat(story)
+
+
 # --- looks ---------------------------------------------------------------------------------------------
 
 
@@ -358,14 +412,23 @@ def test_light_and_dark_are_two_looks_of_the_same_and_the_meter_has_both_thresho
         assert seat.screen.theme == look.LIGHT
         await seat.until(lambda: seat.screen.transcript.ink != before)
         await seat.until(lambda: seat.line("standing").count("┃") == 2)
-        gauge = seat.screen.watched.gauge
-        assert 0 < gauge.used < gauge.soft < gauge.hard < gauge.window
+        here = seat.screen.watched.standing
+        assert 0 < (here.used or 0) < here.soft < here.hard < here.window
 
     sat(story, long(4))
 
 
 def test_tasks_begin_in_the_usual_order_whatever_textual_prefers() -> None:
     async def story(seat: Seat) -> None:
+        began = list[str]()
+
+        async def job() -> None:
+            began.append("job")
+
+        made = asyncio.create_task(job())
+        began.append("whoever made it")
+        await made
+        assert began == ["whoever made it", "job"]
         assert asyncio.get_running_loop().get_task_factory() is None
 
     sat(story)
@@ -403,9 +466,9 @@ def test_every_event_there_is_has_its_place_on_the_screen() -> None:
             events.Notice("Careful.", "warning"),
             events.TextDelta("So"),
         ):
-            await seat.screen._happened(event)
+            await seat.screen.happened(event)
         await seat.sees("running elsewhere", "thought: Let me think.", "look   half", "Careful.", "So")
-        await seat.screen._happened(events.TurnFinished(result))
+        await seat.screen.happened(events.TurnFinished(result))
         await seat.sees("Careful.", "It broke.")
 
     sat(story, size=(90, 30))

@@ -41,11 +41,36 @@ def test_a_tool_is_a_row_that_opens_to_all_of_it() -> None:
 
 @pytest.mark.parametrize("kind", ["said", "answered"])
 def test_what_is_long_is_folded_until_it_is_opened(kind: entries.Kind) -> None:
-    entry = entries.Entry((1, 0), kind, "\n\n".join(f"line {n}" for n in range(200)))
+    entry = entries.Entry((1, 0), kind, "\n\n".join(f"line {n}" for n in range(300)))
     folded, opened = plain(entry), plain(entry, opened=True)
-    assert len(folded) < drawing.FOLDED
+    assert len(folded) < 2 * drawing.SHOWN
     assert any("more rows" in row for row in folded)
-    assert any("line 199" in row for row in opened)
+    assert any("line 299" in row for row in opened)
+
+
+def test_an_answer_of_some_screens_stays_as_it_was_read() -> None:
+    words = "\n\n".join(f"line {n}" for n in range(100))
+    assert any("line 99" in row for row in plain(entries.Entry((1, 0), "answered", words)))
+    assert not any("line 99" in row for row in plain(entries.Entry((1, 0), "said", words)))
+
+
+@pytest.mark.parametrize("kind", ["said", "answered", "tool", "thought"])
+@pytest.mark.parametrize("words", ["x" * 3_000_000, "some words\n" * 300_000], ids=["one line", "many"])
+def test_what_is_huge_is_looked_at_only_as_far_as_it_can_be_shown(kind: entries.Kind, words: str) -> None:
+    entry = entries.Entry((1, 0), kind, words)
+    folded, opened = plain(entry), plain(entry, opened=True)
+    assert len(folded) <= drawing.SHOWN + 3
+    if kind in drawing.FOLDED:
+        assert f"all {len(words):,} characters" in folded[-2]
+    assert drawing.SHOWN < len(opened) <= drawing.MOST + 5
+    assert any("has all.)" in row for row in opened)
+
+
+def test_only_the_first_part_of_a_very_long_answer_is_styled() -> None:
+    entry = entries.Entry((1, 0), "answered", "**bold** word\n\n" * 2_000)
+    rows = plain(entry, opened=True)
+    assert rows[1].strip() == "bold word"
+    assert rows[-5].strip() == "**bold** word"
 
 
 def test_nothing_is_longer_than_what_can_be_drawn() -> None:

@@ -75,7 +75,7 @@ def test_marks_stand_behind_the_message_they_cut_after_and_say_whether_they_hold
     assert [(each.epoch, each.text, each.taken_back) for each in marks] == [
         (2, "compacted: messages 1 to 1", False),
         (4, "taken back: the compaction of messages 1 to 2", True),
-        (6, "compacted: a summary stands for messages 2 to 4", False),
+        (6, "compacted: a summary stands for messages 1 to 4", False),
     ]
 
 

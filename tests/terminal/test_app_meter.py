@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.compaction import port
 from holdfast.terminal import show, status, text
 from holdfast.terminal.screen import drawing, meter
 
@@ -41,7 +42,8 @@ def test_the_lines_fit_whatever_room_there_is(room: int, marks: show.Marks) -> N
     line = meter.standing(here, meter.Gauge(900, 1000, 650, 900), room, INK, marks, 3.0)
     assert text.cells(line.plain) <= room
     for seconds in (0.0, 0.9, 7.3, 100.0):
-        assert text.cells(meter.progress(seconds, room, INK, marks).plain) <= room
+        for reached in (None, port.Progress("reading"), port.Progress("summing up", 380, 12_400)):
+            assert text.cells(meter.progress(reached, seconds, room, INK, marks).plain) <= room
 
 
 def test_the_line_tells_what_matters() -> None:
@@ -51,5 +53,18 @@ def test_the_line_tells_what_matters() -> None:
 
 
 def test_the_light_of_a_compaction_moves() -> None:
-    drawn = {meter.progress(seconds / 4, 60, INK, MARKS).plain.partition(" s ")[2] for seconds in range(8)}
+    drawn = {meter.progress(None, seconds / 4, 60, INK, MARKS).plain.partition(" s ")[2] for seconds in range(8)}
     assert len(drawn) > 4
+
+
+@pytest.mark.parametrize(
+    ("reached", "told"),
+    [
+        (None, "Compacting… 3 s "),
+        (port.Progress("reading"), "Compacting: reading… 3 s "),
+        (port.Progress("summing up", 380, 12_400), "Compacting: summing up 380 messages, about 12,400 tokens… 3 s "),
+        (port.Progress("writing", 380), "Compacting: writing it down… 3 s "),
+    ],
+)
+def test_a_compaction_tells_its_stage_and_never_a_share(reached: port.Progress | None, told: str) -> None:
+    assert meter.progress(reached, 3.0, 100, INK, MARKS).plain.rstrip("━─") == told

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
 from holdfast import events
 from holdfast.terminal import backlog
+from tests.terminal.test_telling import RESULT
 
 
 def said(text: str) -> backlog.Heard:
@@ -44,6 +47,60 @@ def test_a_long_one_puts_pieces_of_the_same_kind_together_and_no_others() -> Non
         assert last == said(f"{backlog.LONG - 1} xy")
         assert thoughts == backlog.Heard(events.ReasoningDelta("hmhm"), "u")
         assert (after, notice) == (said("z"), backlog.Heard(events.Notice("n"), None))
+
+    asyncio.run(story())
+
+
+def progress(call: str, text: str) -> backlog.Heard:
+    return backlog.Heard(events.ToolProgress(call, text), "u")
+
+
+def test_a_long_one_keeps_the_last_progress_of_each_call() -> None:
+    async def story() -> None:
+        some = backlog.Backlog()
+        for number in range(backlog.LONG - 2):
+            some.put(said(f"{number}"))
+        for number in range(1000):
+            some.put(progress("a", f"{number}"))
+            some.put(progress("b", f"{number}"))
+        *before, first, second = await taken(some)
+        assert (len(before), first, second) == (backlog.LONG - 2, progress("a", "999"), progress("b", "999"))
+        # What was told is told: the next one has a place of its own, behind it.
+        some.put(progress("a", "1000"))
+        assert await taken(some) == [progress("a", "1000")]
+
+    asyncio.run(story())
+
+
+def finished(text: str) -> backlog.Heard:
+    return backlog.Heard(events.TurnFinished(msgspec.structs.replace(RESULT, final_response=text)), "u")
+
+
+def test_pieces_of_a_reply_give_way_to_its_end_where_that_has_them_and_others_do_not() -> None:
+    async def story() -> None:
+        some = backlog.Backlog()
+        call = backlog.Heard(events.ToolStarted("c", "shell", "{}"), "u")
+        for each in (said("I look."), call, *map(said, "abc" * backlog.LONG)):
+            some.put(each)
+        whole, stored = finished("abc" * backlog.LONG), backlog.Heard(events.MessageStored(2, "m", "assistant"), "u")
+        some.put(stored)
+        some.put(whole)
+        assert await taken(some) == [said("I look."), call, stored, whole]
+        for each in (said("x"), *[call] * backlog.LONG, said("other words"), whole):
+            some.put(each)
+        assert (await taken(some))[-2:] == [said("other words"), whole]
+
+    asyncio.run(story())
+
+
+def test_what_is_being_told_does_not_give_way() -> None:
+    async def story() -> None:
+        some = backlog.Backlog()
+        for _ in range(backlog.LONG):
+            some.put(said("a"))
+        assert await some.first() == said("a")
+        some.put(finished("a" * backlog.LONG))
+        assert await taken(some) == [said("a"), finished("a" * backlog.LONG)]
 
     asyncio.run(story())
 

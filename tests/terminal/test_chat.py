@@ -163,7 +163,7 @@ def test_ctrl_c_twice_leaves_a_turn_that_does_not_end() -> None:
         await sits.sees("Allowed")
         await sits.until(lambda: sits.home.shell.ran)
         sits.type(STOP)
-        await sits.until(lambda: sits.chat._stopping)
+        await sits.until(lambda: sits.chat.talk.stopping)
         sits.type(STOP)
         await sits.until(lambda: not sits.prompt._session.app.is_running)
         stuck.set()

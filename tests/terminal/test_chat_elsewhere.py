@@ -156,7 +156,7 @@ def test_all_that_came_is_shown_before_one_leaves_and_before_a_command_is_over(
         if leaves == LEAVE:
             await sits.until(lambda: not sits.home.door.running("talk"))
         else:
-            await sits.until(lambda: sits.chat._command is not None and sits.chat._command.done())
+            await sits.until(lambda: (now := sits.chat.talk.command) is not None and now.done())
         for _ in range(20):
             await asyncio.sleep(0)
         assert not sits.ended.done()
@@ -174,7 +174,7 @@ def test_all_that_came_is_shown_before_one_leaves_and_before_a_command_is_over(
 def test_what_came_last_in_a_conversation_is_shown_before_one_arrives_in_another() -> None:
     async def story(sits: Sitting) -> None:
         sits.home.door._lane("talk").emit(events.TextDelta("Late words"))
-        await sits.chat._move("other")
+        await sits.chat.talk.move("other")
         await sits.until(lambda: sits.screen.shown.count("A new conversation") == 2)
         shown = await sits.sees("Late words")
         assert shown.index("Late words") < shown.rindex("A new conversation")

@@ -1,6 +1,10 @@
-"""A session that a client has open: whose turn it is that runs, and which end belongs to which prompt."""
+"""A session that a client has open: whose turn runs, which end belongs to which prompt, what is wanted of it."""
 
 from __future__ import annotations
+
+from typing import Any
+
+import pytest
 
 from holdfast import events
 from tests.compaction.test_compress import filled
@@ -46,5 +50,47 @@ def test_something_that_cannot_be_told_keeps_nothing_behind_it_from_being_told()
         desk.home.door.tell("talk", events.Notice("\ud800 is no text"))
         desk.home.door.tell("talk", events.Notice("This is."))
         assert (await client.until("status"))["payload"]["text"] == "This is."
+
+    calling.run(story)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"), [("/stop", "Nothing is running."), ("/title  A\nplan", "The title is A plan now.")]
+)
+def test_what_a_command_said_is_in_its_answer_whatever_it_is(line: str, said: str) -> None:
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        await filled(desk.db, 1)
+        await client.ask("session.resume", session_id="talk")
+        done = await client.ask("command.exec", session_id="talk", line=line)
+        assert (done["ok"], done["output"]) == (True, [{"level": "info", "text": said}])
+
+    calling.run(story)
+
+
+@pytest.mark.parametrize("title", ["", " \u200b\x07", "x" * 101, "x" * 1_000_000])
+def test_a_title_that_can_never_be_given_is_refused_when_it_is_wanted(title: str) -> None:
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        key = (await client.ask("session.create"))["session_id"]
+        for method, given in (("session.create", {}), ("session.title", {"session_id": key})):
+            refused = await calling.refusal(client.ask(method, **given, title=title))
+            assert (refused.code, refused.data) == (-32000, {"type": "TitleInvalid"})
+        assert len([*desk.server._sessions]) == 1
+        assert desk.home.door._titles == {}
+
+    calling.run(story)
+
+
+@pytest.mark.parametrize("how", ["session.create", "session.title", "/title", "/new"])
+def test_a_title_that_is_wanted_is_told_as_it_will_be_given(how: str) -> None:
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        odd = "\x1b]0;evil\x07 plan"
+        first: dict[str, Any] = {"title": odd} if how == "session.create" else {}
+        key = (await client.ask("session.create", **first))["session_id"]
+        if how == "session.title":
+            assert (await client.ask("session.title", session_id=key, title=odd))["title"] == "]0;evil plan"
+        elif how.startswith("/"):
+            done = await client.ask("command.exec", session_id=key, line=f"{how} {odd}")
+            key = done["moved"]["session_id"] if done["moved"] else key
+        assert (await client.ask("session.info", session_id=key))["pending_title"] == "]0;evil plan"
 
     calling.run(story)

@@ -1,16 +1,26 @@
-"""Whatever a client sends for parameters, it gets a typed answer, and nobody else is harmed by it."""
+"""Whatever clients ask for, in whichever order and however many at once, they get typed answers, every prompt that was
+taken has one end, and nobody is harmed.
+
+`make chaos` tries many more, with a seed it prints.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
 
+from holdfast.rpc import frames
 from holdfast.terminal import methods, wire
+from tests.compaction.test_compress import Writer
 from tests.terminal import calling
+from tests.terminal.test_server import PICTURE
 
 CALLS = 150
+AT_ONCE = 25
 TYPED = {wire.INVALID, wire.REFUSED, wire.NOT_OPEN, wire.NOT_FOUND}
 ODD: list[Any] = [
     None,
@@ -49,7 +59,7 @@ ODD: list[Any] = [
     {"columns": 40, "tool_progress": "new"},
     {"images": [{"data": "AAAA"}]},
 ]
-# Whatever closes the session, stops for the model, or goes on in others is for other tests.
+# Whatever closes the session, stops for the model, or goes on in others is below.
 LEFT_OUT = {"session.close", "prompt.submit", "session.steer"}
 
 
@@ -68,15 +78,17 @@ def made(rng: random.Random, method: methods.Method, key: str) -> dict[str, Any]
 
 @pytest.mark.parametrize("seed", range(3))
 def test_odd_parameters_get_typed_answers_and_harm_nobody(seed: int) -> None:
-    rng = random.Random(seed)
+    at_a_server(random.Random(seed), CALLS)
 
+
+def at_a_server(rng: random.Random, calls: int) -> None:
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
         other = await desk.caller()
         safe = (await other.ask("session.create"))["session_id"]
         await other.say(safe, "Hello")
         key = (await client.ask("session.create"))["session_id"]
         await client.say(key, "Hello")
-        for _ in range(CALLS):
+        for _ in range(calls):
             name = rng.choice([each for each in methods.METHODS if each not in LEFT_OUT])
             params = made(rng, methods.METHODS[name], key)
             answer = await client.asking(name, **params)
@@ -86,3 +98,100 @@ def test_odd_parameters_get_typed_answers_and_harm_nobody(seed: int) -> None:
         assert (await client.ask("session.close", session_id=key))["session_id"]
 
     calling.run(story, ["ok"] * 500)
+
+
+# --- many at once --------------------------------------------------------------------------------------
+
+LINES = ["/retry", "/stop", "/new", "/new T", "/queue", "/branch", "/undo", "/redo", "/compact", "/resume last"]
+LINES += ["/queue drop 1", "/queue drop all", "/steer x", "/title", "/title T", "/approve", "/status"]
+GIVEN: dict[str, dict[str, list[Any]]] = {
+    "session.create": {"title": [None, "A", ""]},
+    "session.resume": {},
+    "session.info": {},
+    "session.history": {},
+    "session.options": {"options": [{"columns": 30}, {"images": [PICTURE]}]},
+    "session.title": {"title": [None, "A", "B"]},
+    "session.undo": {},
+    "session.compress": {},
+    "session.branch": {},
+    "session.interrupt": {},
+    "session.steer": {"text": ["steer"]},
+    "session.close": {},
+    "prompt.submit": {"text": ["Hello", "x" * 300], "images": [[], [], [PICTURE]]},
+    "command.exec": {"line": LINES},
+}
+WEIGHTS = [3 if name == "prompt.submit" else 1 for name in GIVEN]
+
+
+class Crowd:
+    """Clients that ask all at once, of each other's sessions too, and now and then do not want the answer."""
+
+    def __init__(self, rng: random.Random, clients: list[calling.Caller]) -> None:
+        self._rng, self._clients = rng, clients
+        self._known: list[tuple[calling.Caller, str]] = []
+        self.taken: list[tuple[calling.Caller, str]] = []
+        """The prompts that were, and whose they are."""
+
+    async def ask(self, calls: int) -> None:
+        asking = set[asyncio.Task[None]]()
+        for _ in range(calls):
+            asking.add(asyncio.create_task(self._ask()))
+            await asyncio.sleep(self._rng.choice([0, 0, 0, 0.001]))
+            if len(asking) >= AT_ONCE:
+                done, asking = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+                for each in done:
+                    each.result()
+        await asyncio.gather(*asking)
+
+    async def _ask(self) -> None:
+        rng = self._rng
+        (name,) = rng.choices([*GIVEN], WEIGHTS)
+        client, key = rng.choice(self._known[-6:] or [(rng.choice(self._clients), "none")])
+        if rng.random() < 0.1:
+            client = rng.choice(self._clients)
+        given = {each: rng.choice(values) for each, values in GIVEN[name].items()}
+        if name != "session.create":
+            given["session_id"] = key
+        asked = client.asking(name, **given)
+        if rng.random() < 0.1:
+            for _ in range(rng.randrange(6)):
+                await asyncio.sleep(0)
+            if not asked.done():
+                client.cancel(asked)
+        answer = await asked
+        if "error" in answer:
+            assert answer["error"]["code"] in TYPED | {frames.CANCELLED}, (name, given, answer)
+        else:
+            self._note(client, answer["result"])
+
+    def _note(self, client: calling.Caller, result: dict[str, Any]) -> None:
+        opened = result if "conversation_id" in result else result.get("moved")
+        self._known += [(client, opened["session_id"])] if opened else []
+        prompt = result if "queued" in result and "uid" in result else result.get("prompt")
+        self.taken += [(client, prompt["uid"])] if prompt else []
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_of_many_at_once_every_prompt_that_was_taken_has_one_end(seed: int) -> None:
+    all_at_once(random.Random(seed), CALLS)
+
+
+def all_at_once(rng: random.Random, calls: int) -> None:
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        clients = [client, await desk.caller(), await desk.caller()]
+        crowd = Crowd(rng, clients)
+        await crowd.ask(calls)
+        door = desk.home.door
+        while busy := door.busy():
+            await door.over(busy[0])
+        await desk.server.close()
+        assert [*desk.server._sessions] == []
+        for each in clients:
+            ends = Counter(event["payload"]["uid"] for event in each.told("message.complete"))
+            taken = [uid for whose, uid in crowd.taken if whose is each]
+            assert {uid: ends[uid] for uid in taken} == dict.fromkeys(taken, 1)
+        assert (await desk.db.fsck()).ok
+        assert not door._lanes
+        assert not door._titles
+
+    calling.run(story, ["ok"] * 10 * calls, summarizer=Writer())

@@ -148,6 +148,7 @@ def test_frames_are_as_they_were_and_as_the_schema_says(name: str) -> None:
             valid(methods.METHODS[request["method"]].result.__name__, response["result"])
     for frame in frames["events"]:
         event = frame["params"]
+        valid("Event", event)
         valid(document()["x-events"][event["type"]]["payload"]["$ref"].rpartition("/")[2], event["payload"])
 
 
@@ -172,6 +173,32 @@ def test_every_reference_of_the_schema_leads_somewhere() -> None:
     assert all(name in found["components"][kind] for kind, name in references)
     for each in found["components"]["schemas"].values():
         jsonschema.Draft202012Validator.check_schema(each)
+
+
+def test_only_what_is_asked_is_held_to_the_fields_that_are_known() -> None:
+    schemas = document()["components"]["schemas"]
+    closed = {name for name, each in schemas.items() if each.get("additionalProperties") is False}
+    asked = {each.params.__name__ for each in methods.METHODS.values()}
+    assert closed == asked | {"Options", "Image"}
+
+
+def test_events_are_held_to_what_their_type_carries() -> None:
+    told = {"type": "error", "session_id": None, "payload": {"text": "No.", "new": 1}}
+    valid("Event", told)
+    for wrong in ({**told, "type": "other"}, {**told, "type": "ready"}, {**told, "payload": {}}):
+        with pytest.raises(jsonschema.ValidationError):
+            valid("Event", wrong)
+
+
+def test_the_schema_says_what_fields_are_for_and_every_error_there_is() -> None:
+    found = document()
+    info = found["components"]["schemas"]["Info"]["properties"]
+    assert info["compacted_to"]["description"] == "A summary stands for the messages up to this one; 0: for none."
+    codes = {each["code"] for each in found["components"]["errors"].values()}
+    told = re.findall(r"^\| −(\d+) \|", (SCHEMA.parent / "rpc.md").read_text("utf-8"), re.MULTILINE)
+    assert codes == {-int(code) for code in told}
+    assert found["x-notifications"].keys() == {"event", "$/cancelRequest"}
+    valid("Cancel", {"id": 7})
 
 
 def test_the_schema_tells_of_every_method_and_event() -> None:

@@ -17,7 +17,7 @@ FULL, ALMOST = 90, 50
 """Exchanges beyond the hard threshold, and beyond the soft one."""
 
 
-def test_a_compaction_inside_a_turn_moves_the_key_before_the_reply_is_told() -> None:
+def test_a_compaction_inside_a_turn_moves_the_key_before_the_reply_is_told(store: str) -> None:
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
         await filled(desk.db, FULL)
         assert (await client.ask("session.resume", session_id="talk"))["session_id"] == "talk"
@@ -31,7 +31,7 @@ def test_a_compaction_inside_a_turn_moves_the_key_before_the_reply_is_told() -> 
         keys = [each["session_id"] for each in client.events if each["session_id"]]
         assert keys == sorted(keys, key=["talk", head].index)
 
-    calling.run(story, ["ok"], summarizer=Writer())
+    calling.run(story, ["ok"], summarizer=Writer(), target=store)
 
 
 def test_a_compaction_beside_the_turns_moves_the_key() -> None:
@@ -50,7 +50,9 @@ def test_a_compaction_beside_the_turns_moves_the_key() -> None:
     calling.run(story, ["ok"], summarizer=Writer(slow))
 
 
-def test_a_compaction_of_another_process_moves_the_key_with_the_next_request_and_with_the_next_reply() -> None:
+def test_a_compaction_of_another_process_moves_the_key_with_the_next_request_and_with_the_next_reply(
+    store: str,
+) -> None:
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
         await filled(desk.db, ALMOST)
         await client.ask("session.resume", session_id="talk")
@@ -63,7 +65,7 @@ def test_a_compaction_of_another_process_moves_the_key_with_the_next_request_and
         reply = await client.say("talk", "Hello")
         assert reply["session_id"] == resumed
 
-    calling.run(story, ["ok"])
+    calling.run(story, ["ok"], target=store)
 
 
 def test_a_compaction_of_another_process_moves_the_key_as_soon_as_it_is_heard_of() -> None:
@@ -123,7 +125,7 @@ def test_the_key_never_goes_back_to_a_head_that_was_overtaken_before_it_was_told
     calling.run(story, summarizer=Writer())
 
 
-def test_closing_after_a_rotation_ends_the_continuation_once_and_not_the_parent() -> None:
+def test_closing_after_a_rotation_ends_the_continuation_once_and_not_the_parent(store: str) -> None:
     told: list[str] = []
 
     async def closing(session_id: str) -> None:
@@ -141,7 +143,7 @@ def test_closing_after_a_rotation_ends_the_continuation_once_and_not_the_parent(
         assert (await calling.refusal(client.ask("session.close", session_id="talk"))).code == -32002
         assert len(await desk.db.sessions("talk")) == 2
 
-    calling.run(story, ["ok"], summarizer=Writer(), hooks=hooks.Hooks(closing=(closing,)))
+    calling.run(story, ["ok"], summarizer=Writer(), hooks=hooks.Hooks(closing=(closing,)), target=store)
     assert len(told) == 1
 
 
@@ -158,7 +160,7 @@ def test_closing_twice_at_once_ends_the_head_once() -> None:
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_closing_with_no_agent_built_ends_the_key_it_holds(moved: bool) -> None:
+def test_closing_with_no_agent_built_ends_the_key_it_holds(moved: bool, store: str) -> None:
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
         await filled(desk.db, ALMOST)
         await client.ask("session.resume", session_id="talk")
@@ -170,7 +172,7 @@ def test_closing_with_no_agent_built_ends_the_key_it_holds(moved: bool) -> None:
         assert head.end_reason == "tui_close"
         assert [each.end_reason for each in before] == ["compression"] * moved
 
-    calling.run(story)
+    calling.run(story, target=store)
 
 
 def test_closing_during_a_compaction_ends_the_head_and_lets_nothing_move_it_afterwards() -> None:
@@ -202,7 +204,7 @@ def test_a_message_to_a_closed_conversation_opens_a_continuation_and_the_key_is_
     calling.run(story, ["a", "b"])
 
 
-def test_opening_and_closing_without_a_message_leaves_no_row() -> None:
+def test_opening_and_closing_without_a_message_leaves_no_row(store: str) -> None:
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
         opened = await client.ask("session.create", title="A plan", options={"columns": 40})
         key = opened["session_id"]
@@ -215,13 +217,15 @@ def test_opening_and_closing_without_a_message_leaves_no_row() -> None:
         assert await desk.db.list_sessions(every=True) == []
         assert desk.home.door.wanted_title(key) is None
 
-    calling.run(story)
+    calling.run(story, target=store)
 
 
 # --- titles --------------------------------------------------------------------------------------------
 
 
-def test_a_title_that_is_taken_is_dropped_with_a_notice_and_the_automatic_one_is_given_in_the_same_turn() -> None:
+def test_a_title_that_is_taken_is_dropped_with_a_notice_and_the_automatic_one_is_given_in_the_same_turn(
+    store: str,
+) -> None:
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
         await desk.db.create_session("other", source="test", title="Taken")
         key = (await client.ask("session.create", title="Taken"))["session_id"]
@@ -233,7 +237,7 @@ def test_a_title_that_is_taken_is_dropped_with_a_notice_and_the_automatic_one_is
         assert (last["payload"]["title"], last["payload"]["pending_title"]) == ("Plan the trip", None)
         assert client.events.index(notice) < client.events.index(last) < client.events.index(reply)
 
-    calling.run(story, ["ok"])
+    calling.run(story, ["ok"], target=store)
 
 
 def test_a_title_that_the_store_could_not_take_is_kept_for_the_next_turn() -> None:

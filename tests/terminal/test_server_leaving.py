@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast import AsyncSessionDB
+from holdfast import AsyncSessionDB, events, parts
 from holdfast.compaction import hooks
+from holdfast.rpc import frames
 from holdfast.terminal import held
 from tests.agent import house, stage
 from tests.compaction.test_compress import agent, filled
@@ -41,7 +42,7 @@ async def asked(client: calling.Caller, key: str) -> str:
 # --- closing -------------------------------------------------------------------------------------------
 
 
-def test_closing_during_a_turn_stops_it_keeps_what_was_said_and_every_prompt_has_its_end() -> None:
+def test_closing_during_a_turn_stops_it_keeps_what_was_said_and_every_prompt_has_its_end(store: str) -> None:
     model = Dictated()
 
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
@@ -56,7 +57,17 @@ def test_closing_during_a_turn_stops_it_keeps_what_was_said_and_every_prompt_has
         assert [each.role for each in await desk.db.transcript(key)] == ["user", "assistant"]
         assert await ends(desk.db, key) == ["tui_close"]
 
-    calling.run(story, model=model)
+    calling.run(story, model=model, target=store)
+
+
+def test_whoever_closed_a_session_is_not_asked_any_more() -> None:
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        key = await spoken(client)
+        await client.ask("session.close", session_id=key)
+        result = await desk.home.door.submit(key, events.Submit("Do it."))
+        assert (result.final_response, desk.home.shell.ran) == ("Then not.", [])
+
+    calling.run(story, ["a", house.runs("true"), "Then not."])
 
 
 def test_the_last_of_several_clients_ends_it() -> None:
@@ -148,7 +159,7 @@ def test_the_sessions_of_a_client_that_vanished_are_closed_after_a_while() -> No
     calling.run(story, model=model, grace=0.0)
 
 
-def test_a_client_that_comes_back_goes_on_where_it_was_and_is_asked_again() -> None:
+def test_a_client_that_comes_back_goes_on_where_it_was_and_is_asked_again(store: str) -> None:
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
         key = (await client.ask("session.create", options={"columns": 33}))["session_id"]
         request = await asked(client, key)
@@ -163,7 +174,7 @@ def test_a_client_that_comes_back_goes_on_where_it_was_and_is_asked_again() -> N
         assert desk.home.shell.ran == ["true"]
         assert await ends(desk.db, key) == [None]
 
-    calling.run(story, [house.runs("true"), "Done."])
+    calling.run(story, [house.runs("true"), "Done."], target=store)
 
 
 def test_a_client_that_vanished_without_reading_can_come_back() -> None:
@@ -187,6 +198,38 @@ def test_a_client_that_vanished_without_reading_can_come_back() -> None:
     calling.run(story, model=model)
 
 
+@pytest.mark.parametrize("comes_back", [False, True], ids=["for good", "for a while"])
+def test_a_client_that_goes_while_it_is_being_told_something_loses_nothing(
+    comes_back: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = Dictated()
+
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        key = (await client.ask("session.create"))["session_id"]
+        await client.ask("prompt.submit", session_id=key, text="Hello", uid="it")
+        await client.until("message.start")
+        client.reads.clear()
+        client.held = True  # What is being sent stays on its way, though the channel is closed.
+        model.say("Once ", "upon ")
+        await client.sending.wait()
+        await client.leave()
+        back = await desk.caller() if comes_back else None
+        if back is not None:
+            await back.ask("session.resume", session_id=key)
+        client.reads.set()
+        model.say("a time.", None)
+        if back is not None:
+            assert (await back.until("message.complete", uid="it"))["payload"]["text"] == "Once upon a time."
+            told = [each["payload"]["text"] for each in back.told("message.delta")]
+            assert told == ["Once ", "upon ", "a time."]
+        await desk.home.door.over(key)
+        assert parts.text((await desk.db.transcript(key))[-1].content) == "Once upon a time."
+        assert not client.told("message.delta")
+
+    calling.run(story, model=model)
+    assert [each.getMessage() for each in caplog.records if each.levelname in ("WARNING", "ERROR")] == []
+
+
 def test_what_nobody_came_back_to_permit_is_not_done() -> None:
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
         key = (await client.ask("session.create"))["session_id"]
@@ -199,11 +242,101 @@ def test_what_nobody_came_back_to_permit_is_not_done() -> None:
     calling.run(story, [house.runs("true"), "Done."], grace=0.0)
 
 
+# --- the end of the input ------------------------------------------------------------------------------
+
+PIPE = frames.Limits(ending=calling.FOR_EVER)
+"""Of one who may stop asking before all is told."""
+
+
+def test_what_was_asked_before_the_input_ended_is_answered_turns_and_all() -> None:
+    async def story(desk: calling.Desk, _: calling.Caller) -> None:
+        client = await desk.caller(PIPE)
+        asked = [
+            client.asking("session.create", title="A plan"),
+            client.asking("prompt.submit", text="One", uid="1"),
+            client.asking("prompt.submit", text="Two", uid="2"),
+        ]
+        await client.leave()
+        assert [answer.result().get("error") for answer in asked] == [None] * 3
+        over = client.told("message.complete")
+        assert [(each["payload"]["uid"], each["payload"]["text"]) for each in over] == [("1", "a"), ("2", "b")]
+        assert client.told("session.info")[-1]["payload"]["title"] == "A plan"
+        key = over[0]["session_id"]
+        await until_ended(desk.db, key)
+        assert await ends(desk.db, key) == ["tui_close"]
+
+    calling.run(story, ["a", "b"], grace=0.0)
+
+
+def test_whoever_asks_nothing_more_permits_nothing_more() -> None:
+    async def story(desk: calling.Desk, _: calling.Caller) -> None:
+        client = await desk.caller(PIPE)
+        key = (await client.ask("session.create"))["session_id"]
+        await asked(client, key)
+        await client.leave()
+        assert client.told("message.complete")[-1]["payload"]["text"] == "Then not."
+        assert desk.home.shell.ran == []
+        assert [(allowed, by) for _, allowed, by, _ in await house.audit(desk.db)] == [(False, "nobody")]
+
+    calling.run(story, [house.runs("true"), "Then not."])
+
+
+def test_another_one_may_still_permit_it() -> None:
+    async def story(desk: calling.Desk, other: calling.Caller) -> None:
+        client = await desk.caller(PIPE)
+        key = (await client.ask("session.create"))["session_id"]
+        await client.say(key, "Hello")
+        await other.ask("session.resume", session_id=key)
+        request = await asked(client, key)
+        leaving = asyncio.create_task(client.leave())
+        await other.until("approval.request")
+        await other.ask("approval.respond", session_id=key, request_id=request, answer="once")
+        await leaving
+        assert client.told("message.complete")[-1]["payload"]["text"] == "Done."
+        assert desk.home.shell.ran == ["true"]
+
+    calling.run(story, ["a", house.runs("true"), "Done."])
+
+
+@pytest.mark.parametrize("how", ["nobody reads", "it takes too long"])
+def test_a_turn_that_nobody_can_be_told_of_is_not_waited_for(how: str) -> None:
+    model = Dictated()
+
+    async def story(desk: calling.Desk, _: calling.Caller) -> None:
+        client = await desk.caller(PIPE if how == "nobody reads" else frames.Limits(ending=0.01))
+        key = (await client.ask("session.create"))["session_id"]
+        await client.ask("prompt.submit", session_id=key, text="Hello")
+        model.say("Once upon")
+        await client.until("message.delta")
+        if how == "nobody reads":
+            client.broken.set()
+        await client.leave()
+        await until_ended(desk.db, key)
+        assert parts.text((await desk.db.transcript(key))[-1].content).startswith("Once upon")
+
+    calling.run(story, model=model, grace=0.0)
+
+
+def test_what_is_opened_can_be_spoken_to_before_that_is_answered() -> None:
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        await filled(desk.db, 1)
+        both = [
+            client.asking("session.resume", session_id="talk"),
+            client.asking("prompt.submit", session_id="talk", text="Hello", uid="u"),
+        ]
+        assert [("result" in answer) for answer in await asyncio.gather(*both)] == [True, True]
+        assert (await client.until("message.complete", uid="u"))["payload"]["text"] == "a"
+
+    calling.run(story, ["a"])
+
+
 # --- approvals -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("key_of", [lambda _, __: "talk", lambda head, _: head], ids=["old key", "new key"])
-def test_an_approval_that_is_open_across_a_rotation_stays_answerable(key_of: Callable[[str, str], str]) -> None:
+def test_an_approval_that_is_open_across_a_rotation_stays_answerable(
+    key_of: Callable[[str, str], str], store: str
+) -> None:
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
         await filled(desk.db, 40)
         await client.ask("session.resume", session_id="talk")
@@ -218,7 +351,7 @@ def test_an_approval_that_is_open_across_a_rotation_stays_answerable(key_of: Cal
         reply = await client.until("message.complete", uid="it")
         assert (reply["session_id"], reply["payload"]["text"]) == (head, "Done.")
 
-    calling.run(story, [house.runs("true"), "Done."], background=False)
+    calling.run(story, [house.runs("true"), "Done."], background=False, target=store)
 
 
 def test_the_first_answer_counts_and_a_denial_tells_the_model_why() -> None:

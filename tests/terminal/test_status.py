@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from holdfast.agent import runtime
 from holdfast.compaction import policy
 from holdfast.model import ScriptedModel
 from holdfast.terminal import show, status, text
+from holdfast.terminal.screen import drawing, meter
 from tests.agent import stage
 
 NOW = status.Standing("anthropic/claude", 24_000, 200_000, 0.0312, True, 2, 1)
@@ -41,15 +43,12 @@ def test_with_little_room_the_name_gives_way_first() -> None:
 
 @pytest.mark.parametrize(("used", "style"), [(64, ""), (65, ".soft"), (89, ".soft"), (90, ".hard"), (120, ".hard")])
 def test_a_glance_tells_how_full_the_window_is(used: int, style: str) -> None:
-    fragments = status.drawn(status.Standing("m", used * 1000, 100_000), 80, show.Marks())
+    fragments = status.drawn(status.Standing("m", used * 1000, 100_000, soft=65_000, hard=90_000), 80, show.Marks())
     assert fragments[-1] == (f"class:status{style}", f"{used}% of 100k")
 
 
-def test_the_glance_goes_by_the_shares_that_were_set() -> None:
+def test_the_glance_goes_by_where_compactions_are_made_as_the_bar_of_the_full_screen_does() -> None:
     early = policy.Policy(soft=0.5, hard=0.6)
-    for used, style in ((49, ""), (50, ".soft"), (59, ".soft"), (60, ".hard")):
-        fragments = status.drawn(status.Standing("m", used, 100, policy=early), 80, show.Marks())
-        assert fragments[-1][0] == f"class:status{style}"
 
     async def story(db: AsyncSessionDB) -> status.Standing:
         async def build(conversation_id: str) -> AIAgent:
@@ -58,7 +57,19 @@ def test_the_glance_goes_by_the_shares_that_were_set() -> None:
         async with runtime.Runtime(db, build) as door:
             return await status.looked(door, "here")
 
-    assert stage.run(story).policy == early
+    here = stage.run(story)
+    # What every request has besides stands before the messages, and the answer has its room behind them.
+    assert 0.3 * here.window < here.soft < 0.6 * here.window
+    for used, style, ink in (
+        (here.soft - 1, "", "good"),
+        (here.soft, ".soft", "warning"),
+        (here.hard - 1, ".soft", "warning"),
+        (here.hard, ".hard", "error"),
+    ):
+        then = msgspec.structs.replace(here, used=used)
+        assert status.drawn(then, 80, show.Marks())[-1][0] == f"class:status{style}"
+        bar = meter.bar(meter.gauged(then), 20, drawing.Ink(), show.Marks())
+        assert bar.spans[0].style == getattr(drawing.Ink(), ink)
 
 
 @given(st.text(), st.integers(0, 100))

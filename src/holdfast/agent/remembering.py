@@ -53,6 +53,11 @@ class Remembering:
         """Whether a review is at work."""
         return self._review is not None and self._review.under_way
 
+    async def noted(self, within: float) -> None:
+        """Until what was said last is looked over, or so many seconds have passed."""
+        if self._review is not None:
+            await self._review.over(within)
+
     async def close(self) -> None:
         if self._review is not None:
             await self._review.close()

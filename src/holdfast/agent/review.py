@@ -61,6 +61,11 @@ class Review:
             # In a context of its own: whoever ran the turn has a conversation there, and the review has none.
             self._task = asyncio.create_task(self._work(), context=contextvars.Context())
 
+    async def over(self, within: float) -> None:
+        """Until nothing is under way, or so many seconds have passed."""
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=within)
+
     async def close(self) -> None:
         """Stop what is under way. What it noted until then stays."""
         self._waiting = None

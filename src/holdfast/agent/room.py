@@ -36,6 +36,8 @@ class Room:
         self._view, self._work, self._background = view, work, background
         self._running = set[asyncio.Task[port.Compaction]]()
         """Every attempt of this agent's, whoever wants it: beside the turns, within one, or by hand."""
+        self._by_hand = set[asyncio.Task[port.Compaction]]()
+        self._reached: port.Progress | None = None
         self._patience = 0.0
         """For how many seconds the turn under way may still wait for others."""
         self._ceiling: int | None = None
@@ -126,6 +128,11 @@ class Room:
         """Whether a compaction is being made: beside the turns, for one that waits, or by hand."""
         return bool(self._running)
 
+    @property
+    def progress(self) -> port.Progress | None:
+        """How far the compaction is that is being made; None where none is."""
+        return self._reached if self.under_way else None
+
     def begin(self, turn: str, emit: Emit) -> None:
         """Compact beside the turns, if nothing is under way yet. No prompt cancels it; closing does."""
         if self._background and not self.under_way:
@@ -134,17 +141,20 @@ class Room:
     async def compact(self, asked: compress.Asked, emit: Emit) -> port.Compaction:
         """Compact now, and wait for it; what is under way already is let end first. Closing stops it."""
 
-        def at_work(messages: int, size: int) -> None:
-            emit(events.Notice(f"Summing up {messages:,} messages (about {size:,} tokens) …"))
+        def at_work(reached: port.Progress) -> None:
+            if reached.stage == "summing up":
+                emit(events.Notice(f"Summing up {reached.messages:,} messages (about {reached.tokens:,} tokens) …"))
 
         async def after(others: frozenset[asyncio.Task[port.Compaction]]) -> port.Compaction:
             if others:
                 emit(events.Notice("A compaction is under way already; this one comes after it …"))
                 await asyncio.wait(others)
-            told = msgspec.structs.replace(asked, beginning=at_work)
+            told = msgspec.structs.replace(asked, reaching=at_work)
             return await self._attempt(told, emit, person=asked.force)
 
         attempt = self._start(after(frozenset(self._running)))
+        self._by_hand.add(attempt)
+        attempt.add_done_callback(self._by_hand.discard)
         try:
             await asyncio.wait([attempt])
         finally:
@@ -152,8 +162,14 @@ class Room:
             await asyncio.wait([attempt])
         if attempt.cancelled():
             stopped, here = "The compaction was stopped.", self._work().conversation_id
+            emit(events.Notice(stopped, "warning"))
             return port.Compaction(outcome=port.Outcome.FAILED, session_id=here, reason=stopped)
         return attempt.result()
+
+    def stop(self) -> bool:
+        """Stop what is made by hand: whoever waits for it finds it failed. Whether there was any."""
+        stopping = [attempt for attempt in self._by_hand if attempt.cancel()]
+        return bool(stopping)
 
     async def close(self) -> None:
         """Stop what is under way, also what somebody waits for."""
@@ -224,8 +240,14 @@ class Room:
     async def _attempt(
         self, asked: compress.Asked, emit: Emit, *, person: bool = False, model: bool = True
     ) -> port.Compaction:
-        work = self._within_ceiling()
-        made = await compress.compress(work if model else msgspec.structs.replace(work, summarizers=()), asked)
+        def reaching(reached: port.Progress) -> None:
+            self._reached = reached
+            if asked.reaching is not None:
+                asked.reaching(reached)
+
+        reaching(port.Progress("reading"))
+        work, told = self._within_ceiling(), msgspec.structs.replace(asked, reaching=reaching)
+        made = await compress.compress(work if model else msgspec.structs.replace(work, summarizers=()), told)
         if made.outcome is port.Outcome.COMPACTED:
             self._said.clear()
             emit(events.Compacted(made.session_id, made.cut_seq or 0, made.before, made.after, made.model))

@@ -218,7 +218,7 @@ class Runtime:
             case events.Submit():
                 self.submit(conversation_id, command)
             case events.Interrupt():
-                if not self.interrupt(conversation_id):
+                if not self.stop(conversation_id):
                     lane.emit(events.Notice("Nothing is running."))
             case events.Steer(text, uid):
                 if not self.steer(conversation_id, text, uid):
@@ -291,6 +291,13 @@ class Runtime:
         """Stop the turn under way, also one that is only about to begin; whether there was one."""
         lane = self._lanes.get(conversation_id)
         return lane is not None and lane.interrupt()
+
+    def stop(self, conversation_id: str) -> bool:
+        """Stop the turn under way, and a compaction that somebody asked for; whether there was any of it. What is made
+        beside the turns goes on."""
+        agent = self.agents.peek(conversation_id)
+        compacting = agent is not None and agent.room.stop()
+        return self.interrupt(conversation_id) or compacting
 
     def steer(self, conversation_id: str, text: str, uid: str | None = None) -> bool:
         """Tell the turn under way something before its next step; whether there was one to tell."""

@@ -11,8 +11,9 @@ from holdfast.app import running
 from holdfast.rpc import frames, lines, peer, standard
 from holdfast.terminal import server
 
-ENDING = 5.0
-"""Seconds that what was asked may still take when the input has ended: `echo ... | holdfast rpc` is answered."""
+ENDING = 600.0
+"""Seconds that what was asked may still take when the input has ended: `printf ... | holdfast rpc` is answered, turns
+and all. Whoever reads no more is gone at once."""
 
 
 @asynccontextmanager
@@ -33,10 +34,12 @@ async def served(
 
 
 async def by_lines(opened: server.Server, kept: standard.Kept) -> None:
-    """Serve one client by lines on these descriptors, until it is gone."""
+    """Serve one client by lines on these descriptors, until it is gone. Raises OSError where they cannot be written."""
     limits = frames.Limits(ending=ENDING)
     async with lines.opened(kept.reads, kept.writes, limits.size) as channel:
         await opened.attend(peer.Peer(channel, opened.methods(), limits))
+    if channel.failed is not None:
+        raise channel.failed
 
 
 async def attended(opened: server.Server, channel: peer.Channel) -> None:

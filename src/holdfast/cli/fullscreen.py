@@ -47,6 +47,8 @@ def command(
     # Textual draws on standard error, and asks standard output how large the terminal is.
     if not (stdin.tty() and out.tty and sys.stderr.isatty()):
         raise click.UsageError("The full screen needs a terminal: input, output and errors must all be one.")
+    if config.environment().get("TERM", "dumb") == "dumb":
+        raise click.UsageError("The full screen needs a terminal that can place text; `holdfast` chats on any.")
     onscreen = lazy.load("holdfast.cli.onscreen")
     asked = onscreen.Asked(go_on, resume, light, model, settings or out.settings, path)
     code: int = onscreen.run(out, asked)

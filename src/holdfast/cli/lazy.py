@@ -131,6 +131,19 @@ def wrong_file(error: errors.SettingInvalid) -> str:
     return f"holdfast: {error} `holdfast config check` names every mistake."
 
 
+def logged(level: str) -> Callable[[F], F]:
+    """--log-format and --log-level, for commands that run on; the least they log unless they are told otherwise."""
+    levels = click.Choice(["debug", "info", "warning", "error"])
+    forms = click.Choice(["text", "json"])
+
+    def options(function: F) -> F:
+        least = click.option("--log-level", type=levels, default=level, help="The least that is logged.")
+        form = click.option("--log-format", type=forms, default="text", help="How log lines are written.")
+        return form(least(function))
+
+    return options
+
+
 def as_json(function: F) -> F:
     """--json, for programs."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")(function)

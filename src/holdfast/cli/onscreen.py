@@ -9,7 +9,7 @@ from holdfast import config
 from holdfast.app import running
 from holdfast.cli import chatting, console, leaving, welcoming
 from holdfast.terminal import app as screens
-from holdfast.terminal import show, text
+from holdfast.terminal import show
 
 
 class Asked(NamedTuple):
@@ -43,7 +43,8 @@ async def _talk(out: console.Console, start: chatting.Start, light: bool) -> int
         marks = show.PLAIN if out.glyphs == console.ASCII else show.Marks()
         screen = screens.FullScreen(app.runtime, opening, marks)
         await screen.run_async()
-        if screen.unsent:
-            many = text.count(screen.unsent, "message that waited was", "messages that waited were")
-            out.note(f"{many} not sent.")
+        if (unsent := screen.talk.give_up()) is not None:
+            out.note(unsent)
+        for stopped in await screen.talk.stop_elsewhere():
+            out.note(stopped)
     return screen.return_code or 0

@@ -28,6 +28,13 @@ def _placed(_context: click.Context, _option: click.Parameter, text: str | None)
         raise click.BadParameter(str(error)) from None
 
 
+def _named(_context: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        return tuple(map(admission.origin, texts))
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 @click.command(name="rpc")
 @click.option(
     "--websocket",
@@ -41,17 +48,12 @@ def _placed(_context: click.Context, _option: click.Parameter, text: str | None)
     "--origin",
     "origins",
     multiple=True,
+    callback=_named,
     metavar="ORIGIN",
     help="With --websocket: let pages from there connect, as https://example.org. May be given again.",
 )
 @click.option("--model", metavar="PROVIDER/MODEL", help="The model to ask (default: HOLDFAST_MODEL).")
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="How log lines are written.")
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="warning",
-    help="The least that is logged.",
-)
+@lazy.logged("warning")
 @lazy.database
 @lazy.profile
 @click.pass_obj
@@ -72,10 +74,10 @@ def command(
     if place is None and origins:
         raise click.UsageError("--origin is for --websocket: no page reaches standard input.")
     wanted = settings or out.settings
+    if place is None:
+        with standard.kept() as kept, logs.kept(out.err, log_format, log_level, wanted):
+            return leaving.run(_by_lines(wanted, path, model, kept))
     with logs.kept(out.err, log_format, log_level, wanted):
-        if place is None:
-            with standard.kept() as kept:
-                return leaving.run(_by_lines(wanted, path, model, kept))
         return leaving.run(_by_websocket(out, wanted, path, model, place, frozenset(origins)))
 
 
@@ -105,5 +107,8 @@ async def _by_websocket(
         if not given:
             out.note(MADE.format(token=rules.token, variable=TOKEN))
         out.note(f"Listening at {address}")
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await opened.close()  # While those who have something open can still be told.
     return 0

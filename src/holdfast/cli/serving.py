@@ -38,13 +38,7 @@ Served = Callable[[], AbstractAsyncContextManager[serving.Serving]]
 )
 @click.option("--model", metavar="NAME", help="The model to ask, as provider/model.")
 @click.option("--grace", type=click.FloatRange(0, 86400), help="Seconds that what runs may take to end (default: 20).")
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="How log lines are written.")
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    help="The least that is logged.",
-)
+@lazy.logged("info")
 @lazy.database
 @lazy.profile
 @click.pass_obj

@@ -79,8 +79,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     force: bool = False
     """A person asked: neither cool-down nor frequency count. The gate does."""
     keep_exchanges: int | None = None
-    beginning: Callable[[int, int], object] | None = None
-    """Told how many messages with how many tokens are about to be summed up, before anybody does."""
+    reaching: Callable[[port.Progress], object] | None = None
+    """Told of each stage it comes to, before it begins."""
 
 
 async def compress(work: Work, asked: Asked) -> port.Compaction:
@@ -134,13 +134,15 @@ async def _leased(work: Work, asked: Asked, began: types.Lease | types.Snapshot,
     refused = await _counted(work, asked, snapshot.head_id)
     if refused is not None:
         return refused
-    if asked.beginning is not None:
-        asked.beginning(len(found.going), await pace.aside(work.size, found.going))
+    if asked.reaching is not None:
+        asked.reaching(port.Progress("summing up", len(found.going), await pace.aside(work.size, found.going)))
     # The heart stops before the commit: that frees the lease itself, which must not be taken for a loss.
     draft = await _with_heartbeat(work, began, _drafted(work, asked, context, found, bill))
     if draft.written is None:
         await _spent(work, bill, _failed(work, asked))
         return _outcome(port.Outcome.FAILED, snapshot.head_id, f"No summary made it smaller: {draft.problems[-1]}.")
+    if asked.reaching is not None:
+        asked.reaching(port.Progress("writing", len(found.going)))
     return await _committed(work, began, found, draft, draft.written, bill)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -20,6 +20,19 @@ class Outcome(StrEnum):
     COOLING_DOWN = "cooling_down"
     FAILED = "failed"
     EXHAUSTED = "exhausted"
+
+
+Stage = Literal["reading", "summing up", "writing"]
+"""What an attempt is at: reading the context, having a summary written and checked, storing it."""
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far an attempt is. No share of it is known: how long a model takes nobody can say."""
+
+    stage: Stage
+    messages: int = 0
+    """So many are being summed up, of so many tokens; known once they were read."""
+    tokens: int = 0
 
 
 def _unasked(_: types.Usage) -> None:

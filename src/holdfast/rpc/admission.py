@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import NamedTuple
@@ -19,6 +20,8 @@ SPOKEN = "holdfast.rpc"
 BEARING = "holdfast.token."
 SHORTEST = 16
 """Characters of a token."""
+TOKENS = f"A token has at least {SHORTEST} characters, of ASCII and without spaces and commas."
+"""What else there is cannot be said in a header, or ends it there."""
 ONCE = ("host", "origin", "authorization")
 
 
@@ -104,6 +107,28 @@ def place(text: str) -> tuple[str, int]:
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise ValueError("an IPv6 address stands in brackets, as in [::1]:8643.")
     return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def is_token(text: str) -> bool:
+    """Whether this is a token that somebody can say and nobody guesses."""
+    return len(text) >= SHORTEST and all("!" <= each <= "~" and each != "," for each in text)
+
+
+_ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(?:\[[0-9a-f:.]+\]|[^\s/?#@:\[\],*]+)(:[0-9]{1,5})?", re.ASCII)
+_USUAL = {"http": ":80", "https": ":443"}
+
+
+def origin(text: str) -> str:
+    """Where pages come from, as browsers say it. Raises ValueError for what none of them ever says."""
+    found = _ORIGIN.fullmatch(text)
+    if found is None or not text.isascii():
+        raise ValueError("an origin is a scheme and a host, with a port or without, as https://example.org.")
+    scheme, port = found.groups()
+    if scheme in _USUAL and text != text.lower():
+        raise ValueError("browsers say an origin in small letters.")
+    if port is not None and port == _USUAL.get(scheme):
+        raise ValueError(f"browsers leave {port} out, which is where {scheme} is.")
+    return text
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -28,6 +28,8 @@ FAILED: Final = -32000
 LONGEST_ID: Final = 256
 """Characters of an id."""
 LONGEST_METHOD: Final = 200
+LONGEST_NUMBER: Final = 1000
+"""Digits of a number: how long it takes to read one grows with their square."""
 
 Id: TypeAlias = str | int | float | None
 Params: TypeAlias = dict[str, Any] | list[Any] | None
@@ -104,10 +106,8 @@ def decode(frame: bytes, limits: Limits = ORDINARY) -> Message | Batch:
     """What a frame says."""
     if len(frame) > limits.size:
         return Wrong(Error(INVALID, f"A frame has at most {limits.size:,} bytes."))
-    if too_deep(frame, limits.depth):
-        return Wrong(Error(INVALID, f"JSON is at most {limits.depth} deep here."))
-    if too_many(frame, limits.values):
-        return Wrong(Error(INVALID, f"A frame has at most {limits.values:,} values."))
+    if (too_much := excess(frame, limits)) is not None:
+        return Wrong(Error(INVALID, too_much))
     try:
         said = msgspec.json.decode(frame)
     except UnicodeDecodeError:
@@ -123,31 +123,48 @@ def decode(frame: bytes, limits: Limits = ORDINARY) -> Message | Batch:
     return Batch(tuple(map(_message, said)))
 
 
-# One that is not closed goes to the end, so that every byte is looked at once.
-_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-_AS_LISTS = bytes.maketrans(b"{}", b"[]")
 _MARKS = (b",", b"[", b"{")
+"""Each value of JSON but the outermost stands behind one of these; a key and its value, behind one together."""
+_AS_LISTS = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_RUNS = re.compile(rb"\[+|\]+")
+_AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+_TOO_LONG = b"0" * (LONGEST_NUMBER + 1)
 
 
-def too_deep(frame: bytes, most: int) -> bool:
-    """Whether JSON lies deeper than that. It is not read for it: what is deep enough makes reading it dangerous."""
-    if frame.count(b"[") + frame.count(b"{") <= most:
-        return False
-    # A step takes away whatever has nothing in it any more, so there are as many as it is deep.
-    left = _STRINGS.sub(b"", frame).translate(_AS_LISTS, _NO_BRACKETS)
-    for _ in range(most):
-        before, left = len(left), left.replace(b"[]", b"")
-        if len(left) == before:
-            break
-    return b"[]" in left or left.count(b"[") > most
+def excess(frame: bytes, limits: Limits = ORDINARY) -> str | None:
+    """What JSON has too much of, in words; None where it has not. It is not read for it, since that is what could take
+    long: every byte is looked at a few times, and what is counted first bounds what comes after it."""
+    bare = _without_strings(frame, limits.values)
+    if bare is None or _marks(bare) > limits.values:
+        return f"A frame has at most {limits.values:,} values."
+    if _TOO_LONG in bare.translate(_AS_ZEROS):
+        return f"A number has at most {LONGEST_NUMBER:,} digits."
+    if _is_deeper(bare, limits.depth):
+        return f"JSON is at most {limits.depth} deep here."
+    return None
 
 
-def too_many(frame: bytes, most: int) -> bool:
-    """Whether JSON has more values than that, near enough: each of them stands behind one of these marks."""
-    if sum(map(frame.count, _MARKS)) <= most:
-        return False
-    return sum(map(_STRINGS.sub(b"", frame).count, _MARKS)) > most
+def _marks(frame: bytes) -> int:
+    return sum(map(frame.count, _MARKS))
+
+
+def _without_strings(frame: bytes, values: int) -> bytes | None:
+    """The rest of JSON; None where there are more strings than so many values can have, a key each among them."""
+    # JSON has backslashes in strings only. Where they stand elsewhere, reading ends there.
+    plain = frame.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if plain.count(b'"') > 4 * values + 2:
+        return None
+    return b"".join(plain.split(b'"')[::2])
+
+
+def _is_deeper(bare: bytes, most: int) -> bool:
+    depth = 0
+    for run in _RUNS.findall(bare.translate(_AS_LISTS, _NO_BRACKETS)):
+        depth = depth + len(run) if run.startswith(b"[") else max(0, depth - len(run))
+        if depth > most:
+            return True
+    return False
 
 
 def _message(said: Any) -> Message:

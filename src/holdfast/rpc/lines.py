@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
 import stat
 from collections import deque
@@ -22,6 +23,8 @@ UNREAD = 1 << 16
 """Bytes that wait here for the other side to read them before sending waits, too."""
 LEAVING = 2.0
 """Seconds the other side has for reading what was said when this one closes."""
+LOOK = 1.0
+"""Seconds after which it is looked again whether anybody reads."""
 
 Read = Callable[[], Awaitable[bytes]]
 
@@ -60,6 +63,8 @@ class Lines:
         self._split = Splitter(longest)
         self._came = deque[bytes]()
         self._over = self._broken = False
+        self.failed: OSError | None = None
+        """Why something could not be written, where that is not only that nobody reads any more."""
 
     async def receive(self) -> bytes | None:
         while not self._came and not self._over:
@@ -80,10 +85,17 @@ class Lines:
                 raise errors.Gone()
             self._write.write(frame + b"\n")
             await self._write.drain()
-        except OSError:
+        except OSError as error:
+            self._broken = True
+            if not isinstance(error, ConnectionError):
+                self.failed = error
             raise errors.Gone() from None
         if self._broken:
             raise errors.Gone()
+
+    async def unread(self) -> None:
+        while not self._broken and (isinstance(self._write, int) or not _hung_up(self._write.transport)):
+            await asyncio.sleep(LOOK)
 
     async def close(self) -> None:
         if isinstance(self._write, int) or self._write.transport.is_closing():
@@ -154,6 +166,16 @@ async def _writer(writes: int) -> asyncio.StreamWriter:
 def _can_wait(descriptor: int) -> bool:
     kind = os.fstat(descriptor).st_mode
     return stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) or os.isatty(descriptor)
+
+
+def _hung_up(transport: asyncio.WriteTransport) -> bool:
+    """Whether the other end is closed: what is written there next could only fail."""
+    end = transport.get_extra_info("pipe") or transport.get_extra_info("socket")
+    if transport.is_closing() or end is None or end.fileno() < 0:
+        return True
+    looking = select.poll()
+    looking.register(end.fileno(), 0)
+    return bool(looking.poll(0))
 
 
 def _written(descriptor: int, line: bytes) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from holdfast import errors
@@ -36,8 +37,15 @@ class Channel(Protocol):
         """Send a frame, whole or not at all though it is cancelled; waits while the other side does not read. Raises
         Gone."""
 
+    async def unread(self) -> None:
+        """Until it is known that nobody reads what is sent any more; never, where `receive` tells that as well."""
+
     async def close(self) -> None:
         """Let go of the other side; may be called again."""
+
+
+async def nothing() -> None:
+    """There is nothing to finish."""
 
 
 class Peer:
@@ -47,7 +55,7 @@ class Peer:
         self, channel: Channel, methods: Mapping[str, Handler], limits: frames.Limits = frames.ORDINARY
     ) -> None:
         self._channel, self._methods, self._limits = channel, methods, limits
-        self._places = places.Places(limits.at_once, limits.patience)
+        self._places = places.Places(limits.at_once, limits.patience, limits.size)
         self._batches = places.Places(limits.at_once, limits.patience)
         self._speaking = asyncio.Lock()
         self._running = dict[frames.Id, asyncio.Task[object]]()
@@ -56,20 +64,39 @@ class Peer:
         self._answers = set[asyncio.Task[Any]]()
         self.closed = asyncio.Event()
 
-    async def run(self) -> None:
-        """Until the other side is gone. Then what is worked on is cancelled, and the channel is closed."""
+    async def run(self, finish: Callable[[], Awaitable[object]] = nothing) -> None:
+        """Until the other side is gone. Then what is worked on is cancelled, and the channel is closed.
+
+        One that only stops asking is still answered, and `finish` is waited for, in the time the limits leave for it:
+        that is what is still to be said of what was asked.
+        """
+        talking, unread = asyncio.create_task(self._talk(finish)), asyncio.create_task(self._channel.unread())
+        for each in (talking, unread):
+            each.add_done_callback(_looked_at)
         try:
-            while (frame := await self._channel.receive()) is not None:
-                await self._came(frames.decode(frame, self._limits))
-            if self._answers and self._limits.ending:
-                await asyncio.wait(self._answers, timeout=self._limits.ending)
-        except errors.Gone:
-            logger.debug("the other side went away")
+            await asyncio.wait([talking, unread], return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.closed.set()
+            await _ended({talking, unread})
             await _ended(self._works)
             await _ended(self._answers)
             await self._channel.close()
+        for each in (talking, unread):
+            if not each.cancelled():
+                with suppress(errors.Gone):
+                    each.result()
+
+    async def _talk(self, finish: Callable[[], Awaitable[object]]) -> None:
+        while (frame := await self._channel.receive()) is not None:
+            await self._came(frames.decode(frame, self._limits))
+            # Thousands may have come in one piece: whoever else there is has a turn between them.
+            await asyncio.sleep(0)
+        if self._limits.ending:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._limits.ending):
+                    while self._answers:
+                        await asyncio.wait(self._answers)
+                    await finish()
 
     async def notify(self, method: str, params: object) -> None:
         """Say something unasked; waits while the other side does not read. Raises Gone after the end."""
@@ -102,6 +129,7 @@ class Peer:
         for each in messages:
             begun = await self._begun(each)
             if isinstance(begun, bytes):
+                self._places.keep(len(begun))
                 answers.append(begun)
             elif begun is not None:
                 answers.append(self._task(self._answers, self._part(begun)))
@@ -146,7 +174,7 @@ class Peer:
             logger.info("a notification was not heeded: %s", errors.shown(method))
             return
         work = self._task(self._works, self._work(handler, params))
-        self._task(self._answers, self._part(_Begun(None, work)))
+        self._task(self._answers, self._heed(_Begun(None, work)))
 
     def _cancel(self, params: frames.Params) -> None:
         named = params.get("id") if isinstance(params, dict) else None
@@ -166,9 +194,18 @@ class Peer:
             self._places.give()
 
     async def _part(self, begun: _Begun) -> bytes:
-        """The answer, for those who answer several at once: what they wait for need not wait for them."""
+        """The answer, for those who answer several at once: what they wait for need not wait for them. It is kept until
+        they do, and counts as such."""
         try:
-            return await self._outcome(begun)
+            answer = await self._outcome(begun)
+            self._places.keep(len(answer))
+            return answer
+        finally:
+            self._places.give()
+
+    async def _heed(self, begun: _Begun) -> None:
+        try:
+            await self._outcome(begun)
         finally:
             self._places.give()
 
@@ -176,6 +213,7 @@ class Peer:
         try:
             if found := [each if isinstance(each, bytes) else await each for each in answers]:
                 await self._send(frames.batch(found))
+                self._places.told(sum(map(len, found)))
         finally:
             self._batches.give()
 
@@ -227,7 +265,7 @@ def _busy(id: frames.Id) -> bytes:
 def _looked_at(task: asyncio.Task[Any]) -> None:
     error = None if task.cancelled() else task.exception()
     if error is not None and not isinstance(error, errors.Gone):
-        logger.error("an answer could not be sent", exc_info=error)
+        logger.error("a client could not be served", exc_info=error)
 
 
 async def _ended(tasks: set[asyncio.Task[Any]]) -> None:

@@ -24,16 +24,20 @@ class Kept(NamedTuple):
 
 @contextmanager
 def kept() -> Iterator[Kept]:
-    """To the end of the block input is empty for everybody else, and what they print goes to standard error."""
-    try:
-        mine = Kept(os.dup(0), os.dup(1))
-    except OSError:
-        raise errors.SettingInvalid("Standard input and output have to be open: frames come and go by them.") from None
+    """To the end of the block input is empty for everybody else, and what they print goes to standard error.
+
+    Raises SettingInvalid where one of them is closed. Whoever opens files does so within the block.
+    """
+    # One that was closed when the program began may be another file by now.
+    if sys.__stdin__ is None or sys.__stdout__ is None or not (_is_open(0) and _is_open(1)):
+        raise errors.SettingInvalid("Standard input and output have to be open: frames come and go by them.")
+    # Where standard error is closed, this takes its place, which a copy of the others must not.
     nothing = os.open(os.devnull, os.O_RDWR)
+    mine = Kept(os.dup(0), os.dup(1))
     try:
         _flushed()
         os.dup2(nothing, 0)
-        os.dup2(2 if _is_open(2) else nothing, 1)
+        os.dup2(2 if sys.__stderr__ is not None else nothing, 1)
         yield mine
     finally:
         # What was printed meanwhile may wait in a buffer, and must not follow the frames.

@@ -1,29 +1,32 @@
 """The full screen: a transcript that opens at once however long it is, a prompt, a panel for questions of tools.
 
 A front end like any other: it sends commands to the runtime and renders events, and knows one conversation at a time.
-Lines are carried out in the order they were typed; whatever is typed behind a command waits until that is carried out.
 """
 
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import ClassVar, assert_never
+from functools import partial
+from typing import ClassVar
 
 import msgspec
 from rich.text import Text
-from textual.app import App, ComposeResult, SystemCommand
+from textual import events as keys
+from textual.app import App, ComposeResult, SuspendNotSupported, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
-from textual.widgets import Static
+from textual.screen import ModalScreen, Screen
+from textual.widgets import Input, Static
 
 from holdfast import errors, events, types
 from holdfast.agent import commands, runtime
-from holdfast.terminal import lines, recap, show
+from holdfast.terminal import completion, recap, show, talk
 from holdfast.terminal.screen import (
     approval,
+    asides,
     compacted,
     conversations,
     drawing,
@@ -32,17 +35,23 @@ from holdfast.terminal.screen import (
     palette,
     prompting,
     stories,
+    suspending,
     tail,
     transcript,
     watching,
 )
 
 ONCE_MORE = "Ctrl-C once more leaves, as Ctrl-Q does."
+# Seconds for which that is so.
+WARNED = 3.0
+INTERRUPTED = 130
 NEW = "A new conversation: it begins with your first message."
 # Seconds between looks at what goes on beside the talk: while something does, and while nothing seems to.
 LOOK, GLANCE = 1.0, 3.0
 # Seconds between two drawings of what streams in, and of what moves.
 FRAME, PULSE = 0.03, 0.12
+# Keys of this screen, which do nothing while another lies over it.
+BENEATH = {"walk", "done", "conversations", "write", "command_palette"}
 
 
 class Opening(msgspec.Struct, frozen=True):
@@ -62,6 +71,8 @@ class FullScreen(App[None]):
 
     CSS = look.CSS
     TITLE = "Holdfast"
+    # Where there are but a few rows, they are for what is said and written.
+    VERTICAL_BREAKPOINTS = look.ROWS
     COMMANDS = App.COMMANDS | {palette.Commands}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "stop", "stop", priority=True, system=True),
@@ -69,33 +80,38 @@ class FullScreen(App[None]):
         Binding("ctrl+d", "done", "leave, where nothing is written", show=False, priority=True),
         Binding("ctrl+o", "conversations", "conversations", priority=True),
         Binding("ctrl+t", "turn_light", "light or dark", priority=True),
+        Binding("ctrl+z", "suspend_process", "to the shell; fg comes back", priority=True),
         Binding("f6", "walk", "transcript, question, prompt", priority=True),
         Binding("escape", "write", "back to the prompt", show=False),
     ]
 
     def __init__(self, door: runtime.Runtime, opening: Opening, marks: show.Marks | None = None) -> None:
         super().__init__()
-        self.door, self.here, self.marks = door, opening.conversation_id, marks or show.Marks()
+        # Before anything is drawn, lest it be drawn twice.
+        for theme in look.THEMES:
+            self.register_theme(theme)
+        self.ansi_theme_dark, self.ansi_theme_light = look.CODE_DARK, look.CODE_LIGHT
+        self.theme = look.LIGHT if opening.light else look.DARK
+        self.door, self.marks = door, marks or show.Marks()
+        self.talk = talk.Talk(door, opening.conversation_id, self)
         self._opening = opening
-        self.transcript = transcript.Transcript(self._messages, self.marks, id="transcript")
+        self.transcript = transcript.Transcript(self._reader(), self.marks, id="transcript")
         self.question = approval.Approval()
-        self.prompt = prompting.Prompt(self._candidates, opening.history)
+        words = completion.Words(door.words.listed if door.words else tuple, self._arguments)
+        self.prompt = prompting.Prompt(words, opening.history)
         self.watched = watching.Watch(door, opening.model)
         self.transcript.tail = self._tail = tail.Tail(lambda: self.watched.standing.model)
         # Held here: while something lies over the screen, it is not found by its name.
         self._heading, self._offer = Static(id="heading", markup=False), Static(id="candidates", markup=False)
         self._progress, self._line = Static(id="progress"), Static(id="standing")
-        self._typed = lines.Lines()
-        self._errand: asyncio.Task[None] | None = None
-        self._listened: runtime.Listening | None = None
-        self._stirred, self._arrived, self._listens = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._reading = asyncio.Lock()
         self._turn_from: int | None = None
         self._stored = 0
         self._meanwhile: list[tuple[int, entries.Kind, str, events.Level]] = []
         self._moving: tuple[Text | None, Text] | None = None
-        self._answering_since = 0.0
-        self._warned = self._halting = self._waits = self._to_paint = False
+        self._known: stories.Told | None = None
+        self._fault: str | None = None
+        self._to_paint = False
 
     def compose(self) -> ComposeResult:
         yield self._heading
@@ -107,111 +123,133 @@ class FullScreen(App[None]):
         yield self._line
 
     async def on_mount(self) -> None:
+        # A signal from outside; Ctrl-C is a key here.
+        with suppress(NotImplementedError, RuntimeError):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, partial(self.exit, return_code=INTERRUPTED))
         # Textual has tasks begin before whoever makes them knows them; what is below here counts on the usual order.
         asyncio.get_running_loop().set_task_factory(None)
-        for theme in look.THEMES:
-            self.register_theme(theme)
-        self.theme = look.LIGHT if self._opening.light else look.DARK
         self.prompt.focus()
-        await self._arrive()
+        await self.talk.arrive()
         if self._opening.notice:
             self.transcript.aside("notice", self._opening.notice)
-        for job in (self._hear(), self._work(), self._look()):
+        self._pulsing = self.set_interval(PULSE, self._pulse, pause=True)
+        for job in (self.talk.hear(), self.talk.work(), self._look()):
             self.run_worker(job, group="jobs")
-        self.set_interval(PULSE, self._pulse)
         self.theme_changed_signal.subscribe(self, lambda _: self._repaint())
 
+    def on_unmount(self) -> None:
+        with suppress(NotImplementedError, RuntimeError):
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGINT)
+
     @property
-    def unsent(self) -> int:
-        """How many messages still wait, in whichever conversation."""
-        return sum(map(self.door.queued, self.door.busy())) + len(self._typed)
+    def here(self) -> str:
+        """The conversation this is."""
+        return self.talk.here
+
+    @property
+    def covered(self) -> bool:
+        """Whether something lies over the screen."""
+        return len(self.screen_stack) > 1
 
     # --- where it is ---------------------------------------------------------------------------------
 
-    async def _arrive(self) -> None:
+    async def arrived(self, left: str | None) -> None:
         """Show where the conversation stands, from its end."""
         self._turn_from, self._stored, self._meanwhile = None, 0, []
         async with self._reading:
             await self._show_from_end()
-        self._arrived.set()
-        self._stirred.set()
+        if left is not None:
+            self._aside("notice", f"The answer goes on there: /resume {left} goes back.")
 
     async def _show_from_end(self) -> None:
+        self._fault, self._known = None, None
         try:
-            told = await stories.read(self.door.db, self.here)
-        except errors.NoSuchSession as error:
-            deleted = isinstance(error, errors.ConversationDeleted)
-            await self.transcript.show(entries.Story())
-            self.transcript.aside("notice", str(error) if deleted else NEW, "error" if deleted else "info")
-            self._head(None)
-        else:
-            await self.transcript.show(told.story)
+            self._known = told = await stories.read(self.door.db, self.here)
+            await self.transcript.show(told.story, self._reader())
             self._stored = told.story.last
             self._head(told.conversation)
             if not self.door.running(self.here) and await stories.unfinished(self.door.db, told):
                 self.transcript.aside("notice", f"{recap.UNFINISHED} {recap.AGAIN}", "warning")
+        except errors.HoldfastError as error:
+            await self._show_nothing()
+            await self._unreadable(error)
 
-    async def _move(self, conversation_id: str) -> None:
-        """Go on in another conversation, once all is shown that was said in this one."""
-        if conversation_id == self.here:
-            self._aside("notice", "This is that conversation: you are in it already.")
+    async def _show_nothing(self) -> None:
+        self._known = None
+        await self.transcript.show(entries.Story(), self._reader())
+        self._head(None)
+
+    async def _unreadable(self, error: errors.HoldfastError) -> None:
+        """What keeps it from being read, told once; of what was deleted nothing stays on the screen."""
+        if self._fault == str(error):
             return
-        left, self.here = self.here, conversation_id
-        self._arrived.clear()
-        self._listens.clear()
-        if self._listened is not None:
-            self._listened.put(None)
-            await self._listened.taken()
+        self._fault = str(error)
+        if isinstance(error, errors.NoSuchSession) and self.transcript.story.last:
+            await self._show_nothing()
+        new = isinstance(error, errors.NoSuchSession) and not isinstance(error, errors.ConversationDeleted)
+        self._aside("notice", NEW if new else str(error), "info" if new else "error")
+
+    def departed(self) -> None:
         self.question.leave()
-        await self._arrive()
-        if self.door.running(left):
-            self._aside("notice", f"The answer goes on there: /resume {left} goes back.")
-        await self._listens.wait()
 
     async def _refresh(self, turn_over: bool = False) -> None:
         """What the log has now; of a turn under way, the tail tells."""
         # One after the other, each looking anew: what was read before something never comes after it.
         async with self._reading:
-            with suppress(errors.HoldfastError):
+            try:
                 await self._read_on(turn_over)
+            except errors.HoldfastError as error:
+                await self._unreadable(error)
+            else:
+                self._fault = None
 
     async def _read_on(self, turn_over: bool) -> None:
         upto = self._turn_from - 1 if self._turn_from is not None and not turn_over else None
-        told = await stories.read(self.door.db, self.here, upto)
-        await self.transcript.tell(told.story, turn_over=turn_over)
+        self._known = told = await stories.read(self.door.db, self.here, upto, self._known)
+        # What the log could not be asked for when a turn was over is still in the tail.
+        over = turn_over or (self._turn_from is None and not self._tail.empty)
+        await self.transcript.tell(told.story, turn_over=over)
         self._stored = max(self._stored, told.story.last)
         self._head(told.conversation)
 
     def _head(self, found: types.Conversation | None) -> None:
         self._heading.update(stories.heading(found, self.transcript.story, self.marks))
 
-    async def _messages(self, after: int, upto: int) -> Sequence[types.Message]:
-        return await self.door.db.transcript(self.here, after, upto)
+    def _reader(self) -> transcript.Read:
+        """Reads the conversation this is now, wherever one goes on."""
+        return partial(self.door.db.transcript, self.here)
 
     # --- the person ----------------------------------------------------------------------------------
 
     def on_prompt_sent(self, sent: prompting.Prompt.Sent) -> None:
-        self._warned = False
-        if self._errand is None or not self._at_once(sent.line, self._errand):
-            self._typed.add(sent.line)
+        self._sent(sent.line)
+
+    def _sent(self, line: str) -> None:
+        self.talk.typed(line)
         self.transcript.action_to_end()
         self._show_waiting()
 
-    def _at_once(self, line: str, errand: asyncio.Task[None]) -> bool:
-        """What is not to wait for a command: to stop it, and to leave. Whether this was that."""
-        name, argument = commands.split(line) if commands.is_command(line) else ("", "")
-        if argument or name.lower() not in ("stop", "quit"):
-            return False
-        errand.cancel()
-        if name.lower() == "quit":
-            self.exit()
-        return True
+    def on_text_area_changed(self) -> None:
+        self.talk.calm()
+
+    def on_key(self, event: keys.Key) -> None:
+        """What is typed where no key means that is meant for the prompt."""
+        if event.is_printable and event.key not in self.active_bindings:
+            self._meant(event.character or "")
+
+    def on_paste(self, event: keys.Paste) -> None:
+        self._meant(event.text)
+
+    def _meant(self, words: str) -> None:
+        if not self.covered and not self.prompt.has_focus:
+            self.set_focus(self.prompt)  # At once: what follows is for it, too.
+            self.prompt.insert(words)
 
     def on_prompt_offered(self, offered: prompting.Prompt.Offered) -> None:
-        self._offer.update(prompting.offered(offered.candidates))
+        self._offer.update(prompting.offered(offered.candidates, max(self.size.height // 3, 3)))
         self._offer.set_class(bool(offered.candidates), "shown")
 
-    async def _candidates(self, line: str) -> Sequence[commands.Candidate]:
+    async def _arguments(self, line: str) -> Sequence[commands.Candidate]:
         return await commands.complete(self.door, self.here, line)
 
     def listed(self) -> Sequence[commands.Standing]:
@@ -226,7 +264,7 @@ class FullScreen(App[None]):
         elif command.name == "resume":
             self.action_conversations()
         else:
-            self._typed.add(f"/{command.name}")
+            self._sent(f"/{command.name}")
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         yield SystemCommand("Light or dark", "Turn the lights on, or off.", self.action_turn_light)
@@ -240,24 +278,39 @@ class FullScreen(App[None]):
         """Copy what is marked; else take back what is written; else stop what runs; else leave, the second time."""
         if marked := self.screen.get_selected_text() or self.prompt.selected_text:
             self.copy_to_clipboard(marked)
+        elif self.covered:
+            self._uncover()
         elif self.prompt.text:
             self.prompt.put("")
-        elif self._errand is not None:
-            self._errand.cancel()
-        elif self.door.running(self.here):
-            # Whoever asks again while it is being stopped wants to leave.
-            if self._halting:
-                self.exit()
-            self._halting = True
-            self.door.interrupt(self.here)
-        elif self._warned:
-            self.exit()
         else:
-            self._warned = True
-            self.notify(ONCE_MORE, timeout=3)
+            self.talk.interrupted()
+
+    def _uncover(self) -> None:
+        """Take back what is written to find something; where nothing is, close what lies over the screen."""
+        if isinstance(self.focused, Input) and self.focused.value:
+            self.focused.value = ""
+        elif isinstance(self.screen, ModalScreen):
+            self.screen.dismiss(None)
+
+    def warned(self) -> None:
+        self.notify(ONCE_MORE, timeout=WARNED)
+        self.set_timer(WARNED, self.talk.calm)
+
+    def leave(self) -> None:
+        self.exit()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return super().check_action(action, parameters) if action not in BENEATH or not self.covered else False
 
     def action_leave(self) -> None:
         self.exit()
+
+    def action_suspend_process(self) -> None:
+        if suspending.can_come_back():
+            with suppress(SuspendNotSupported), self.suspend():
+                suspending.until_in_front()
+        else:
+            self.notify(suspending.NOWHERE, timeout=3)
 
     def action_done(self) -> None:
         if not self.prompt.text:
@@ -279,86 +332,58 @@ class FullScreen(App[None]):
         self.transcript.page(paged.step)
 
     def action_conversations(self) -> None:
-        if not isinstance(self.screen, conversations.Conversations):
-            found = conversations.Conversations(self.door.db, self.door.owner, self.here, self.marks)
-            self.push_screen(found, self._picked)
+        pen = drawing.Pen(0, self.transcript.ink, self.marks)
+        found = conversations.Conversations(self.door.db, self.door.owner, self.here, pen)
+        self.push_screen(found, self._picked)
 
     def _picked(self, conversation_id: str | None) -> None:
         if conversation_id is not None:
-            self._typed.add(f"/resume {conversation_id}")
+            self._sent(f"/resume {conversation_id}")
 
     def on_transcript_mark_opened(self, opened: transcript.Transcript.MarkOpened) -> None:
-        shown = compacted.Compacted(opened.compaction, self.transcript.story, self._messages, self.marks)
+        shown = compacted.Compacted(opened.compaction, self.transcript.story, self.transcript.read, self.marks)
         self.push_screen(shown)
 
     # --- what was typed ------------------------------------------------------------------------------
 
-    async def _work(self) -> None:
-        while True:
-            line = await self._typed.next()
-            self._show_waiting()
-            await self._listens.wait()
-            if commands.is_command(line):
-                await self._carry_out(line)
-            else:
-                self._say(line[1:] if commands.escapes(line) else line)
-            self._stirred.set()
-
-    async def _carry_out(self, line: str) -> None:
-        """A command. Most take no time; one that does can be stopped, like a turn."""
-        told: list[runtime.ForOne] = []
-        self._aside("notice", f"{self.marks.call} {line}")
-        self._errand = asyncio.create_task(self.door.send(self.here, events.Command(line), told.append))
-        self._stirred.set()
-        await asyncio.wait([self._errand])
-        if self._listened is not None:
-            await self._listened.taken()
-        ended, self._errand = self._errand, None
-        if ended.cancelled():
-            self._aside("notice", "Stopped.", "warning")
-            return
-        ended.result()
-        await self._refresh()
-        for event in told:
-            match event:
-                case events.Moved(conversation_id):
-                    await self._move(conversation_id)
-                case events.Say(words, content):
-                    self._say(words, content)
-                case events.Quit():
-                    self.exit()
-                case _:
-                    assert_never(event)
-
-    def _say(self, words: str, content: types.Content | None = None) -> None:
-        if not self.door.running(self.here):
-            self._answering_since, self._halting = time.monotonic(), False
-        answered = self.door.submit(self.here, events.Submit(words, content=content))
-        answered.add_done_callback(lambda _: self._stirred.set())
+    def commanded(self, line: str) -> None:
         self._show_waiting()
+        self._aside("notice", f"{self.marks.call} {line}")
+
+    async def carried_out(self, line: str) -> None:
+        await self._refresh()
+        if line == "/help":
+            self._aside("answer", prompting.HELP)
+
+    def answered(self, answer: events.Answer | events.Notice) -> None:
+        self._aside("answer" if isinstance(answer, events.Answer) else "notice", *asides.told(answer))
+        self._show_waiting()
+
+    def queued(self, _: str) -> None:
+        self._show_waiting()
+
+    def said(self, sent: events.Submit, answered: asyncio.Future[events.TurnResult], _: bool) -> None:
+        self._show_waiting()
+        if sent.content is None:
+            answered.add_done_callback(partial(self._back_to_prompt, self.here, sent.text))
+
+    def _back_to_prompt(self, where: str, words: str, answered: asyncio.Future[events.TurnResult]) -> None:
+        """What was not stored is written again, unless the person took it back; the arrows bring it back, too."""
+        if answered.cancelled() or self._exit or where != self.here:
+            return
+        if (answered.exception() or not answered.result().messages) and not self.prompt.text:
+            self.prompt.put(words)
 
     def _show_waiting(self) -> None:
         """What waits for its turn, below the one under way."""
-        waiting = [each.text for each in (*self.door.waiting(self.here), *self._typed.waiting)]
+        waiting = [each.text for each in self.talk.waiting]
         if list(self._tail.waiting) != waiting:
             self._tail.waiting = waiting
             self._paint()
 
     # --- what happens --------------------------------------------------------------------------------
 
-    async def _hear(self) -> None:
-        """The events of the conversation this is, whichever it is."""
-        while True:
-            await self._arrived.wait()
-            with self.door.listen(self.here, answers=True) as heard:
-                self._listened = heard
-                self._listens.set()
-                async for emitted in heard:
-                    await self._happened(emitted.event)
-            if heard.closed:
-                return
-
-    async def _happened(self, event: events.AnyEvent) -> None:
+    async def happened(self, event: events.AnyEvent) -> None:
         match event:
             case events.TurnStarted():
                 await self._begun(event)
@@ -375,11 +400,8 @@ class FullScreen(App[None]):
             case _:
                 self._tail.heard(event)
                 self._paint_soon()
-        if isinstance(event, events.ToolFinished | events.TurnStarted | events.TurnFinished | events.Compacted):
-            self._stirred.set()
 
     async def _begun(self, event: events.TurnStarted) -> None:
-        self._answering_since, self._halting, self._waits = time.monotonic(), False, False
         self._turn_from = event.seq
         if self.transcript.story.last != event.seq - 1:
             await self._refresh()  # Others spoke here before it, or it was read before it was told.
@@ -388,60 +410,35 @@ class FullScreen(App[None]):
         self._paint()
 
     async def _ended(self, result: events.TurnResult) -> None:
-        self._waits = False
         await self._refresh(turn_over=True)
         self._turn_from = None
         for seq, kind, words, level in self._meanwhile:
             self.transcript.aside(kind, words, level, seq)
         self._meanwhile = []
-        if result.interrupted:
-            stays = "What was said stays." if result.messages else "The message was not sent."
-            self._aside("notice", f"Interrupted. {stays}", "warning")
-        elif not result.completed:
-            self._aside(
-                "notice", result.error or "The turn was not completed.", "error" if result.failed else "warning"
-            )
-        elif not result.final_response:
-            self._aside("notice", "(No words.)")
+        if (word := asides.ended(result)) is not None:
+            self._aside("notice", *word)
         self._show_waiting()
 
-    async def _told(
-        self, event: events.TurnQueued | events.Notice | events.Answer | events.Titled | events.Compacted
-    ) -> None:
-        match event:
-            case events.Notice(words, level):
-                self._aside("notice", words, level)
-            case events.Answer(words):
-                self._aside("answer", words)
-            case events.Titled(title):
-                self._aside("notice", f"Title: {title}" if title else "It has no title any more.")
-                await self._refresh()
-            case events.TurnQueued():
-                self._waits = True
-                self._aside("notice", "Waiting: a turn of this conversation is running elsewhere.", "warning")
-            case events.Compacted(_, cut_seq, before, after):
-                self._aside("notice", f"Compacted up to message {cut_seq:,}: {before:,} tokens are {after:,} now.")
-                await self._refresh()
-            case _:
-                assert_never(event)
+    async def _told(self, event: asides.Told) -> None:
+        self._aside("answer" if isinstance(event, events.Answer) else "notice", *asides.told(event))
+        if isinstance(event, events.Titled | events.Compacted):
+            await self._refresh()
 
     def _asked(self, event: events.ApprovalAsked | events.ApprovalSettled) -> None:
         first = not self.question.asked
         self.question.heard(event)
         if isinstance(event, events.ApprovalSettled):
-            said = f"{'Allowed' if event.allowed else 'Denied'} ({event.by})."
-            self._aside("notice", said, "info" if event.allowed else "warning")
+            self._aside("notice", *asides.settled(event))
             if not self.question.asked and self.question.has_focus:
                 self.prompt.focus()
-        elif first and not self.prompt.text and len(self.screen_stack) == 1:
+        elif first and self.prompt.has_focus and not self.prompt.text and not self.covered:
             self.question.focus()
 
     def on_approval_answered(self, answered: approval.Approval.Answered) -> None:
         self.run_worker(self.door.send(self.here, answered.given), group="answers")
 
     def on_approval_meant(self, meant: approval.Approval.Meant) -> None:
-        self.prompt.focus()
-        self.prompt.insert(meant.character)
+        self._meant(meant.character)
 
     def _aside(self, kind: entries.Kind, words: str, level: events.Level = "info") -> None:
         """What is no message: in the tail while a turn goes on, and then where it belongs."""
@@ -457,22 +454,21 @@ class FullScreen(App[None]):
     async def _look(self) -> None:
         """See how things stand whenever that may have changed; again and again while something goes on."""
         while True:
-            self._stirred.clear()
+            self.talk.stirred.clear()
             await self.watched.look(self.here)
             self._pulse()
-            busy = self.door.running(self.here) or self._errand is not None or self.watched.standing.compacting
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK if busy else GLANCE):
-                    await self._stirred.wait()
-            if not self._stirred.is_set() and self._turn_from is None:
+            busy = self.talk.busy or self.watched.standing.compacting
+            # Where nothing moves, nothing is drawn.
+            (self._pulsing.resume if busy else self._pulsing.pause)()
+            if not await self.talk.stirs(LOOK if busy else GLANCE) and self._turn_from is None:
                 await self._refresh()  # Others may have spoken here.
 
     def _pulse(self) -> None:
         """Draw what moves."""
         pen = drawing.Pen(max(self.size.width - 6, 1), self.transcript.ink, self.marks)
-        queued = self.door.queued(self.here) + len(self._typed)
-        answering = time.monotonic() - self._answering_since if self.door.running(self.here) else None
-        now = (self.watched.progress(pen), self.watched.line(pen, queued, self._waits, answering))
+        answering = time.monotonic() - self.talk.answering_since if self.door.running(self.here) else None
+        queued = len(self.talk.waiting)
+        now = (self.watched.progress(pen), self.watched.line(pen, queued, self.talk.waits, answering))
         if now != self._moving:  # What stands still is not drawn again.
             self._moving = now
             self._progress.set_class(now[0] is not None, "shown")
@@ -487,6 +483,9 @@ class FullScreen(App[None]):
     def _paint(self) -> None:
         self._to_paint = False
         self.transcript.redraw_tail()
+
+    def on_resize(self) -> None:
+        self._pulse()
 
     def _repaint(self) -> None:
         for each in self.screen.query(transcript.Transcript):

@@ -7,6 +7,8 @@ import binascii
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from msgspec import UNSET
+
 from holdfast import errors, types
 from holdfast.store import aio
 from holdfast.terminal import wire
@@ -26,6 +28,11 @@ class Picture(NamedTuple):
 def read(images: Sequence[wire.Image]) -> list[Picture]:
     """What was sent. A provider that is sent something broken refuses the whole conversation, so it is refused here."""
     return [_picture(number, image) for number, image in enumerate(images, 1)]
+
+
+def given(options: wire.Options) -> list[Picture] | None:
+    """What is to be attached from now on; None where that stays as it is."""
+    return None if options.images is UNSET else read(options.images)
 
 
 async def content(db: aio.AsyncSessionDB, text: str, attached: Sequence[Picture]) -> types.Content | None:

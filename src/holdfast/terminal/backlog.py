@@ -1,4 +1,8 @@
-"""What a client is still to be told, in order. One that reads slowly gets fewer, longer pieces of a reply."""
+"""What a client is still to be told, in order. One that reads slowly gets fewer, longer pieces of a reply.
+
+Once many things wait, pieces are put together, of a tool's progress only the last is kept, and pieces of a reply whose
+end is there give way to it: the end has all of the text.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from holdfast import events
 from holdfast.terminal import happenings
 
 LONG = 64
-"""So many wait before pieces of a reply are put together."""
+"""So many wait before anything is put together."""
 
 
 class Heard(NamedTuple):
@@ -27,13 +31,34 @@ class Look(NamedTuple):
 
 
 Item: TypeAlias = Heard | Look | happenings.Told
+Piece: TypeAlias = type[events.TextDelta] | type[events.ReasoningDelta]
+
+
+class _Pieces(NamedTuple):
+    """Pieces of one kind, which become one when it is told: to add to a text each time takes ever longer."""
+
+    kind: Piece
+    texts: list[str]
+    uid: str | None
+
+    @property
+    def whole(self) -> Heard:
+        return Heard(self.kind("".join(self.texts)), self.uid)
+
+
+class _Progress:
+    """The last that is known of a call."""
+
+    def __init__(self, heard: Heard) -> None:
+        self.heard = heard
 
 
 class Backlog:
     """Anybody puts, one takes."""
 
     def __init__(self) -> None:
-        self._items: deque[Item] = deque()
+        self._items: deque[Item | _Pieces | _Progress] = deque()
+        self._progress: dict[str, _Progress] = {}
         self._some, self._none = asyncio.Event(), asyncio.Event()
         self._none.set()
 
@@ -41,9 +66,9 @@ class Backlog:
         return len(self._items)
 
     def put(self, item: Item) -> None:
-        if len(self._items) >= LONG and (longer := _joined(self._items[-1], item)) is not None:
-            self._items[-1] = longer
-        else:
+        if isinstance(item, Heard) and isinstance(item.event, events.ToolProgress):
+            self._put_progress(item, item.event.call_id)
+        elif len(self._items) < LONG or not self._joined(item):
             self._items.append(item)
         self._none.clear()
         self._some.set()
@@ -51,7 +76,15 @@ class Backlog:
     async def first(self) -> Item:
         """What is next; it stays here until it is `done`."""
         await self._some.wait()
-        return self._items[0]
+        first = self._items[0]
+        if isinstance(first, _Progress):
+            self._forget(first)
+            self._items[0] = first.heard
+            return first.heard
+        if isinstance(first, _Pieces):
+            self._items[0] = first.whole
+            return first.whole
+        return first
 
     def done(self) -> None:
         self._items.popleft()
@@ -63,12 +96,58 @@ class Backlog:
         """Until nothing is left."""
         await self._none.wait()
 
+    # --- where it gets long ----------------------------------------------------------------------------
 
-def _joined(last: Item, item: Item) -> Item | None:
-    match last, item:
-        case Heard(events.TextDelta(before), uid), Heard(events.TextDelta(text)):
-            return Heard(events.TextDelta(before + text), uid)
-        case Heard(events.ReasoningDelta(before), uid), Heard(events.ReasoningDelta(text)):
-            return Heard(events.ReasoningDelta(before + text), uid)
+    def _put_progress(self, item: Heard, call_id: str) -> None:
+        waiting = self._progress.get(call_id)
+        if waiting is not None and len(self._items) >= LONG:
+            waiting.heard = item
+            return
+        self._progress[call_id] = _Progress(item)
+        self._items.append(self._progress[call_id])
+
+    def _forget(self, progress: _Progress) -> None:
+        event = progress.heard.event
+        if isinstance(event, events.ToolProgress) and self._progress.get(event.call_id) is progress:
+            del self._progress[event.call_id]
+
+    def _joined(self, item: Item) -> bool:
+        """Whether it needs no place of its own."""
+        match item:
+            case Heard(events.TextDelta(text) | events.ReasoningDelta(text) as event):
+                pieces = _pieces(self._items[-1])
+                if pieces is None or pieces.kind is not type(event):
+                    return False
+                pieces.texts.append(text)
+                self._items[-1] = pieces
+                return True
+            case Heard(events.TurnFinished(result)):
+                self._give_way(result.final_response)
+        return False
+
+    def _give_way(self, whole: str) -> None:
+        """Pieces that the end of their turn has in it are not needed. The first thing here is being told."""
+        others: list[Item | _Pieces | _Progress] = []
+        while len(self._items) > 1 and not _is_before(self._items[-1]):
+            last = self._items.pop()
+            pieces = _pieces(last)
+            if pieces is None or pieces.kind is not events.TextDelta or "".join(pieces.texts) not in whole:
+                others.append(last)
+        self._items.extend(reversed(others))
+
+
+def _is_before(item: Item | _Pieces | _Progress) -> bool:
+    """Whether what was said before this is no part of the answer."""
+    if isinstance(item, Heard):
+        return isinstance(item.event, events.TurnStarted | events.ToolStarted | events.ToolFinished)
+    return isinstance(item, _Progress)
+
+
+def _pieces(item: Item | _Pieces | _Progress) -> _Pieces | None:
+    match item:
+        case _Pieces():
+            return item
+        case Heard(events.TextDelta(text) | events.ReasoningDelta(text) as event, uid):
+            return _Pieces(type(event), [text], uid)
         case _:
             return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import NamedTuple, Protocol, assert_never
 
@@ -18,7 +18,7 @@ from msgspec import UNSET, UnsetType
 from holdfast import errors, events, types
 from holdfast.agent import runtime
 from holdfast.compaction import port as compaction
-from holdfast.store import bodies, hints
+from holdfast.store import bodies, hints, titles
 from holdfast.terminal import attached, backlog, happenings, telling, wire
 from holdfast.terminal import info as standing
 
@@ -27,6 +27,10 @@ logger = logging.getLogger("holdfast.terminal")
 CLOSE = "tui_close"
 FLUSH = 1.0
 """Seconds a client that is left may take to read what it is still to be told."""
+REVIEW = 5.0
+"""Seconds that the review of the last turn may still take when its conversation is left."""
+WAITING = 1_000
+"""Prompts of one session that may wait."""
 DROPPED = "It was taken back before its turn began."
 
 
@@ -56,7 +60,7 @@ class Held:
         self.ids = {conversation_id, key}
         """Every id it is known to have had."""
         self.order = asyncio.Lock()
-        """What changes a session is done in the order it was asked for."""
+        """What changes a session is done in the order it was asked for. Held for what is quick, and nothing else."""
         self._teller = telling.Teller(wire.Chosen())
         self._images: list[attached.Picture] = []
         self._backlog = backlog.Backlog()
@@ -68,9 +72,18 @@ class Held:
         self._skipped: events.AnyEvent | None = None
         self._looking: backlog.Look | None = None
         self._closing: asyncio.Task[bool] | None = None
-        self._listening = ExitStack()
-        self._listening.enter_context(door.listen(conversation_id, answers=True, heard=self._heard))
+        self._mark: standing.Mark | None = None
+        """Where the conversation stood when the client was told last."""
+        self._deleted = False
+        self._listening, self._answering = ExitStack(), ExitStack()
+        self._attend()
+
+    def _attend(self) -> None:
+        """Hear what happens, and tell of it."""
+        door, here = self._door, self.conversation_id
+        self._listening.enter_context(door.listen(here, heard=self._heard))
         self._listening.enter_context(door.db.hearing.listen(self._hinted))
+        self._answering.enter_context(door.approvals.answering(here))
         self._telling = asyncio.create_task(self._tell())
 
     # --- how it stands -------------------------------------------------------------------------------
@@ -79,10 +92,10 @@ class Held:
     def options(self) -> wire.Chosen:
         return self._teller.options
 
-    def choose(self, wanted: wire.Options) -> None:
-        """Change what is given. Images that do not hold together change nothing."""
-        if wanted.images is not UNSET:
-            self._images = attached.read(wanted.images)
+    def choose(self, wanted: wire.Options, pictures: list[attached.Picture] | None) -> None:
+        """Change what is given; the pictures are those of the options, read."""
+        if pictures is not None:
+            self._images = pictures
         given = {
             name: value
             for name in ("columns", "show_reasoning", "tool_progress")
@@ -92,8 +105,12 @@ class Held:
 
     async def info(self) -> wire.Info:
         """How it stands now; raises what keeps the store from telling."""
-        own = standing.Own(self.key, self.running, self.options)
-        return await standing.session(self._door, self.conversation_id, own)
+        return await self._standing(standing.Own(self.key, self.running, self.options))
+
+    async def _standing(self, own: standing.Own) -> wire.Info:
+        found = await standing.begun(self._door.db, self.conversation_id)
+        self._mark = standing.mark(found)
+        return await standing.session(self._door, self.conversation_id, found, own)
 
     @property
     def running(self) -> bool:
@@ -103,7 +120,13 @@ class Held:
     async def follow(self) -> None:
         """Have the key be the head, whoever moved it; the client is told. Where the store cannot say, it stays."""
         if await self._head() != self.key and not self._telling.done():
-            await asyncio.wait([self._look().done])
+            # Who does not read what it is told cannot be told it first.
+            await asyncio.wait([self._look().done], timeout=FLUSH)
+
+    def glance(self) -> None:
+        """Others may have written. During a turn of ours its end is soon enough, and nobody hears of it who is gone."""
+        if not (self.running or self.gone or self.closing):
+            self._look()
 
     async def _head(self, otherwise: str | None = None) -> str:
         """The head now; where the store cannot say, the other one or the key that there is."""
@@ -127,7 +150,9 @@ class Held:
     async def submit(
         self, text: str, images: Sequence[wire.Image] = (), uid: str | None = None, content: types.Content | None = None
     ) -> wire.Submitted:
-        """A prompt, and with it what is attached; a `content` has its own parts."""
+        """A prompt, and with it what is attached; a `content` has its own parts. For those who have the `order`."""
+        if len(self._prompts) > WAITING:
+            raise errors.TooMany(f"{WAITING:,} prompts wait already. Wait for some of them.")
         if content is None:
             pictures = [*self._images, *attached.read(images)]
             if not pictures and not text.strip():
@@ -135,7 +160,7 @@ class Held:
             if len(pictures) > attached.MOST:
                 raise errors.RpcRefused(wire.INVALID, f"A prompt has at most {attached.MOST} images.")
             content = await attached.content(self._door.db, text, pictures)
-            self.choose(wire.Options(images=[]))
+            self.choose(wire.Options(), [])
         return self._submitted(events.Submit(text, uid or bodies.mint_uid(), content))
 
     def _submitted(self, message: events.Submit) -> wire.Submitted:
@@ -174,9 +199,16 @@ class Held:
                 case events.Answer(words):
                     said.append(wire.Line(level="answer", text=words))
                     self._skipped = event
-                case events.Notice(words, "warning" | "error" as level):
+                case events.Notice(words, "info"):
+                    # It may be about what is under way, and is told at once as well.
+                    said.append(wire.Line(level="info", text=words))
+                case events.Notice(words, level):
                     said.append(wire.Line(level=level, text=words))
                     self._skipped = event
+                case events.Compacted():
+                    said.append(wire.Line(level="info", text=telling.compacted(event)))
+                case events.Titled(title):
+                    said.append(wire.Line(level="info", text=f"The title is {title} now."))
 
         await self._door.send(self.conversation_id, events.Command(line), told.append, own)
         return told, said
@@ -185,7 +217,7 @@ class Held:
         """Compact now, and wait for it; everybody who listens is told."""
         door, here = self._door, self.conversation_id
         if await standing.begun(door.db, here) is None:
-            raise errors.HoldfastError("The conversation begins with its first prompt: there is nothing to compress.")
+            raise errors.NotBegun("The conversation begins with its first prompt: there is nothing to compress.")
         agent = await door.agents.get(here)
         return await agent.compress_context(
             focus, force=True, keep_exchanges=keep_exchanges, emit=lambda event: door.tell(here, event)
@@ -199,8 +231,9 @@ class Held:
             pending = standing.pending_title(door, here)
             return (pending, True) if pending is not None else (found.title if found else None, False)
         if found is None:
-            door.want_title(here, wanted)
-            return wanted, wanted is not None
+            title = titles.clean(wanted) if wanted is not None else None
+            door.want_title(here, title)
+            return title, title is not None
         given = await door.db.set_session_title(here, wanted)
         if (agent := door.agents.peek(here)) is not None:
             # One that could not be given earlier is not wanted any more.
@@ -228,13 +261,16 @@ class Held:
             self._turn = self._stored = None
 
     def _hinted(self, hint: hints.Hint) -> None:
-        """Another process wrote. During a turn of ours its end is soon enough."""
-        if hint.kind in ("moved", "lost") and hint.is_about(self.conversation_id) and not self.running:
-            self._look()
+        """Another process wrote."""
+        if hint.kind in ("moved", "lost") and hint.is_about(self.conversation_id):
+            self.glance()
 
     def take_up(self, client: Client) -> None:
-        """Go on with this client, and tell it of what is asked and not answered yet."""
+        """Go on with this client."""
         self.client, self.gone = client, False
+
+    def ask_again(self) -> None:
+        """Tell the client of what is asked and not answered yet."""
         for question in self._door.approvals.questions(self.conversation_id):
             self._backlog.put(happenings.Told("approval.request", telling.asked(question.asked)))
 
@@ -249,17 +285,17 @@ class Held:
                         await self._send(item)
                     case backlog.Look():
                         self._looking = None
-                        await self._moved(await self._head())
+                        await self._looked()
                     case backlog.Heard(event, uid):
                         await self._tell_of(event, uid)
                     case _:
                         assert_never(item)
-            except Exception:
-                # The border of one event: what cannot be told keeps nothing behind it from being told.
+            except (errors.HoldfastError, ValueError, TypeError, RecursionError):
+                # What cannot be looked up, or be JSON, keeps nothing behind it from being told.
                 logger.exception("a client could not be told of something in %s", self.conversation_id)
             finally:
                 self._backlog.done()
-                if isinstance(item, backlog.Look):
+                if isinstance(item, backlog.Look) and not item.done.done():
                     item.done.set_result(None)
 
     async def _tell_of(self, event: events.AnyEvent, uid: str | None) -> None:
@@ -278,6 +314,21 @@ class Held:
         for told in self._teller.tell(event, uid):
             await self._send(told)
 
+    async def _looked(self) -> None:
+        """Tell how it stands, where that is another way than it was told."""
+        try:
+            found = await standing.begun(self._door.db, self.conversation_id)
+        except errors.ConversationDeleted as error:
+            if not self._deleted:
+                self._deleted = True
+                await self._send(happenings.Told("error", happenings.Failure(text=str(error))))
+            return
+        except errors.HoldfastError as error:
+            logger.debug("how %s stands could not be looked up: %s", self.conversation_id, error)
+            return
+        if found is not None:
+            await self._moved(found.head_id, always=standing.mark(found) != self._mark)
+
     async def _moved(self, head: str, always: bool = False) -> None:
         previous, self.key = self.key, head
         self.ids.add(head)
@@ -288,48 +339,72 @@ class Held:
         # What is told is as of the event: by now the turn may be over.
         own = standing.Own(self.key, self._running, self.options, previous)
         try:
-            info = await standing.session(self._door, self.conversation_id, own)
+            info = await self._standing(own)
         except errors.HoldfastError as error:
             logger.warning("how %s stands could not be looked up: %s", self.conversation_id, error)
             return
         await self._send(happenings.Told("session.info", info))
 
     async def _send(self, told: happenings.Told) -> None:
-        client = self.client
-        if self.gone:
-            return
-        try:
-            await client.notify("event", happenings.Event(told.type, self.key, told.payload))
-        except errors.Gone:
-            # Another one may have taken it up meanwhile.
-            self.gone = self.gone or self.client is client
+        while not self.gone:
+            client = self.client
+            try:
+                await client.notify("event", happenings.Event(told.type, self.key, told.payload))
+            except errors.Gone:
+                # Another one may have taken it up meanwhile, and is told.
+                self.gone = self.gone or self.client is client
+            else:
+                return
 
     # --- leaving -------------------------------------------------------------------------------------
 
-    async def close(self, last: bool) -> bool:
-        """Let go of it. The `last` one who does ends the conversation's head; whether this did. Only once."""
+    async def finish(self) -> None:
+        """Until every prompt of the client is over and it was told so. One that asks nothing more answers nothing more,
+        either: what it would have to permit is denied, unless another one can."""
+        self._answering.close()
+        while running := [prompt.answered for prompt in self._prompts]:
+            await asyncio.wait(running)
+        await self._backlog.told()
+
+    def close(self, alone: Callable[[], bool]) -> asyncio.Task[bool]:
+        """Let go of it, once for all who ask for it; whether that ended the conversation's head. For those who have the
+        `order`.
+
+        Who is `alone` in having it open ends it, which is asked when it is time. Where the store fails, that is raised,
+        and it is open again.
+        """
         if self._closing is None:
-            self._closing = asyncio.create_task(self._close(last))
-        # Whoever stops waiting for it does not stop it.
-        return await asyncio.shield(self._closing)
+            self._closing = asyncio.create_task(self._close(alone))
+        return self._closing
 
     @property
     def closing(self) -> bool:
         return self._closing is not None
 
-    async def _close(self, last: bool) -> bool:
+    async def closed(self) -> None:
+        """Until it is, or could not be."""
+        if self._closing is not None:
+            await asyncio.wait([self._closing])
+
+    async def _close(self, alone: Callable[[], bool]) -> bool:
         door, here = self._door, self.conversation_id
         for prompt in tuple(self._prompts):
             door.drop(here, prompt.message)
-        if last or self._own() is not None:
+        if alone() or self._own() is not None:
             door.interrupt(here)
         if running := [prompt.answered for prompt in self._prompts]:
             await asyncio.wait(running)
         self._listening.close()
-        if last:
+        self._answering.close()
+        if alone():
             await door.over(here)
         await self._told_all()
-        return last and await self._ended()
+        try:
+            return alone() and await self._ended(alone)
+        except errors.HoldfastError:
+            self._closing = None
+            self._attend()
+            raise
 
     async def _told_all(self) -> None:
         """Until the client was told all there is, or does not read it."""
@@ -338,24 +413,24 @@ class Held:
                 await self._backlog.told()
         self._telling.cancel()
         await asyncio.wait([self._telling])
-        if self._looking is not None:
+        if self._looking is not None and not self._looking.done.done():
             self._looking.done.set_result(None)
         if not self._telling.cancelled() and (error := self._telling.exception()) is not None:
             logger.error("a client could not be told of %s", self.conversation_id, exc_info=error)
 
-    async def _ended(self) -> bool:
+    async def _ended(self, alone: Callable[[], bool]) -> bool:
         """Tell those who want to hear of it, and end the head: the store knows which one that is by any id."""
         door, here = self._door, self.conversation_id
-        door.want_title(here, None)
         if (agent := door.agents.peek(here)) is not None:
             # What is summed up now could not be committed any more.
             await agent.room.close()
+            await agent.remembering.noted(REVIEW)
             await agent.leave()
         self.key = await self._head()
         try:
-            return await door.db.end_conversation(self.key, CLOSE)
+            # Somebody may have opened it meanwhile.
+            ended = alone() and await door.db.end_conversation(self.key, CLOSE)
         except errors.NoSuchSession:
-            return False
-        except errors.HoldfastError as error:
-            logger.warning("%s could not be ended: %s", self.key, error)
-            return False
+            ended = False
+        door.want_title(here, None)
+        return ended

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from holdfast import errors, types
 from holdfast.agent import runtime
-from holdfast.store import aio
+from holdfast.store import aio, titles
 from holdfast.terminal import wire
 
 
@@ -19,9 +19,20 @@ class Own(NamedTuple):
     previous: str | None = None
 
 
-async def session(door: runtime.Runtime, conversation_id: str, own: Own) -> wire.Info:
-    """As of now; raises what keeps the store from telling, and ConversationDeleted."""
-    found = await begun(door.db, conversation_id)
+class Mark(NamedTuple):
+    """What changes whenever anybody does something to a conversation that others should know."""
+
+    epoch: int
+    last_seq: int
+    title: str | None
+
+
+def mark(found: types.Conversation | None) -> Mark | None:
+    return Mark(found.epoch, found.last_seq, found.title) if found else None
+
+
+async def session(door: runtime.Runtime, conversation_id: str, found: types.Conversation | None, own: Own) -> wire.Info:
+    """As of now; raises what keeps the store from telling."""
     model, room = await _answering(door, conversation_id)
     return wire.Info(
         session_id=own.key,
@@ -55,14 +66,16 @@ def pending_title(door: runtime.Runtime, conversation_id: str) -> str | None:
     """The title that is still to be given: with the first prompt, or with the next where the store failed."""
     agent = door.agents.peek(conversation_id)
     wanted = door.wanted_title(conversation_id)
-    return wanted if wanted is not None or agent is None else agent.wanted_title
+    wanted = wanted if wanted is not None or agent is None else agent.wanted_title
+    # What a command wants is only looked at when it is given.
+    return titles.plain(wanted) if wanted is not None else None
 
 
 async def _compacted_to(db: aio.AsyncSessionDB, found: types.Conversation | None) -> int:
-    if found is None or found.compaction_epoch is None:
+    if found is None or (found.compaction_epoch is None and found.forked_from is None):
         return 0
-    made = await db.compactions(found.id)
-    return next((each.cut_seq for each in made if each.epoch == found.compaction_epoch), 0)
+    # A branch may stand on a summary of where it came from. None of the messages is read.
+    return (await db.context(found.id, 0)).cut_seq
 
 
 async def _answering(door: runtime.Runtime, conversation_id: str) -> tuple[str | None, wire.Room | None]:

@@ -27,7 +27,9 @@ METHODS: dict[str, Method] = {
     "session.undo": Method(wire.Undo, wire.Undone, "Take back the last turns. The transcript keeps them."),
     "session.compress": Method(wire.Compress, wire.Compressed, "Let a summary stand for the older part, now."),
     "session.branch": Method(wire.Branch, wire.Info, "Open a copy of the conversation; this one stays as it is."),
-    "session.interrupt": Method(wire.OfSession, wire.Interrupted, "Stop the running turn; what was said stays."),
+    "session.interrupt": Method(
+        wire.OfSession, wire.Interrupted, "Stop the running turn, or compaction; what was said stays."
+    ),
     "session.steer": Method(wire.Steer, wire.Steered, "Tell the running turn something before its next step."),
     "session.close": Method(wire.OfSession, wire.Closed, "Stop what runs, and end the conversation's head."),
     "prompt.submit": Method(wire.Submit, wire.Submitted, "Say something to the agent. During a turn, it waits for it."),

@@ -6,17 +6,24 @@ It is an OpenRPC document, as generators take it. What the server says unasked h
 
 from __future__ import annotations
 
+import ast
+import inspect
+from itertools import pairwise
+from types import ModuleType
 from typing import Any
 
 import msgspec
 
-from holdfast.rpc import frames
+from holdfast.rpc import frames, peer
 from holdfast.terminal import happenings, methods, wire
 
 REF = "#/components/schemas/{name}"
 ERRORS = {
+    "NotJson": (frames.PARSE, "The frame is not JSON, or not UTF-8."),
+    "NoMessage": (frames.INVALID, "It is JSON and no message, or more than it may be, or its id is in use."),
+    "NoMethod": (frames.UNKNOWN, "There is no such method."),
     "Invalid": (frames.PARAMS, "The parameters are not what they have to be."),
-    "Refused": (wire.REFUSED, "It cannot be done now, or not with this; `data.type` may name the kind."),
+    "Refused": (wire.REFUSED, "It cannot be done now, or not with this; `data.type` names the kind."),
     "Busy": (frames.BUSY, "Too much is being worked on."),
     "NotOpen": (wire.NOT_OPEN, "This client has no such session open: session.resume opens it."),
     "NotFound": (wire.NOT_FOUND, "There is no such session, or several fit: `data.candidates` lists them."),
@@ -25,14 +32,27 @@ ERRORS = {
 }
 
 
+CANCEL = {
+    "title": "Cancel",
+    "description": "The request that is not wanted any more.",
+    "type": "object",
+    "properties": {"id": {"type": ["string", "number"], "description": "Its id."}},
+    "required": ["id"],
+}
+
+
 def document() -> dict[str, Any]:
     """All of it."""
     told = [*happenings.EVENTS.values()]
     taken = [each for method in methods.METHODS.values() for each in (method.params, method.result)]
     _, schemas = msgspec.json.schema_components([*taken, *told], ref_template=REF)
+    for module in (wire, happenings):
+        _describe(module, schemas)
+    schemas |= {"Event": _event(), "Cancel": CANCEL}
     about = (
         "Conversations with an agent that last, over JSON-RPC 2.0. The server sends the notification `event` with "
-        "`type`, `session_id` and `payload`; `x-events` has what each type carries."
+        "`type`, `session_id` and `payload`; `x-events` has what each type carries. `x-notifications` has what is "
+        "never answered. Results and events may get more fields: ignore those you do not know."
     )
     return {
         "openrpc": "1.3.2",
@@ -42,6 +62,10 @@ def document() -> dict[str, Any]:
             "schemas": schemas,
             "errors": {name: {"code": code, "message": message} for name, (code, message) in ERRORS.items()},
         },
+        "x-notifications": {
+            "event": {"from": "server", "params": {"$ref": REF.format(name="Event")}},
+            peer.CANCEL: {"from": "client", "params": {"$ref": REF.format(name="Cancel")}},
+        },
         "x-events": {name: {"payload": _reference(kind)} for name, kind in happenings.EVENTS.items()},
     }
 
@@ -49,6 +73,52 @@ def document() -> dict[str, Any]:
 def written() -> str:
     """The document as it stands in a file."""
     return msgspec.json.format(msgspec.json.encode(document()), indent=2).decode() + "\n"
+
+
+def _event() -> dict[str, Any]:
+    """The parameters of `event`: what they carry goes by their type."""
+    about = inspect.getdoc(happenings.Event)
+    properties = {
+        "type": {"type": "string"},
+        "session_id": {"type": ["string", "null"], "description": _remarks(happenings)["Event"]["session_id"]},
+        "payload": {"type": "object"},
+    }
+    kinds = [
+        {"properties": {"type": {"const": name}, "payload": _reference(kind)}}
+        for name, kind in happenings.EVENTS.items()
+    ]
+    return {
+        "title": "Event",
+        "description": about,
+        "type": "object",
+        "properties": properties,
+        "required": [*properties],
+        "oneOf": kinds,
+    }
+
+
+def _describe(module: ModuleType, schemas: dict[str, Any]) -> None:
+    """Say of every field what stands under it."""
+    for name, remarks in _remarks(module).items():
+        properties = schemas.get(name, {}).get("properties", {})
+        for field in remarks.keys() & properties.keys():
+            properties[field] = {**properties[field], "description": remarks[field]}
+
+
+def _remarks(module: ModuleType) -> dict[str, dict[str, str]]:
+    """What stands under the fields, by class and field: Python keeps it in the source alone."""
+    found: dict[str, dict[str, str]] = {}
+    for each in ast.parse(inspect.getsource(module)).body:
+        if isinstance(each, ast.ClassDef):
+            found[each.name] = {}
+            for field, below in pairwise(each.body):
+                match field, below:
+                    case (
+                        ast.AnnAssign(target=ast.Name(id=name)),
+                        ast.Expr(value=ast.Constant(value=str(words))),
+                    ):
+                        found[each.name][name] = inspect.cleandoc(words).replace("\n", " ")
+    return found
 
 
 def _method(name: str, method: methods.Method, schemas: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, nullcontext, suppress
+from functools import partial
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -23,19 +24,22 @@ from holdfast.agent import commands
 from holdfast.agent import runtime as runtimes
 from holdfast.rpc import frames
 from holdfast.rpc import peer as peers
-from holdfast.store import state
-from holdfast.terminal import attached, happenings, held, info, methods, transcript, wire
+from holdfast.store import state, titles
+from holdfast.terminal import attached, happenings, held, info, methods, sessions, transcript, wire
 
 logger = logging.getLogger("holdfast.terminal")
 
 GRACE = 60.0
 """Seconds in which a client that vanished may come back for its sessions."""
+LOOK = 3.0
+"""Seconds after which it is looked again what others did to the conversations that are open: not every database gives
+hints, and not of everything."""
 BY = "a client"
 """Who answers questions, as it is written down."""
-MOST = 100
-"""Sessions that one client may have open."""
-
-AS_IT_IS = wire.Options()
+IN_ORDER = {"undo", "redo", "retry", "branch", "title", "steer", "queue", "approve", "deny", "pin", "unpin"}
+"""Commands that change a session and are quick. Others may take long, or are there to stop those, and wait for none."""
+OPENING = {"branch", "new", "reset"}
+"""Commands that make a conversation and lead there."""
 
 P = TypeVar("P", bound=wire.Value)
 Answer = Callable[[peers.Peer, Any], Awaitable[wire.Value]]
@@ -52,35 +56,62 @@ class Server:
         model: str | None = None,
         notice: str | None = None,
         grace: float = GRACE,
+        look: float = LOOK,
     ) -> None:
-        self._door, self._grace = runtime, grace
-        self._sessions: list[held.Held] = []
+        self._door, self._grace, self._every = runtime, grace, look
+        self._sessions = sessions.Sessions(runtime)
+        self._opening: dict[peers.Peer, asyncio.Lock] = {}
         self._leaving = set[asyncio.Task[None]]()
         self._info = wire.ServerInfo(
             protocol=wire.PROTOCOL, program=program, model=model, notice=notice, methods=[*methods.METHODS]
         )
 
     async def __aenter__(self) -> Self:
+        self._looking = asyncio.create_task(self._look_around())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in tuple(self._leaving):
+        await self.close()
+        ending = [*self._leaving, self._looking]
+        for task in ending:
             task.cancel()
-        if self._leaving:
-            await asyncio.wait(self._leaving)
-        await asyncio.gather(*(self._close(session) for session in tuple(self._sessions)))
+        await asyncio.wait(ending)
+
+    async def close(self) -> None:
+        """Close every session, and let none be opened any more. Whoever is still there is told what comes of it."""
+        await self._sessions.end()
+
+    async def _look_around(self) -> None:
+        while True:
+            await asyncio.sleep(self._every)
+            for session in self._sessions:
+                session.glance()
 
     # --- clients -------------------------------------------------------------------------------------
 
     async def attend(self, peer: peers.Peer) -> None:
-        """Serve a client until it is gone; it is told first that this is ready."""
+        """Serve a client until it is gone; it is told first that this is ready.
+
+        Where its peer leaves time for it, one that only stops asking is told to the end what comes of its prompts. One
+        that is not served any longer is told, too: its sessions are closed before it is let go.
+        """
         greeting = asyncio.create_task(self._greet(peer))
+        self._opening[peer] = asyncio.Lock()
+        running = asyncio.create_task(peer.run(partial(self._finish, peer)))
         try:
-            await peer.run()
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await self._sessions.let_go(self._sessions.of(peer))
+            raise
         finally:
-            greeting.cancel()
-            await asyncio.wait([greeting])
+            for task in (running, greeting):
+                task.cancel()
+            await asyncio.wait([running, greeting])
+            del self._opening[peer]
             self._vanished(peer)
+
+    async def _finish(self, peer: peers.Peer) -> None:
+        await asyncio.gather(*(session.finish() for session in self._sessions.of(peer)))
 
     async def _greet(self, peer: peers.Peer) -> None:
         with suppress(errors.Gone):
@@ -98,9 +129,10 @@ class Server:
     async def _leave(self, peer: peers.Peer) -> None:
         """Close what nobody came back for."""
         await asyncio.sleep(self._grace)
-        while (left := next((each for each in self._sessions if each.client is peer), None)) is not None:
-            logger.info("%s is closed: its client did not come back", left.key)
-            await self._close(left)
+        left = [session for session in self._sessions if session.client is peer]
+        for session in left:
+            logger.info("%s is closed: its client did not come back", session.key)
+        await self._sessions.let_go(left)
 
     # --- methods -------------------------------------------------------------------------------------
 
@@ -133,97 +165,101 @@ class Server:
     # --- opening and closing -------------------------------------------------------------------------
 
     async def _create(self, peer: peers.Peer, asked: wire.Create) -> wire.Info:
-        fresh = state.mint_session_id(time.time())
-        session = self._open(peer, fresh, fresh, asked.options)
-        if asked.title is not None:
-            self._door.want_title(fresh, asked.title)
-        try:
+        pictures = attached.given(asked.options)
+        title = titles.clean(asked.title) if asked.title is not None else None
+        async with self._opening[peer]:
+            session = self._fresh(peer)
+            session.choose(asked.options, pictures)
+        with self._sessions.unless_told(session):
+            self._door.want_title(session.key, title)
             return await session.info()
-        except errors.HoldfastError:
-            # Nobody knows its id.
-            await self._close(session)
-            raise
+
+    def _fresh(self, peer: peers.Peer) -> held.Held:
+        fresh = state.mint_session_id(time.time())
+        return self._sessions.open(peer, fresh, fresh)
 
     async def _list(self, peer: peers.Peer, asked: wire.List) -> wire.Sessions:
         heads = await self._door.db.list_sessions(owner=self._door.owner, limit=asked.limit, skip=asked.skip)
-        here = {session.conversation_id for session in self._of(peer)}
+        here = {session.conversation_id for session in self._sessions.of(peer)}
         return wire.Sessions(sessions=[transcript.listed(head, head.conversation_id in here) for head in heads])
 
     async def _resume(self, peer: peers.Peer, asked: wire.Resume) -> wire.Info:
         """Whoever has it open already goes on with it, so does who comes back."""
-        session = self._known(peer, asked.session_id) or self._abandoned(asked.session_id)
-        if session is None:
-            try:
-                head = await self._door.db.resolve(asked.session_id, owner=self._door.owner, near=True)
-            except errors.Ambiguous as error:
-                raise errors.RpcRefused(wire.NOT_FOUND, str(error), {"candidates": [*error.candidates]}) from None
-            except LookupError as error:
-                raise _not_found(error) from None
-            here = head.conversation_id
-            found = self._known(peer, here) or self._abandoned(here)
-            session = found or self._open(peer, here, head.id, asked.options)
-        if session.client is not peer:
-            session.take_up(peer)
-        session.choose(asked.options)
-        await session.follow()
-        return await session.info()
+        pictures = attached.given(asked.options)
+        async with self._opening[peer]:
+            await self._sessions.left(peer, asked.session_id)
+            session = self._sessions.known(peer, asked.session_id) or self._sessions.abandoned(asked.session_id)
+            is_new = session is None
+            if session is None:
+                is_new, session = await self._resolved(peer, asked.session_id)
+            if session.client is not peer:
+                session.take_up(peer)
+            session.choose(asked.options, pictures)
+        if not is_new:
+            session.ask_again()
+        with self._sessions.unless_told(session) if is_new else nullcontext():
+            await session.follow()
+            return await session.info()
 
-    def _open(self, peer: peers.Peer, conversation_id: str, key: str, options: wire.Options = AS_IT_IS) -> held.Held:
-        if len(self._of(peer)) >= MOST:
-            raise errors.RpcRefused(wire.REFUSED, f"A client has at most {MOST} sessions open. Close one.")
-        if not isinstance(options.images, msgspec.UnsetType):
-            attached.read(options.images)  # Before anything is open that would have to be closed.
-        session = held.Held(self._door, peer, conversation_id, key)
-        self._sessions.append(session)
-        session.choose(options)
-        return session
+    async def _resolved(self, peer: peers.Peer, session_id: str) -> tuple[bool, held.Held]:
+        """The session of what was named, and whether it is opened for that."""
+        try:
+            head = await self._door.db.resolve(session_id, owner=self._door.owner, near=True)
+        except errors.Ambiguous as error:
+            raise errors.RpcRefused(wire.NOT_FOUND, str(error), {"candidates": [*error.candidates]}) from None
+        except LookupError as error:
+            raise _not_found(error) from None
+        here = head.conversation_id
+        await self._sessions.left(peer, here)
+        found = self._sessions.known(peer, here) or self._sessions.abandoned(here)
+        return found is None, found or self._sessions.open(peer, here, head.id)
 
     async def _leave_session(self, peer: peers.Peer, asked: wire.OfSession) -> wire.Closed:
         session = await self._session(peer, asked.session_id)
-        ended = await self._close(session)
+        ended = await self._sessions.close(session)
         return wire.Closed(session_id=session.key, ended=ended)
-
-    async def _close(self, session: held.Held) -> bool:
-        others = (each for each in self._sessions if each is not session and not each.closing)
-        last = not any(each.conversation_id == session.conversation_id for each in others)
-        ended = await session.close(last)
-        if session in self._sessions:
-            self._sessions.remove(session)
-        return ended
 
     # --- finding -------------------------------------------------------------------------------------
 
-    def _of(self, peer: peers.Peer) -> list[held.Held]:
-        return [session for session in self._sessions if session.client is peer and not session.closing]
-
-    def _known(self, peer: peers.Peer, session_id: str) -> held.Held | None:
-        return next((session for session in self._of(peer) if session_id in session.ids), None)
-
-    def _abandoned(self, session_id: str) -> held.Held | None:
-        """One whose client vanished."""
-        left = (session for session in self._sessions if session.gone and not session.closing)
-        return next((session for session in left if session_id in session.ids), None)
-
     async def _session(self, peer: peers.Peer, session_id: str) -> held.Held:
-        """The one of this client's that has or had this id. One it knows the id of is found without waiting."""
-        session = self._known(peer, session_id)
+        """The one of this client's that has or had this id. One it knows the id of is found without waiting.
+
+        What the client asked to be opened before it asked for this is open: it need not wait for the answer.
+        """
+        session = self._sessions.known(peer, session_id)
+        if session is None:
+            async with self._opening[peer]:
+                session = self._sessions.known(peer, session_id)
         if session is None:
             try:
                 here = (await self._door.db.snapshot(session_id)).conversation_id
             except errors.NoSuchSession as error:
                 raise _not_found(error) from None
-            session = self._known(peer, here)
+            session = self._sessions.known(peer, here)
         if session is None:
-            told = f"{errors.shown(session_id)} is not open here: session.resume opens it."
-            raise errors.RpcRefused(wire.NOT_OPEN, told)
+            raise sessions.not_open(session_id)
+        session.ids.add(session_id)
         return session
+
+    async def _one_open(self, peer: peers.Peer) -> held.Held:
+        """The one session of a client that names none."""
+        async with self._opening[peer]:
+            every = self._sessions.of(peer)
+            if len(every) > 1:
+                told = "Several sessions are open: session_id says which one is meant."
+                raise errors.RpcRefused(wire.NOT_FOUND, told, {"candidates": [each.key for each in every]})
+            return every[0] if every else self._fresh(peer)
 
     async def _go_on(self, peer: peers.Peer, conversation_id: str) -> wire.Info:
         """A session for a conversation that a command led to."""
+        await self._sessions.left(peer, conversation_id)
         found = await info.begun(self._door.db, conversation_id)
-        head = found.head_id if found else conversation_id
-        session = self._known(peer, conversation_id) or self._open(peer, conversation_id, head)
-        return await session.info()
+        session = self._sessions.known(peer, conversation_id)
+        if session is not None:
+            return await session.info()
+        session = self._sessions.open(peer, conversation_id, found.head_id if found else conversation_id)
+        with self._sessions.unless_told(session):
+            return await session.info()
 
     # --- how it stands -------------------------------------------------------------------------------
 
@@ -233,15 +269,16 @@ class Server:
         return await session.info()
 
     async def _options(self, peer: peers.Peer, asked: wire.SetOptions) -> wire.Info:
+        pictures = attached.given(asked.options)
         session = await self._session(peer, asked.session_id)
-        async with session.order:
-            session.choose(asked.options)
+        async with self._sessions.in_order(session):
+            session.choose(asked.options, pictures)
             await session.follow()
             return await session.info()
 
     async def _title(self, peer: peers.Peer, asked: wire.Title) -> wire.Titled:
         session = await self._session(peer, asked.session_id)
-        async with session.order:
+        async with self._sessions.in_order(session):
             title, pending = await session.title(asked.title)
             await session.follow()
             return wire.Titled(session_id=session.key, title=title, pending=pending)
@@ -259,8 +296,9 @@ class Server:
     # --- what changes it -----------------------------------------------------------------------------
 
     async def _submit(self, peer: peers.Peer, asked: wire.Submit) -> wire.Submitted:
-        session = await self._session(peer, asked.session_id)
-        async with session.order:
+        named = asked.session_id
+        session = await (self._one_open(peer) if named is None else self._session(peer, named))
+        async with self._sessions.in_order(session):
             await session.follow()
             return await session.submit(asked.text, asked.images, asked.uid)
 
@@ -268,13 +306,13 @@ class Server:
         session = await self._session(peer, asked.session_id)
         if self._door.steer(session.conversation_id, asked.text, asked.uid):
             return wire.Steered(session_id=session.key, steered=True, prompt=None)
-        async with session.order:
+        async with self._sessions.in_order(session):
             prompt = await session.submit(asked.text, uid=asked.uid)
         return wire.Steered(session_id=session.key, steered=False, prompt=prompt)
 
     async def _interrupt(self, peer: peers.Peer, asked: wire.OfSession) -> wire.Interrupted:
         session = await self._session(peer, asked.session_id)
-        stopped = self._door.interrupt(session.conversation_id)
+        stopped = self._door.stop(session.conversation_id)
         return wire.Interrupted(session_id=session.key, interrupted=stopped)
 
     async def _respond(self, peer: peers.Peer, asked: wire.Respond) -> wire.Responded:
@@ -287,16 +325,16 @@ class Server:
 
     async def _undo(self, peer: peers.Peer, asked: wire.Undo) -> wire.Undone:
         session = await self._session(peer, asked.session_id)
-        async with session.order:
+        async with self._sessions.in_order(session):
             _, said = await session.carry_out(f"/undo {asked.turns}")
             await session.follow()
         return wire.Undone(session_id=session.key, text=_words(said))
 
     async def _compress(self, peer: peers.Peer, asked: wire.Compress) -> wire.Compressed:
         session = await self._session(peer, asked.session_id)
-        async with session.order:
-            made = await session.compress(asked.focus, asked.keep_exchanges)
-            await session.follow()
+        # It may take long, and nothing waits for it: where the conversation went on meanwhile the commit knows.
+        made = await session.compress(asked.focus, asked.keep_exchanges)
+        await session.follow()
         return wire.Compressed(
             session_id=session.key,
             outcome=made.outcome.value,
@@ -308,7 +346,8 @@ class Server:
 
     async def _branch(self, peer: peers.Peer, asked: wire.Branch) -> wire.Info:
         session = await self._session(peer, asked.session_id)
-        async with session.order:
+        self._sessions.check_room(peer)
+        async with self._sessions.in_order(session):
             told, said = await session.carry_out(f"/branch {asked.title or ''}")
         _words(said)
         (moved,) = (each for each in told if isinstance(each, events.Moved))
@@ -320,8 +359,15 @@ class Server:
         session = await self._session(peer, asked.session_id)
         prompt: wire.Submitted | None = None
         moved: wire.Info | None = None
-        async with session.order:
+        name = commands.split(asked.line)[0].lower()
+        if name in OPENING:
+            self._sessions.check_room(peer)
+        async with AsyncExitStack() as stack:
+            if name in IN_ORDER:
+                await stack.enter_async_context(self._sessions.in_order(session))
             told, said = await session.carry_out(asked.line)
+            if name not in IN_ORDER and any(isinstance(each, events.Say) for each in told):
+                await stack.enter_async_context(self._sessions.in_order(session))
             for each in told:
                 match each:
                     case events.Say(words, content):
@@ -356,7 +402,7 @@ def _words(said: Sequence[wire.Line]) -> str:
     """What a command answered; raised, where it was refused."""
     words = "\n".join(line.text for line in said)
     if any(line.level == "error" for line in said):
-        raise errors.RpcRefused(wire.REFUSED, words)
+        raise errors.CommandRefused(words)
     return words
 
 

@@ -8,8 +8,7 @@ import msgspec
 
 from holdfast import errors, types
 from holdfast.agent import cache
-from holdfast.compaction import compress
-from holdfast.compaction import policy as compaction
+from holdfast.compaction import compress, port
 from holdfast.store import aio
 from holdfast.terminal import show, text
 
@@ -29,10 +28,13 @@ class Standing(msgspec.Struct, frozen=True):
     compacting: bool = False
     queued: int = 0
     processes: int = 0
-    policy: compaction.Policy = compaction.Policy()
-    """From which shares of the window on a compaction is made."""
+    soft: int = 0
+    hard: int = 0
+    """From so many tokens on a compaction is made beside the turns, and from so many on a turn waits for it."""
     waiting: bool = False
     """Whether the turn waits for one that runs elsewhere."""
+    progress: port.Progress | None = None
+    """How far the compaction is that is being made."""
 
 
 class Door(Protocol):
@@ -55,16 +57,30 @@ async def looked(door: Door, conversation_id: str) -> Standing:
         raise
     except errors.NoSuchSession:
         used, running = [], []
+    soft, hard = thresholds(agent.compaction_work())
     return Standing(
         model=agent.model.name,
         used=await agent.context_tokens(),
         window=agent.model.window,
         cost=_cost(used),
         compacting=agent.room.under_way,
+        progress=agent.room.progress,
         queued=door.queued(conversation_id),
         processes=len(running),
-        policy=agent.policy,
+        soft=soft,
+        hard=hard,
     )
+
+
+def thresholds(work: compress.Work) -> tuple[int, int]:
+    """In tokens of the whole window: what every request has besides stands before the messages."""
+    floor = compress.floor_of(work)
+    try:
+        usable = work.usable
+    except errors.NoRoom:
+        return work.window, work.window
+    before = floor.system + floor.tools
+    return before + int(work.policy.soft * usable), before + int(work.policy.hard * usable)
 
 
 def _cost(used: list[types.Usage]) -> float | None:
@@ -103,9 +119,8 @@ def drawn(
 def _meter(standing: Standing) -> Fragment:
     if standing.used is None or not standing.window:
         return ("class:status", "")
-    share, policy = standing.used / standing.window, standing.policy
-    full = ".hard" if share >= policy.hard else ".soft" if share >= policy.soft else ""
-    return (f"class:status{full}", f"{share:.0%} of {short(standing.window)}")
+    full = ".hard" if standing.used >= standing.hard else ".soft" if standing.used >= standing.soft else ""
+    return (f"class:status{full}", f"{standing.used / standing.window:.0%} of {short(standing.window)}")
 
 
 def _rest(standing: Standing, marks: show.Marks, seconds: float) -> list[Fragment]:

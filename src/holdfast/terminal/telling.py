@@ -100,6 +100,10 @@ def unfinished(uid: str | None, status: events.Exit | None, why: str) -> happeni
     return _told("message.complete", ended)
 
 
+def compacted(event: events.Compacted) -> str:
+    return f"Compacted up to message {event.cut_seq}: {event.before:,} tokens are {event.after:,} now."
+
+
 def asked(event: events.ApprovalAsked) -> happenings.Approval:
     return happenings.Approval(**msgspec.structs.asdict(event))
 
@@ -130,9 +134,8 @@ def _beside(
             data = {"request_id": request_id, "allowed": allowed, "by": by}
             return [_status("approval.settled", f"{'Allowed' if allowed else 'Denied'} ({by}).", data=data)]
         case events.Compacted(_, cut_seq, before, after, model):
-            words = f"Compacted up to message {cut_seq}: {before:,} tokens are {after:,} now."
             data = {"cut_seq": cut_seq, "before": before, "after": after, "model": model}
-            return [_status("compacted", words, data=data)]
+            return [_status("compacted", compacted(event), data=data)]
         case events.MessageStored() | events.Titled() | events.Say() | events.Moved() | events.Quit():
             return []
         case _:

@@ -7,6 +7,7 @@ terminal or turn the reading direction. Nothing of that kind leaves this program
 from __future__ import annotations
 
 import unicodedata
+from functools import lru_cache
 
 from holdfast import moments
 
@@ -45,6 +46,7 @@ def cells(text: str) -> int:
     return len(text) if text.isascii() else sum(map(_cell, text))
 
 
+@lru_cache(4096)
 def _cell(character: str) -> int:
     if character in _JOINERS or unicodedata.category(character) in ("Mn", "Me", "Cf"):
         return 0
@@ -53,7 +55,7 @@ def _cell(character: str) -> int:
 
 def clipped(text: str, room: int, mark: str = "…") -> str:
     """The text, or as much of it as fits with the mark behind it."""
-    if cells(text) <= room:
+    if not _wider(text, room):
         return text
     taken = max(0, room - cells(mark))
     return _head(text, taken).rstrip() + mark[: max(0, room)]
@@ -76,10 +78,10 @@ def padded(text: str, room: int, *, right: bool = False) -> str:
 
 def wrapped(line: str, room: int | None) -> list[str]:
     """One line broken between words, inside of words that are longer than a line."""
-    if room is None or cells(line) <= room:
+    if room is None or not _wider(line, room):
         return [line]
     lines, rest = [], line
-    while cells(rest) > room:
+    while _wider(rest, room):
         head = _head(rest, room) or rest[0]
         # A word that ends with the line has all its room.
         space = len(head) if rest[len(head) :].startswith(" ") else head.rfind(" ")
@@ -88,6 +90,11 @@ def wrapped(line: str, room: int | None) -> list[str]:
         lines.append(rest[:cut].rstrip())
         rest = rest[cut:].lstrip(" ")
     return [*lines, rest] if rest else lines
+
+
+def _wider(line: str, room: int) -> bool:
+    """Whether it is wider than this; mostly its beginning tells, however long it is."""
+    return cells(line[: 2 * room + 1]) > room or (len(line) > 2 * room and cells(line) > room)
 
 
 when = moments.when

@@ -37,10 +37,12 @@ async def stretch(db: aio.AsyncSessionDB, found: types.Conversation, after: int,
     while len(taken) < limit and after < found.last_seq:
         upto = min(after + min(PAGE, limit - len(taken)), found.last_seq)
         for message in await db.transcript(found.id, after, upto):
-            room -= len(message.body)
+            said = _said(message, hides)
+            # What was said comes twice: as it is kept, and as text.
+            room -= len(message.body) + len(said.text)
             if taken and room < 0:
                 return taken
-            taken.append(_said(message, hides))
+            taken.append(said)
         after = upto
     return taken
 

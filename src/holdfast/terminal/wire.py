@@ -24,26 +24,31 @@ NOT_FOUND = -32003
 INVALID = -32602
 
 SessionId = Annotated[str, Meta(min_length=1, max_length=200, description="Any id the session ever had.")]
+Uid = Annotated[str, Meta(min_length=1, max_length=200, description="What a message is known by, for ever.")]
 Progress = Literal["all", "new", "off"]
 Count = Annotated[int, Meta(ge=1, le=1000)]
 Place = Annotated[int, Meta(ge=0, le=2**53)]
 
 
-class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One of those below."""
+class Value(msgspec.Struct, frozen=True, kw_only=True):
+    """One of those below. What is told may get more fields: who reads it ignores those it does not know."""
+
+
+class Asked(Value, frozen=True, forbid_unknown_fields=True):
+    """Parameters, and what is in them. What nobody knows here was meant to do something: it is refused."""
 
 
 # --- sessions ------------------------------------------------------------------------------------------
 
 
-class Image(Value, frozen=True):
+class Image(Asked, frozen=True):
     """A picture: PNG, JPEG, GIF or WebP."""
 
     data: str
     """Its bytes, in base64."""
 
 
-class Options(Value, frozen=True):
+class Options(Asked, frozen=True):
     """How a client wants to be told of a session; what is left out stays as it is."""
 
     columns: Annotated[int, Meta(ge=20, le=1000)] | UnsetType = UNSET
@@ -106,21 +111,21 @@ class Info(Value, frozen=True):
     """The key it had before, where this tells of another one."""
 
 
-class Create(Value, frozen=True):
+class Create(Asked, frozen=True):
     """session.create: a new conversation, which begins with its first prompt."""
 
     title: str | None = None
     options: Options = Options()
 
 
-class Resume(Value, frozen=True):
+class Resume(Asked, frozen=True):
     """session.resume: go on with a conversation: an id, the beginning of one, a title, or `last`."""
 
     session_id: SessionId
     options: Options = Options()
 
 
-class List(Value, frozen=True):
+class List(Asked, frozen=True):
     """session.list: conversations, the most recently active first."""
 
     limit: Count = 50
@@ -149,20 +154,20 @@ class Sessions(Value, frozen=True):
     sessions: list[Listed]
 
 
-class OfSession(Value, frozen=True):
+class OfSession(Asked, frozen=True):
     """A session that is open: session.info, session.interrupt, session.close."""
 
     session_id: SessionId
 
 
-class SetOptions(Value, frozen=True):
+class SetOptions(Asked, frozen=True):
     """session.options: change some of them."""
 
     session_id: SessionId
     options: Options
 
 
-class Title(Value, frozen=True):
+class Title(Asked, frozen=True):
     """session.title: the title; with one given, it is set, and with null taken away."""
 
     session_id: SessionId
@@ -178,7 +183,7 @@ class Titled(Value, frozen=True):
     """Whether it is given with the first message."""
 
 
-class History(Value, frozen=True):
+class History(Asked, frozen=True):
     """session.history: the transcript, from the message behind `after` on."""
 
     session_id: SessionId
@@ -213,7 +218,7 @@ class Transcript(Value, frozen=True):
     """Whether there are more behind these: go on with `after` the last of them."""
 
 
-class Undo(Value, frozen=True):
+class Undo(Asked, frozen=True):
     """session.undo: take back the last turns."""
 
     session_id: SessionId
@@ -227,7 +232,7 @@ class Undone(Value, frozen=True):
     text: str
 
 
-class Compress(Value, frozen=True):
+class Compress(Asked, frozen=True):
     """session.compress: let a summary stand for the older part, now."""
 
     session_id: SessionId
@@ -248,7 +253,7 @@ class Compressed(Value, frozen=True):
     after: int
 
 
-class Branch(Value, frozen=True):
+class Branch(Asked, frozen=True):
     """session.branch: a conversation that shares this one's messages; both are open then."""
 
     session_id: SessionId
@@ -260,15 +265,15 @@ class Interrupted(Value, frozen=True):
 
     session_id: str
     interrupted: bool
-    """Whether there was a turn to stop."""
+    """Whether there was a turn to stop, or a compaction that somebody asked for."""
 
 
-class Steer(Value, frozen=True):
+class Steer(Asked, frozen=True):
     """session.steer: tell the running turn something before its next step; without one it is a prompt."""
 
     session_id: SessionId
     text: Annotated[str, Meta(min_length=1)]
-    uid: str | None = None
+    uid: Uid | None = None
 
 
 class Steered(Value, frozen=True):
@@ -286,18 +291,20 @@ class Closed(Value, frozen=True):
     session_id: str
     """The head that was left."""
     ended: bool
-    """Whether this ended it: nothing was said, it was ended before, or another client has it open, where not."""
+    """Whether this ended it: nothing was said, it was ended before, or another client has it open, where not. Where the
+    store could not end it, that is an error, and the session stays open."""
 
 
 # --- prompts, commands, approvals ----------------------------------------------------------------------
 
 
-class Submit(Value, frozen=True):
+class Submit(Asked, frozen=True):
     """prompt.submit: a message to the agent. One that comes during a turn waits for it."""
 
-    session_id: SessionId
     text: str
-    uid: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    session_id: SessionId | None = None
+    """Without one, it is the one that the client has open; where it has none, one is created."""
+    uid: Uid | None = None
     """Of the same uid again, the same message: it is stored and answered once. Without one, one is made."""
     images: Annotated[list[Image], Meta(max_length=8)] = []
 
@@ -311,7 +318,7 @@ class Submitted(Value, frozen=True):
     """How many are answered before it."""
 
 
-class Exec(Value, frozen=True):
+class Exec(Asked, frozen=True):
     """command.exec: a line that begins with a slash."""
 
     session_id: SessionId
@@ -339,7 +346,7 @@ class Executed(Value, frozen=True):
     """Whether the person wants to leave."""
 
 
-class Respond(Value, frozen=True):
+class Respond(Asked, frozen=True):
     """approval.respond: answer an approval.request."""
 
     session_id: SessionId
@@ -358,7 +365,7 @@ class Responded(Value, frozen=True):
     notice: str | None
 
 
-class Nothing(Value, frozen=True):
+class Nothing(Asked, frozen=True):
     """server.info takes nothing."""
 
 

@@ -82,8 +82,8 @@ class Desk(Protocol):
     def drop(self, conversation_id: str, message: events.Submit) -> bool:
         """Take back a message that waits; whether it still did."""
 
-    def interrupt(self, conversation_id: str) -> bool:
-        """Stop the turn that runs; whether there was one."""
+    def stop(self, conversation_id: str) -> bool:
+        """Stop the turn that runs, and a compaction that somebody asked for; whether there was any."""
 
     def steer(self, conversation_id: str, text: str) -> bool:
         """Tell the turn that runs something before its next step; whether there was one."""

@@ -234,7 +234,7 @@ COMMANDS: dict[str, port.Slash] = {
         ),
         port.Slash(
             name="stop",
-            help="Stop the running turn; what was said stays.",
+            help="Stop the running turn, or a compaction; what was said stays.",
             run=turns.stop,
             places=IN_CHATS,
             instead="Ctrl-C stops what runs.",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from holdfast import errors, events, moments, types
 from holdfast.agent.commands import port, turns
-from holdfast.store import state
+from holdfast.store import state, titles
 
 LISTED = 15
 OFFERED = 100
@@ -36,7 +36,7 @@ async def title(asked: port.Asked) -> None:
         raise
     except errors.NoSuchSession:
         if asked.argument:
-            asked.desk.want_title(here, asked.argument)
+            asked.desk.want_title(here, titles.clean(asked.argument))
             asked.emit(events.Notice("The conversation gets this title with its first message."))
             return
         found = asked.desk.wanted_title(here)

@@ -127,7 +127,7 @@ def _count(text: str) -> int | None:
 
 
 async def stop(asked: port.Asked) -> None:
-    if not asked.desk.interrupt(asked.conversation_id):
+    if not asked.desk.stop(asked.conversation_id):
         asked.emit(events.Notice("Nothing is running."))
 
 

@@ -7,12 +7,11 @@ what comes at the very moment it appears was meant for the prompt.
 from __future__ import annotations
 
 import time
-from typing import ClassVar
 
 from rich.text import Text
 from textual import events as keys
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.widgets import Button, Static
 
@@ -43,19 +42,16 @@ class Approval(Vertical, can_focus=True):
             super().__init__()
             self.character = character
 
-    startled: ClassVar[float] = STARTLED
-
-    def __init__(self) -> None:
+    def __init__(self, startled: float = STARTLED) -> None:
         super().__init__(id="approval")
+        self.startled = startled
         self.asked: list[events.ApprovalAsked] = []
         self._since = 0.0
 
     def compose(self) -> ComposeResult:
-        yield Static(id="what", markup=False)
-        with VerticalScroll(id="detail", can_focus=False):
-            yield Static(id="more", markup=False)
-        yield Static(id="danger", markup=False)
-        yield Static(id="remembers", markup=False)
+        # However long it is: how dangerous it is stands first, and the answers stay where they are as it scrolls.
+        for name in ("danger", "what", "remembers", "detail"):
+            yield Static(id=name, markup=False)
         with Horizontal(id="answers"):
             for key, label in LABELS.items():
                 kind = "error" if key == "n" else "success" if key == "y" else "default"
@@ -86,12 +82,13 @@ class Approval(Vertical, can_focus=True):
         self.set_class(bool(self.asked), "shown")
         if not self.asked:
             return
+        self.scroll_home(animate=False)
         now, waiting = self.asked[0], len(self.asked) - 1
         self._since = time.monotonic()
         behind = f"  ({waiting} more after this)" if waiting else ""
         self.set_class(bool(now.danger), "dangerous")
         self.query_one("#what", Static).update(text.safe(f"{now.tool}: {now.summary}{behind}"))
-        self.query_one("#more", Static).update(Text("\n".join(text.safe_lines(now.detail.rstrip("\n")))))
+        self.query_one("#detail", Static).update(Text("\n".join(text.safe_lines(now.detail.rstrip("\n")))))
         self.query_one("#detail").display = bool(now.detail.strip())
         remembers = f"c and a would allow from now on: {now.remembers}" if now.remembers else ""
         for name, words in (("#danger", now.danger), ("#remembers", remembers)):
@@ -103,7 +100,8 @@ class Approval(Vertical, can_focus=True):
     def on_key(self, event: keys.Key) -> None:
         if not self.asked:
             return
-        if event.is_printable and time.monotonic() - self._since < self.startled:
+        # When it was pressed, not when it comes here: that may be later, where there was much to draw.
+        if event.is_printable and event.time - self._since < self.startled:
             event.stop()
             self.post_message(self.Meant(event.character or ""))
         elif event.key in ANSWERS:
@@ -111,7 +109,7 @@ class Approval(Vertical, can_focus=True):
             self._answer(event.key)
         elif event.key in ("up", "down"):
             event.stop()
-            self.query_one("#detail", VerticalScroll).scroll_relative(y=1 if event.key == "down" else -1, animate=False)
+            self.scroll_relative(y=1 if event.key == "down" else -1, animate=False)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         event.stop()

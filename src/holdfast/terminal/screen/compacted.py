@@ -49,7 +49,7 @@ class Compacted(ModalScreen[None]):
                     yield Static(f"what was said: messages {begins:,} to {made.cut_seq:,}", classes="heading")
                     yield self._originals
                 with Vertical(classes="side summary"):
-                    yield Static("what the model sees of it", classes="heading")
+                    yield Static(f"what the model sees of 1 to {made.cut_seq:,}", classes="heading")
                     yield self._summary
 
     async def on_mount(self) -> None:

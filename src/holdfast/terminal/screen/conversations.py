@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import ClassVar
 
+import msgspec
 from rich.text import Text
 from textual import events as keys
 from textual.app import ComposeResult
@@ -17,12 +18,16 @@ from textual.widgets.option_list import Option
 
 from holdfast import errors, types
 from holdfast.store import aio
-from holdfast.terminal import show, text
-from holdfast.terminal.screen import lineage
+from holdfast.terminal import text
+from holdfast.terminal.screen import drawing, lineage
 
 LISTED = 1_000
+"""Conversations that are read at once."""
 SHOWN = 200
-HITS = 50
+"""So many are offered: whoever wants another writes more of it."""
+HITS = (50, 2_000)
+"""So many messages are looked for; and so many where the first have filled up: one conversation may have them all."""
+NOTHING = "Nothing is called so, and nobody said so."
 NARROW = 80
 
 
@@ -37,10 +42,11 @@ class Conversations(ModalScreen[str | None]):
         Binding("pagedown", "move(10)", show=False, priority=True),
     ]
 
-    def __init__(self, db: aio.AsyncSessionDB, owner: str, here: str, marks: show.Marks) -> None:
+    def __init__(self, db: aio.AsyncSessionDB, owner: str, here: str, pen: drawing.Pen) -> None:
         super().__init__()
-        self._db, self._owner, self._here, self._marks = db, owner, here, marks
-        self._heads: Sequence[types.Session] = ()
+        self._db, self._owner, self._here, self._pen = db, owner, here, pen
+        self._heads: dict[str, types.Session] = {}
+        self._offered = 0
 
     def compose(self) -> ComposeResult:
         with Vertical(id="list") as box:
@@ -54,56 +60,75 @@ class Conversations(ModalScreen[str | None]):
     async def on_mount(self) -> None:
         self.query_one("#found", OptionList).can_focus = False
         self.on_resize()
-        try:
-            self._heads = await self._db.list_sessions(owner=self._owner, limit=LISTED)
-        except errors.HoldfastError as error:
-            self.query_one("#lineage", Static).update(Text(str(error)))
-        self._offer(self._heads)
         self.query_one("#words").focus()
+        self.run_worker(self._list(), group="listing")
 
     def on_resize(self, _: keys.Resize | None = None) -> None:
         self.set_class(self.size.width < NARROW, "narrow")
 
     # --- finding -------------------------------------------------------------------------------------
 
-    def on_input_changed(self, event: Input.Changed) -> None:
-        self.run_worker(self._find(event.value), exclusive=True, group="finding")
+    async def _list(self) -> None:
+        """All there are; the most recent ones can be seen before the rest is read."""
+        try:
+            while True:
+                skip = len(self._heads)
+                found = await self._db.list_sessions(owner=self._owner, limit=LISTED, skip=skip)
+                self._heads |= {head.conversation_id: head for head in found}
+                if skip == 0 or len(found) < LISTED:
+                    self._look_again()
+                if len(self._heads) < skip + LISTED:
+                    return
+        except errors.HoldfastError as error:
+            self._offer((), str(error))
+
+    def _look_again(self) -> None:
+        self.run_worker(self._find(self.query_one("#words", Input).value), exclusive=True, group="finding")
+
+    def on_input_changed(self) -> None:
+        self._look_again()
 
     async def _find(self, words: str) -> None:
         """By name at once; by what was said once that is found."""
         wanted = words.casefold().split()
-        named = [head for head in self._heads if all(each in _named(head) for each in wanted)]
-        self._offer(named)
+        named = [head for head in self._heads.values() if all(each in _named(head) for each in wanted)]
+        self._offer(named, "Looking for who said so." if wanted else NOTHING)
         if not wanted:
             return
-        told: list[types.Session] = []
-        # What cannot be searched for can still be found by its title.
-        with suppress(errors.HoldfastError):
-            hits = await self._db.search(words, limit=HITS, owner=self._owner)
-            by_id = {head.conversation_id: head for head in self._heads}
-            told = [by_id[each] for each in dict.fromkeys(hit.conversation_id for hit in hits) if each in by_id]
-        if behind := [head for head in told if head not in named]:
-            self._offer([*named, *behind])
+        try:
+            told = await self._told(words)
+        except errors.HoldfastError as error:
+            # What cannot be searched for can still be found by its title.
+            self._offer(named, str(error))
+        else:
+            self._offer([*named, *(head for head in told if head not in named)])
 
-    def _offer(self, heads: Sequence[types.Session]) -> None:
+    async def _told(self, words: str) -> list[types.Session]:
+        """The conversations in which it was said."""
+        for limit in HITS:
+            hits = await self._db.search(words, limit=limit, owner=self._owner)
+            if len(hits) < limit:
+                break
+        ids = dict.fromkeys(hit.conversation_id for hit in hits)
+        return [self._heads[each] for each in ids if each in self._heads]
+
+    def _offer(self, heads: Sequence[types.Session], none: str = NOTHING) -> None:
         found = self.query_one("#found", OptionList)
         before = found.highlighted_option.id if found.highlighted_option else None
         found.clear_options()
         found.add_options([Option(self._line(head), id=head.conversation_id) for head in heads[:SHOWN]])
+        if more := len(heads[SHOWN:]):
+            found.add_option(Option(Text(f"and {more:,} more: write what you look for", "dim"), disabled=True))
         ids = [head.conversation_id for head in heads[:SHOWN]]
+        self._offered = len(ids)
         found.highlighted = (ids.index(before) if before in ids else 0) if ids else None
         if not ids:
-            self.query_one("#lineage", Static).update("Nothing is called so, and nobody said so.")
+            self.query_one("#lineage", Static).update(Text(none))
 
     def _line(self, head: types.Session) -> Text:
-        mark = f"{self._marks.dot} " if head.conversation_id == self._here else "  "
-        return Text.assemble(
-            (mark, "bold"),
-            text.safe(head.title or head.conversation_id),
-            (f"  {text.when(head.active_at)}  {text.count(head.last_seq, 'message')}", "dim"),
-            no_wrap=True,
-            overflow="ellipsis",
-        )
+        here = f" {self._pen.marks.dot} you are here" if head.conversation_id == self._here else ""
+        told = f"{text.when(head.active_at)} {self._pen.marks.dot} {text.count(head.last_seq, 'message')}{here}"
+        return Text.assemble(text.safe(head.title or head.conversation_id), "\n", (f"  {told}", self._pen.ink.aside))
 
     # --- lineage -------------------------------------------------------------------------------------
 
@@ -122,7 +147,8 @@ class Conversations(ModalScreen[str | None]):
         except errors.HoldfastError as error:
             pane.update(Text(str(error)))
             return
-        pane.update(Text("\n").join(lineage.drawn(line, pane.content_size.width, self._marks)))
+        pen = msgspec.structs.replace(self._pen, width=pane.content_size.width)
+        pane.update(Text("\n").join(lineage.drawn(line, pen)))
 
     async def _title(self, conversation_id: str) -> str:
         with suppress(errors.HoldfastError):
@@ -134,7 +160,7 @@ class Conversations(ModalScreen[str | None]):
     def action_move(self, step: int) -> None:
         found = self.query_one("#found", OptionList)
         if found.highlighted is not None:
-            found.highlighted = min(max(found.highlighted + step, 0), found.option_count - 1)
+            found.highlighted = min(max(found.highlighted + step, 0), self._offered - 1)
 
     def action_stay(self) -> None:
         self.dismiss(None)

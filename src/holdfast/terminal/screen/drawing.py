@@ -20,11 +20,19 @@ from holdfast.terminal.screen import entries
 
 WIDEST = 110
 """Lines longer than this are hard to read, however wide the terminal is."""
-FOLDED = 40
-"""So many rows of what was said are shown before it is opened."""
+FOLDED = {"said": 40, "waiting": 40, "answered": 400}
+"""More rows than this are folded. What people paste they know; an answer they want to read."""
+SHOWN = 20
+"""So many rows of what is folded are shown."""
 MOST = 5_000
 """So many rows are shown of anything."""
+LONGEST, SKIMMED, STYLED = 200_000, 20_000, 20_000
+"""So many characters are looked at of anything; of what was said before it is opened; and of Markdown as such, which
+takes far longer than plain text."""
+REST = "(There is more than can be shown here: `holdfast sessions show` has all.)"
 MARGIN = 3
+LINE = 1_000
+"""Longer than any row."""
 TALK = ("said", "waiting", "answered", "thought", "told")
 
 _console = Console(width=WIDEST, color_system=None, _environ={})
@@ -67,6 +75,8 @@ class Pen(msgspec.Struct, frozen=True):
 
 def drawn(entry: entries.Entry, pen: Pen, opened: bool = False) -> list[Row]:
     """The rows of an entry, with an empty one behind it."""
+    if len(entry.text) > LONGEST and (opened or entry.kind not in FOLDED):
+        entry = msgspec.structs.replace(entry, text=f"{entry.text[:LONGEST]}\n\n{REST}")
     if entry.kind == "tool":
         return _tool(entry, pen, opened)
     rows = _talk(entry, pen, opened) if entry.kind in TALK else _beside(entry, pen)
@@ -109,14 +119,15 @@ def _said(entry: entries.Entry, pen: Pen, opened: bool) -> list[Row]:
     bar = (" ▌ " if pen.marks != show.PLAIN else " > ", pen.ink.person)
     when = text.clipped(when, max(pen.room - len("You  "), 0), pen.marks.more)
     head = Text.assemble(("You", pen.ink.person), (f"  {when}", pen.ink.aside))
-    body = [Text(line) for line in _wrapped(text.safe_lines(entry.text), pen.room)]
-    shown, more = _folded(body, pen, opened)
+    body = [Text(line) for line in plain(_looked_at(entry, opened), pen)]
+    shown, more = _folded(entry, body, pen, opened)
     key = entry.key if more else None
     return [Row(Text.assemble(bar, line), key, pen.ink.person_paper) for line in [head, *shown, *more]]
 
 
 def _answered(entry: entries.Entry, pen: Pen, opened: bool) -> list[Row]:
-    shown, more = _folded(markdown(entry.text, pen), pen, opened)
+    body = markdown(_looked_at(entry, opened), pen)
+    shown, more = _folded(entry, body, pen, opened)
     taken = f" {pen.marks.dot} taken back" if entry.taken_back else ""
     rows = answered(f"{entry.name}{taken}", [*shown, *more], pen)[:-1]
     return [row._replace(key=entry.key) for row in rows] if more else rows
@@ -131,8 +142,12 @@ def answered(model: str, lines: Sequence[Text], pen: Pen) -> list[Row]:
 
 def spaced(above: Sequence[Row], entry: entries.Entry, pen: Pen, opened: bool) -> list[Row]:
     """The rows of an entry below others: calls stand close together, and apart from the rest."""
-    apart = entry.kind != "tool" and above and above[-1].text.plain.strip()
-    return [*([Row(Text())] if apart else []), *drawn(entry, pen, opened)]
+    return [*apart(above, entry), *drawn(entry, pen, opened)]
+
+
+def apart(above: Sequence[Row], entry: entries.Entry) -> list[Row]:
+    """What stands between an entry and the rows above it."""
+    return [Row(Text())] if entry.kind != "tool" and above and above[-1].text.plain.strip() else []
 
 
 def plain(words: str, pen: Pen) -> list[str]:
@@ -141,11 +156,11 @@ def plain(words: str, pen: Pen) -> list[str]:
 
 
 def _thought(entry: entries.Entry, pen: Pen, opened: bool) -> list[Row]:
-    lines = [Text(line, pen.ink.aside) for line in _wrapped(text.safe_lines(entry.text.strip()), pen.room)]
     if not opened:
-        first = text.safe(entry.text.strip().partition("\n")[0])
+        first = text.safe(entry.text.lstrip()[:LINE].partition("\n")[0])
         line = text.clipped(f"{_arrow(pen, False)} thought: {first}", pen.room, pen.marks.more)
         return [_row(Text(line, pen.ink.aside), entry.key)]
+    lines = [Text(line, pen.ink.aside) for line in _wrapped(text.safe_lines(entry.text.strip()), pen.room)]
     head = Text(f"{_arrow(pen, True)} thought", pen.ink.aside)
     return [_row(line, entry.key) for line in [head, *_cut(lines)]]
 
@@ -158,8 +173,7 @@ def _tool(entry: entries.Entry, pen: Pen, opened: bool) -> list[Row]:
         False: (pen.marks.failed, pen.ink.error),
         None: (pen.marks.more, pen.ink.warning),
     }[entry.ok]
-    lines = entry.text.strip().splitlines()
-    first = text.safe(lines[0]) if lines else ""
+    first = text.safe(entry.text.lstrip()[:LINE].partition("\n")[0])
     name = text.clipped(name, max(pen.room - 10, 1), pen.marks.more)
     room = max(pen.room - text.cells(f"{_arrow(pen, opened)} {sign} {name}") - 1, 0)
     call = text.clipped(given, max(room * 3 // 5, 0), pen.marks.more) if first else text.clipped(given, room)
@@ -212,18 +226,24 @@ def _arrow(pen: Pen, opened: bool) -> str:
     return "▾" if opened else "▸"
 
 
+def _looked_at(entry: entries.Entry, opened: bool) -> str:
+    """As much of it as may be shown: what is folded however it is broken into rows is not drawn further than that."""
+    return entry.text if opened or len(entry.text) <= SKIMMED else entry.text[: SHOWN * 2 * WIDEST]
+
+
 def _faded(line: Text, pen: Pen) -> Text:
     return Text(line.plain, pen.ink.aside)
 
 
-def _folded(lines: Sequence[Text], pen: Pen, opened: bool) -> tuple[Sequence[Text], list[Text]]:
+def _folded(entry: entries.Entry, lines: Sequence[Text], pen: Pen, opened: bool) -> tuple[Sequence[Text], list[Text]]:
     """As much as is shown, and the row that opens the rest, if there is one."""
-    if len(lines) <= FOLDED:
+    size = len(entry.text)
+    if len(lines) <= FOLDED[entry.kind] and size <= SKIMMED:
         return lines, []
     if opened:
         return _cut(lines), [Text(f"{_arrow(pen, True)} less", pen.ink.aside)]
-    left = len(lines) - FOLDED // 2
-    return lines[: FOLDED // 2], [Text(f"{_arrow(pen, False)} {text.count(left, 'more row')}", pen.ink.aside)]
+    left = text.count(len(lines) - SHOWN, "more row") if size <= SKIMMED else f"all {size:,} characters"
+    return lines[:SHOWN], [Text(f"{_arrow(pen, False)} {left}", pen.ink.aside)]
 
 
 def _inked(line: Text, style: Style) -> Text:
@@ -232,8 +252,7 @@ def _inked(line: Text, style: Style) -> Text:
 
 def _cut(lines: Sequence[Text] | Sequence[str]) -> list[Text]:
     made = [line if isinstance(line, Text) else Text(line) for line in lines[:MOST]]
-    left = len(lines) - MOST
-    return made if left <= 0 else [*made, Text(f"({text.count(left, 'more row')}: `holdfast sessions show` has all)")]
+    return made if len(lines) <= MOST else [*made, Text(REST)]
 
 
 def _wrapped(lines: Sequence[str], room: int) -> list[str]:
@@ -241,9 +260,12 @@ def _wrapped(lines: Sequence[str], room: int) -> list[str]:
 
 
 def markdown(words: str, pen: Pen) -> list[Text]:
-    """Markdown as rows, none of them wider than there is room."""
+    """Markdown as rows, none of them wider than there is room; the rest of what is very long, as it stands."""
     drawing = reply.Reply(lambda: pen.room, pen.marks)
-    return rows(drawing.add(words) + drawing.end(), pen.room)
+    styled = words if len(words) <= STYLED else words[:STYLED].rpartition("\n")[0] or words[:STYLED]
+    rest = words[len(styled) :].removeprefix("\n")
+    made = rows(drawing.add(styled) + drawing.end(), pen.room)
+    return [*made, *map(Text, plain(rest, pen))] if rest else made
 
 
 def rows(codes: str, room: int) -> list[Text]:

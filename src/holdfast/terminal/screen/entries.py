@@ -20,6 +20,8 @@ the talk; what a command answers; a summary; a message that waits for its turn."
 Key = tuple[int, int]
 """Which entry it is: the number of its message, and its place among what that message has."""
 
+CALLS = 2
+"""The place of the first call of a message, behind its words and its thoughts."""
 BESIDE = 1_000
 """Places from here on are of what stands behind a message and is none."""
 
@@ -66,6 +68,13 @@ class Story(msgspec.Struct, frozen=True):
         base = next((each for each in self.compactions if each.epoch == compaction.base_epoch), None)
         return base.cut_seq + 1 if base else 1
 
+    def mark_beyond(self, first: int, last: int, step: int) -> types.Compaction | None:
+        """The nearest compaction whose mark stands before the first message given, or behind the last one."""
+        marks = sorted(self.compactions, key=mark_key)
+        if step < 0:
+            return next((each for each in reversed(marks) if each.cut_seq < first), None)
+        return next((each for each in marks if last < each.cut_seq <= self.last), None)
+
 
 def gathered(
     messages: Sequence[types.Message],
@@ -101,6 +110,16 @@ def _calls(message: types.Message) -> Sequence[types.ToolCall]:
     return message.tool_calls if message.role == "assistant" and _readable(message) else ()
 
 
+def called(messages: Sequence[types.Message], call_ids: set[str]) -> set[Key]:
+    """The keys of these calls."""
+    return {
+        (message.seq, place)
+        for message in messages
+        for place, call in enumerate(_calls(message), CALLS)
+        if call.id in call_ids
+    }
+
+
 def _of(message: types.Message, results: Mapping[str | None, types.Message], called: set[str]) -> Iterator[Entry]:
     seq = message.seq
     if message.redacted:
@@ -124,7 +143,7 @@ def _answered(message: types.Message, results: Mapping[str | None, types.Message
         yield Entry((message.seq, 1), "thought", thought, at=message.at)
     if words := _words(message.content):
         yield Entry((message.seq, 0), "answered", words, message.model or "", at=message.at)
-    for place, call in enumerate(message.tool_calls, 2):
+    for place, call in enumerate(message.tool_calls, CALLS):
         result = results.get(call.id)
         words = parts.text(result.content) if result else ""
         ok = None if result is None else not words.startswith(parts.ERROR)
@@ -143,13 +162,19 @@ def _words(content: types.Content) -> str:
     return "\n".join(each for each in (parts.text(content).strip(), shown) if each)
 
 
+def mark_key(compaction: types.Compaction) -> Key:
+    """Which entry the mark of a compaction is."""
+    return (compaction.cut_seq, BESIDE + compaction.epoch)
+
+
 def _mark(compaction: types.Compaction, story: Story) -> Entry:
     span = f"messages {story.begins(compaction):,} to {compaction.cut_seq:,}"
     if compaction.epoch == story.in_force:
-        told = f"compacted: a summary stands for {span}"
+        # A summary goes on from the one before it: the model sees nothing else of all that was said up to here.
+        told = f"compacted: a summary stands for messages 1 to {compaction.cut_seq:,}"
     elif compaction.epoch in story.chain:
         told = f"compacted: {span}"
     else:
         told = f"taken back: the compaction of {span}"
     back = compaction.epoch not in story.chain
-    return Entry((compaction.cut_seq, BESIDE + compaction.epoch), "mark", told, taken_back=back, epoch=compaction.epoch)
+    return Entry(mark_key(compaction), "mark", told, taken_back=back, epoch=compaction.epoch)

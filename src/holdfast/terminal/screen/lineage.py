@@ -9,6 +9,7 @@ from rich.text import Text
 
 from holdfast import types
 from holdfast.terminal import show, text
+from holdfast.terminal.screen import drawing
 
 
 class Lineage(msgspec.Struct, frozen=True):
@@ -21,27 +22,27 @@ class Lineage(msgspec.Struct, frozen=True):
     """What the branches are called."""
 
 
-def drawn(line: Lineage, room: int, marks: show.Marks) -> list[Text]:
+def drawn(line: Lineage, pen: drawing.Pen) -> list[Text]:
     here, opened = line.conversation, {each.session_id: each for each in line.compactions}
-    plain = marks == show.PLAIN
+    plain = pen.marks == show.PLAIN
     rows = [Text(text.safe(here.title or "(no title)"), "bold"), Text(text.safe(here.id), "dim")]
     if here.forked_from is not None:
         rows.append(Text(f"a branch of {text.safe(here.forked_from)} from message {here.forked_at:,}", "dim"))
     below = len(line.sessions) + len(line.branches)
     for number, session in enumerate(line.sessions, 1):
         if session.id in opened:
-            rows.append(Text(f"{_stems(False, plain)[0]}{_compaction(opened[session.id], here)}", "magenta"))
+            rows.append(Text(f"{_stems(False, plain)[0]}{_compaction(opened[session.id], here)}", pen.ink.mark))
         live = session.id == here.head_id
         mark = ("* " if live else "o ") if plain else ("● " if live else "○ ")
         span = f"{session.first_seq:,}{'-' if plain else '–'}{session.last_seq:,}" if session.message_count else "empty"
         state = ("head" if session.live else f"ended: {session.end_reason}") if live else (session.end_reason or "")
         rows.append(
-            Text(f"{_stems(number == below, plain)[1]}{mark}{span}  {text.safe(state)}", "green" if live else "")
+            Text(f"{_stems(number == below, plain)[1]}{mark}{span}  {text.safe(state)}", pen.ink.good if live else "")
         )
     for number, branch in enumerate(line.branches, len(line.sessions) + 1):
-        rows.append(Text(f"{_stems(number == below, plain)[1]}branch: {text.safe(branch)}", "cyan"))
+        rows.append(Text(f"{_stems(number == below, plain)[1]}branch: {text.safe(branch)}", pen.ink.person))
     for row in rows:
-        row.truncate(max(room, 1), overflow="ellipsis")
+        row.truncate(max(pen.width, 1), overflow="ellipsis")
     return rows
 
 

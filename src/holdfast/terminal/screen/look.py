@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from rich.terminal_theme import TerminalTheme
 from textual.theme import Theme
+
+
+def _rgb(code: str) -> tuple[int, int, int]:
+    return int(code[1:3], 16), int(code[3:5], 16), int(code[5:7], 16)
+
+
+# From so many rows on it is called so.
+ROWS = [(0, "-flat"), (9, "-low"), (16, "-high")]
 
 DARK, LIGHT = "holdfast-dark", "holdfast-light"
 
@@ -37,8 +46,23 @@ THEMES = (
     ),
 )
 
+# The colours of code in answers: what a terminal has by these names is too loud on the one and too pale on the other.
+CODE_DARK = TerminalTheme(
+    (0x17, 0x1B, 0x21),
+    (0xD6, 0xDD, 0xE6),
+    [_rgb(each) for each in ("#545d68", "#f47067", "#8ddb8c", "#daaa3f", "#6cb6ff", "#dcbdfb", "#76e3ea", "#d6dde6")],
+    [_rgb(each) for each in ("#909dab", "#ff938a", "#8ddb8c", "#eac55f", "#96d0ff", "#eedcff", "#b3f0ff", "#ffffff")],
+)
+CODE_LIGHT = TerminalTheme(
+    (0xFB, 0xFB, 0xFA),
+    (0x24, 0x29, 0x2F),
+    [_rgb(each) for each in ("#24292f", "#c62828", "#116329", "#7a4e00", "#0b62c4", "#8250df", "#1b6f78", "#57606a")],
+    [_rgb(each) for each in ("#57606a", "#a40e26", "#1a7f37", "#633c01", "#0550ae", "#6639ba", "#136068", "#24292f")],
+)
+
 CSS = """
 FullScreen { background: $background; }
+Screen { overflow: hidden; }
 #heading { height: 1; padding: 0 3; background: $panel; color: $foreground;
            text-wrap: nowrap; text-overflow: ellipsis; }
 Transcript { height: 1fr; background: $background; scrollbar-size-vertical: 1; scrollbar-color: $foreground 25%;
@@ -48,34 +72,44 @@ Transcript { height: 1fr; background: $background; scrollbar-size-vertical: 1; s
 #prompt { height: auto; max-height: 10; margin: 0 1; padding: 0 1; border: round $foreground 25%;
           background: $background; }
 #prompt:focus { border: round $primary; }
-#candidates { height: auto; max-height: 6; padding: 0 3; color: $text-muted; display: none; }
+#prompt > .text-area--placeholder { color: $foreground 65%; }
+#candidates { height: auto; padding: 0 3; color: $text-muted; display: none; text-wrap: nowrap;
+              text-overflow: ellipsis; }
 #candidates.shown { display: block; }
 #standing { height: 1; padding: 0 3; background: $background; text-wrap: nowrap; text-overflow: ellipsis; }
 
 Approval { height: auto; max-height: 60%; margin: 0 1; padding: 0 1; border: round $warning; background: $surface;
-           display: none; }
+           display: none; overflow-y: auto; scrollbar-size-vertical: 1; }
 Approval.shown { display: block; }
 Approval.dangerous { border: round $error; }
 Approval #what { text-style: bold; }
 Approval #danger { color: $error; }
 Approval #remembers { color: $text-muted; }
-Approval #detail { height: auto; max-height: 12; margin: 0 0 0 2; }
-Approval #answers { height: auto; }
+Approval:focus { border: heavy $warning; }
+Approval.dangerous:focus { border: heavy $error; }
+Approval #detail { margin: 0 0 0 2; }
+Approval #answers { height: auto; dock: bottom; }
 Approval.narrow #answers { layout: grid; grid-size: 2; grid-rows: 1; }
 Approval Button { min-width: 8; height: 1; border: none; margin: 0 1 0 0; }
 
 Conversations, Compacted { align: center middle; background: $background 60%; }
 #list, #compared { width: 96%; height: 92%; border: round $primary; background: $surface; padding: 0 1; }
 #words { border: none; height: 1; padding: 0 1; margin: 0 0 1 0; background: $panel; }
-#found { width: 3fr; height: 1fr; border: none; background: $surface; }
-#lineage { width: 2fr; height: 1fr; border-left: solid $foreground 25%; padding: 0 1; color: $text-muted; }
+#found { width: 1fr; height: 1fr; border: none; background: $surface; text-wrap: nowrap; text-overflow: ellipsis; }
+#lineage { width: 1fr; height: 1fr; border-left: solid $foreground 25%; padding: 0 1; color: $text-muted; }
 #both { height: 1fr; }
 .side { width: 1fr; height: 1fr; }
 .side Transcript { background: $surface; }
 .side.summary { border-left: solid $foreground 25%; }
 .heading { height: 1; padding: 0 3; color: $text-muted; }
+.side:focus-within .heading { color: $primary; text-style: bold; }
 .narrow #both { layout: vertical; }
 .narrow .side { width: 1fr; height: 1fr; }
 .narrow #lineage { display: none; }
 .narrow .side.summary { border-left: none; border-top: solid $foreground 25%; }
+
+.-low Approval, .-flat Approval { max-height: 80%; }
+.-flat #heading { display: none; }
+.-flat #prompt, .-flat #prompt:focus, .-flat Approval, .-flat Approval:focus { border: none; }
+.-flat #prompt { max-height: 2; }
 """

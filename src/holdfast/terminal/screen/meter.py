@@ -6,9 +6,7 @@ import msgspec
 from rich.style import Style
 from rich.text import Text
 
-from holdfast import errors
-from holdfast.agent import runtime
-from holdfast.compaction import compress
+from holdfast.compaction import port
 from holdfast.terminal import show, status, text
 from holdfast.terminal.screen import drawing
 
@@ -26,17 +24,9 @@ class Gauge(msgspec.Struct, frozen=True):
     hard: int = 0
 
 
-async def gauged(door: runtime.Runtime, conversation_id: str, standing: status.Standing) -> Gauge:
-    """The thresholds in tokens of the whole window: what every request has besides stands before the messages."""
-    work = (await door.agents.get(conversation_id)).compaction_work()
-    floor = compress.floor_of(work)
-    before = floor.system + floor.tools
-    try:
-        usable = work.usable
-    except errors.NoRoom:
-        return Gauge(standing.used or 0, standing.window, standing.window, standing.window)
-    soft, hard = (before + int(share * usable) for share in (work.policy.soft, work.policy.hard))
-    return Gauge(standing.used or 0, standing.window, soft, hard)
+def gauged(here: status.Standing) -> Gauge:
+    """The window of a conversation."""
+    return Gauge(here.used or 0, here.window, here.soft, here.hard)
 
 
 def bar(gauge: Gauge, width: int, ink: drawing.Ink, marks: show.Marks) -> Text:
@@ -95,9 +85,9 @@ def _told(here: status.Standing, gauge: Gauge, marks: show.Marks, answering: flo
     ]
 
 
-def progress(seconds: float, room: int, ink: drawing.Ink, marks: show.Marks) -> Text:
-    """A compaction beside the talk: nobody knows how long it takes, so a light goes to and fro."""
-    told = f"Compacting beside the talk{marks.more} {seconds:.0f} s "
+def progress(reached: port.Progress | None, seconds: float, room: int, ink: drawing.Ink, marks: show.Marks) -> Text:
+    """A compaction beside the talk: its stage; nobody knows how long it takes, so a light goes to and fro."""
+    told = f"Compacting{_stage(reached)}{marks.more} {seconds:.0f} s "
     width = min(PULSE, room - text.cells(told))
     if width < 4:
         return Text(text.clipped(told, room, marks.more), ink.mark)
@@ -111,3 +101,15 @@ def progress(seconds: float, room: int, ink: drawing.Ink, marks: show.Marks) -> 
         (full * length, ink.mark),
         (free * (width - place - length), ink.aside),
     )
+
+
+def _stage(reached: port.Progress | None) -> str:
+    match reached:
+        case None:
+            return ""
+        case port.Progress("reading"):
+            return ": reading"
+        case port.Progress("writing"):
+            return ": writing it down"
+        case port.Progress(_, messages, tokens):
+            return f": summing up {text.count(messages, 'message')}, about {tokens:,} tokens"

@@ -17,15 +17,26 @@ class Told(msgspec.Struct, frozen=True):
     story: entries.Story
 
 
-async def read(db: aio.AsyncSessionDB, conversation_id: str, upto: int | None = None) -> Told:
-    """As it is now; only the messages up to a number, where that is given. Raises NoSuchSession before it begins."""
+async def read(
+    db: aio.AsyncSessionDB, conversation_id: str, upto: int | None = None, known: Told | None = None
+) -> Told:
+    """As it is now; only the messages up to a number, where that is given. Raises NoSuchSession before it begins.
+
+    What is `known` of it is read again only where it has changed since: every summary there is may be a lot.
+    """
     found = await db.conversation(conversation_id)
-    compactions, hides = await db.compactions(conversation_id), await db.hides(conversation_id)
     last = found.last_seq if upto is None else min(found.last_seq, upto)
+    if known is not None and _same(found, known.conversation):
+        return Told(found, msgspec.structs.replace(known.story, last=last))
+    compactions, hides = await db.compactions(conversation_id), await db.hides(conversation_id)
     return Told(
         found,
         entries.Story(last, 1, tuple(hides), tuple(compactions), found.compaction_epoch),
     )
+
+
+def _same(now: types.Conversation, before: types.Conversation) -> bool:
+    return (now.id, now.epoch, now.compaction_epoch) == (before.id, before.epoch, before.compaction_epoch)
 
 
 async def unfinished(db: aio.AsyncSessionDB, told: Told) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 from rich.text import Text
@@ -30,16 +31,27 @@ class Flow:
     def add(self, words: str) -> None:
         self.words += words
         if self._pen is not None:
-            self._done += drawing.rows(self._reply.add(words), self._pen.room)
+            self._rows += drawing.answered(self.model, self._drawn(words, self._pen), self._pen)[1:-1]
 
     def rows(self, pen: drawing.Pen) -> list[drawing.Row]:
         """What was said so far."""
         if pen != self._pen:
             self._pen, room = pen, pen.room
             self._reply = reply.Reply(lambda: room, pen.marks)
-            self._done = drawing.rows(self._reply.add(self.words.lstrip("\n")), room)
+            self._rows = drawing.answered(self.model, self._drawn(self.words.lstrip("\n"), pen), pen)[:-1]
         being_written = [Text(line) for line in drawing.plain(self._reply.open, pen)] if self._reply.open else []
-        return drawing.answered(self.model, [*self._done, *being_written], pen)
+        return [*self._rows, *drawing.answered(self.model, being_written, pen)[1:]]
+
+    def _drawn(self, words: str, pen: drawing.Pen) -> list[Text]:
+        """The rows that these words complete."""
+        return drawing.rows(self._reply.add(words), pen.room)
+
+
+class Drawn(NamedTuple):
+    """Rows, and what they are of."""
+
+    of: tuple[entries.Entry, drawing.Pen, bool]
+    rows: list[drawing.Row]
 
 
 class Tail:
@@ -50,13 +62,19 @@ class Tail:
         self._parts: list[entries.Entry | Flow] = []
         self._calls: dict[str, int] = {}
         self._flow: Flow | None = None
+        self._drawn: dict[entries.Key, Drawn] = {}
         self._count = 0
         self.waiting: Sequence[str] = ()
         """What people said and is not answered yet."""
 
     def begin(self) -> None:
         """The log has all of it."""
-        self._parts, self._calls, self._flow = [], {}, None
+        self._parts, self._calls, self._flow, self._drawn = [], {}, None, {}
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing of a turn in it."""
+        return not self._parts
 
     def heard(self, event: events.AnyEvent) -> bool:
         """To be told of what happens in a turn; whether that changed anything to be seen."""
@@ -86,17 +104,29 @@ class Tail:
         """Something beside the talk."""
         self._put(entries.Entry(self._key(), kind, words, level=level))
 
+    def opened(self, opened: set[entries.Key]) -> set[str]:
+        """The calls that are open."""
+        return {call_id for call_id, place in self._calls.items() if self._parts[place].key in opened}
+
     def entry(self, key: entries.Key) -> entries.Entry | None:
         return next((each for each in self._parts if isinstance(each, entries.Entry) and each.key == key), None)
 
     def rows(self, pen: drawing.Pen, opened: set[entries.Key]) -> list[drawing.Row]:
         rows: list[drawing.Row] = []
         for each in self._parts:
-            rows += each.rows(pen) if isinstance(each, Flow) else drawing.spaced(rows, each, pen, each.key in opened)
+            rows += each.rows(pen) if isinstance(each, Flow) else self._entry(rows, each, pen, each.key in opened)
         for place, words in enumerate(self.waiting):
-            entry = entries.Entry((2 * PLACE, place), "waiting", words)
-            rows += drawing.spaced(rows, entry, pen, False)
+            rows += self._entry(rows, entries.Entry((2 * PLACE, place), "waiting", words), pen, False)
         return rows
+
+    def _entry(
+        self, above: Sequence[drawing.Row], entry: entries.Entry, pen: drawing.Pen, opened: bool
+    ) -> list[drawing.Row]:
+        """Its rows; drawn anew only if it looks different from what it was: this is done for each frame."""
+        found = self._drawn.get(entry.key)
+        if found is None or found.of != (entry, pen, opened):
+            found = self._drawn[entry.key] = Drawn((entry, pen, opened), drawing.drawn(entry, pen, opened))
+        return [*drawing.apart(above, entry), *found.rows]
 
     def _key(self) -> entries.Key:
         self._count += 1

@@ -6,11 +6,10 @@ what stands on the screen stays where it is. Nothing of it is a widget of its ow
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import ClassVar
 
-import msgspec
 from rich.segment import Segment
 from rich.style import Style
 from textual import events as keys
@@ -23,26 +22,18 @@ from textual.strip import Strip
 
 from holdfast import errors, events, types
 from holdfast.terminal import show
-from holdfast.terminal.screen import drawing, entries, heights, tail
+from holdfast.terminal.screen import drawing, entries, heights, pages, places, stops, tail
 
 PAGE = 20
 """Messages of a page."""
 NEAR = 20
 """So many messages before and after a page may have the call or the result of one in it."""
-KEPT = 60
-"""Pages that stay in memory."""
+AGAIN = 1.0
+"""Seconds until what could not be read is read again."""
 GUESS = 4 * PAGE
 
 Read = Callable[[int, int], Awaitable[Sequence[types.Message]]]
 """The messages behind a number, up to another."""
-
-
-class Page(msgspec.Struct):
-    """What was read, and what it looks like, where it was drawn since."""
-
-    messages: Sequence[types.Message]
-    entries: list[entries.Entry]
-    rows: list[drawing.Row] | None = None
 
 
 class Transcript(ScrollView, can_focus=True):
@@ -57,7 +48,7 @@ class Transcript(ScrollView, can_focus=True):
     Transcript > .transcript--person { color: $primary; text-style: bold; }
     Transcript > .transcript--person_paper { background: $surface; }
     Transcript > .transcript--model { color: $secondary; text-style: bold; }
-    Transcript > .transcript--aside { color: $foreground 55%; }
+    Transcript > .transcript--aside { color: $foreground 68%; }
     Transcript > .transcript--good { color: $success; }
     Transcript > .transcript--warning { color: $warning; }
     Transcript > .transcript--error { color: $error; }
@@ -81,33 +72,37 @@ class Transcript(ScrollView, can_focus=True):
 
     def __init__(self, read: Read, marks: show.Marks | None = None, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._read, self._marks = read, marks or show.Marks()
+        self.read, self._marks = read, marks or show.Marks()
         self.story = entries.Story()
         self.tail = tail.Tail()
         self._beside: dict[int, list[entries.Entry]] = {}
         self._count = 0
         self._heights = heights.Heights()
-        self._pages: OrderedDict[int, Page] = OrderedDict()
+        self._pages = pages.Pages()
         self._coming = set[int]()
         self._generation = 0
         self._opened = set[entries.Key]()
         self._chosen: entries.Key | None = None
+        self._sought: entries.Key | None = None
         self._tail_rows: list[drawing.Row] = []
         self._pen = drawing.Pen(0)
         self._follows, self._settling = True, False
 
     # --- what is shown -------------------------------------------------------------------------------
 
-    async def show(self, story: entries.Story, top: bool = False) -> None:
-        """Another story, from its end; nothing is left of the one before."""
+    async def show(self, story: entries.Story, read: Read | None = None, top: bool = False) -> None:
+        """Another story, from its end, its messages read so; nothing is left of the one before."""
+        self.read = read or self.read
         self.tail.begin()
         self.tail.waiting = ()
         self.story = story
         self._beside, self._opened, self._chosen = {}, set(), None
         self._anew()
         self._heights = heights.Heights(self._page_of(story.last) + 1, GUESS)
-        self._follows = not top
+        # Nobody scrolled: it is followed to its end, however far down the one before was.
+        self._settling = True
         self.scroll_to(y=0, animate=False)
+        self._follows, self._settling = not top, False
         last = 0 if top else self._heights.pages - 1
         for page in sorted({max(last - 1, 0), last}):
             await self._load(page, self._generation)
@@ -121,20 +116,29 @@ class Transcript(ScrollView, can_focus=True):
             return
         last = self._page_of(story.last)
         first = min(self._page_of(was.last), last)
-        read: dict[int, Page] = {}
-        # Read before anything is taken away, so that nothing flickers; what lies between is read when it is seen.
-        for page in {first, max(last - 1, first), last}:
-            read[page] = Page(found := await self._messages(page), self._gathered(page, found))
+        read: dict[int, pages.Page] = {}
+        # Read before anything is taken away, so that nothing flickers; what lies between is read when it is seen. Who
+        # reads in a turn that ends may be anywhere in it.
+        try:
+            for page in {first, max(last - 1, first), last} if self._follows else range(first, last + 1):
+                read[page] = pages.Page(found := await self._messages(page), self._gathered(page, found))
+        except errors.HoldfastError:
+            self.story = was
+            raise
+        shown = self.shown
         self._heights.resize(last + 1)
         for page in [each for each in self._pages if each >= first]:
             del self._pages[page]
         for page, there in self._pages.items():
             if not same:
-                there.entries, there.rows = self._gathered(page, there.messages), None
+                self._gather_again(page, there)
         self._pages.update(read)
         if turn_over:
+            opened = self.tail.opened(self._opened)
+            self._opened |= {key for each in read.values() for key in entries.called(each.messages, opened)}
             self.tail.begin()
-        self.redraw_tail()
+        self._tail_rows = self.tail.rows(self._pen, self._opened) if self._pen.width else []
+        self._settle_around(shown)
 
     def aside(self, kind: entries.Kind, words: str, level: events.Level = "info", seq: int | None = None) -> None:
         """Something that is no message, behind the last one there is, or behind the one given."""
@@ -142,11 +146,10 @@ class Transcript(ScrollView, can_focus=True):
         place = min(self.story.last if seq is None else seq, self.story.last)
         entry = entries.Entry((place, 10**6 + self._count), kind, words, level=level)
         self._beside.setdefault(place, []).append(entry)
-        page = self._page_of(place)
+        page, shown = self._page_of(place), self.shown
         if page in self._pages:
-            there = self._pages[page]
-            there.entries, there.rows = self._gathered(page, there.messages), None
-        self._settle()
+            self._gather_again(page, self._pages[page])
+        self._settle_around(shown)
 
     def redraw_tail(self) -> None:
         """What the tail shows has changed."""
@@ -166,21 +169,32 @@ class Transcript(ScrollView, can_focus=True):
         first, last = self._span(page)
         if last < first:
             return ()
-        return await self._read(max(first - 1 - NEAR, 0), last + NEAR)
+        return await self.read(max(first - 1 - NEAR, 0), last + NEAR)
 
     def _gathered(self, page: int, messages: Sequence[types.Message]) -> list[entries.Entry]:
         return entries.gathered(messages, self.story, self._beside, self._span(page))
+
+    def _gather_again(self, page: int, there: pages.Page) -> None:
+        if not there.failed:
+            there.entries, there.rows = self._gathered(page, there.messages), None
 
     async def _load(self, page: int, generation: int) -> None:
         try:
             messages = await self._messages(page)
         except errors.HoldfastError as error:
             if generation == self._generation:
-                self._pages[page] = Page((), [entries.Entry((0, 0), "notice", str(error), level="error")])
+                told = entries.Entry((0, 0), "notice", str(error), level="error")
+                self._pages[page] = pages.Page((), [told], failed=True)
+                self.set_timer(AGAIN, partial(self._try_again, page, generation))
         else:
             if generation == self._generation:
-                self._pages[page] = Page(messages, self._gathered(page, messages))
+                self._pages[page] = pages.Page(messages, self._gathered(page, messages))
         self._coming.discard(page)
+
+    def _try_again(self, page: int, generation: int) -> None:
+        if generation == self._generation and page in self._pages and self._pages[page].failed:
+            del self._pages[page]
+            self._settle()
 
     async def _come(self, page: int, generation: int) -> None:
         await self._load(page, generation)
@@ -204,18 +218,19 @@ class Transcript(ScrollView, can_focus=True):
             return
         self._settling = True
         try:
+            self._follow()
             while self._lay_next():
-                pass
-            self._stretch()
-            if self._follows:
-                self.scroll_to(y=self.max_scroll_y, animate=False)
-                while self._lay_next():
-                    self._stretch()
-                    self.scroll_to(y=self.max_scroll_y, animate=False)
+                self._follow()
         finally:
             self._settling = False
-        self._let_go()
+        self._reach()
+        self._pages.let_go(self._seen())
         self.refresh()
+
+    def _follow(self) -> None:
+        self._stretch()
+        if self._follows:
+            self.scroll_to(y=self.max_scroll_y, animate=False)
 
     def _lay_next(self) -> bool:
         """Draw one page that is seen, or nearly so; whether there was one."""
@@ -225,18 +240,19 @@ class Transcript(ScrollView, can_focus=True):
                 self._want(page)
             elif there.rows is None:
                 above = self._heights.top(page) < self.scroll_offset.y and not self._follows
-                moved = self._heights.measure(page, self._lay(there))
+                moved = self._measure(page, there)
                 self._stretch()
                 if above and moved:
                     self.scroll_to(y=self.scroll_y + moved, animate=False)
                 return True
         return False
 
-    def _lay(self, page: Page) -> int:
-        page.rows = []
-        for entry in page.entries:
-            page.rows += drawing.spaced(page.rows, entry, self._pen, entry.key in self._opened)
-        return len(page.rows)
+    def _measure(self, page: int, there: pages.Page) -> int:
+        """Draw a page; by how much that moved what is below it."""
+        there.rows = []
+        for entry in there.entries:
+            there.rows += drawing.spaced(there.rows, entry, self._pen, entry.key in self._opened)
+        return 0 if there.failed else self._heights.measure(page, len(there.rows))
 
     def _seen(self) -> range:
         """The pages on the screen, and half a screen around it."""
@@ -248,14 +264,6 @@ class Transcript(ScrollView, can_focus=True):
         if size != self.virtual_size:
             self.virtual_size = size
 
-    def _let_go(self) -> None:
-        seen = self._seen()
-        for page in list(self._pages):
-            if len(self._pages) <= KEPT:
-                break
-            if page not in seen:
-                del self._pages[page]
-
     def _redraw(self) -> None:
         """All of it looks different: the screen is wider, or the theme is another. What is on top stays on top."""
         page, row = self._heights.at(self.scroll_offset.y)
@@ -266,7 +274,7 @@ class Transcript(ScrollView, can_focus=True):
             each.rows = None
         self._tail_rows = self.tail.rows(self._pen, self._opened)
         if not self._follows and there is not None:
-            self._heights.measure(page, self._lay(there))
+            self._measure(page, there)
             self._stretch()
             found = next((n for n, each in enumerate(there.rows or ()) if key is not None and each.key == key), row)
             self.scroll_to(y=self._heights.top(page) + min(found, len(there.rows or ()) - 1), animate=False)
@@ -333,8 +341,11 @@ class Transcript(ScrollView, can_focus=True):
     def shown(self) -> list[str]:
         """The rows on the screen, as text."""
         top = self.scroll_offset.y
-        found = [self._row(row) for row in range(top, top + self.size.height)]
-        return [row.text.plain.rstrip() if row else "" for row in found]
+        return [self._plain(row) for row in range(top, top + self.size.height)]
+
+    def _plain(self, row: int) -> str:
+        found = self._row(row)
+        return found.text.plain.rstrip() if found else ""
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         total = self._heights.total + len(self._tail_rows)
@@ -355,37 +366,64 @@ class Transcript(ScrollView, can_focus=True):
 
     # --- keys and mouse ------------------------------------------------------------------------------
 
+    def focus_on_click(self) -> bool:
+        # What is clicked open is looked at while one writes; what lies over the screen has no prompt.
+        return self.screen.is_modal
+
     def on_click(self, event: keys.Click) -> None:
         found = self._row(event.y + self.scroll_offset.y)
         if found is not None and found.key is not None and not self.screen.get_selected_text():
             self._chosen = found.key
             self.action_open()
 
-    def _opening(self) -> Iterator[tuple[int, entries.Key]]:
-        """What can be opened, of what was drawn, and the row where each begins."""
-        seen: entries.Key | None = None
-        drawn = [(self._heights.top(page), there.rows) for page, there in sorted(self._pages.items()) if there.rows]
-        for top, rows in [*drawn, (self._heights.total, self._tail_rows)]:
-            for number, row in enumerate(rows):
-                if row.key is not None and row.key != seen:
-                    yield top + number, row.key
-                seen = row.key
-
     def action_choose(self, step: int) -> None:
-        """Go to the next thing that opens, or to the one before; first to the last one seen."""
-        found = list(self._opening())
-        keys_ = [key for _, key in found]
-        if not found:
-            return
-        if self._chosen in keys_:
-            place = min(max(keys_.index(self._chosen) + step, 0), len(found) - 1)
-        else:
-            bottom = self.scroll_offset.y + self.size.height
-            place = max((n for n, (row, _) in enumerate(found) if row < bottom), default=0)
-        row, self._chosen = found[place]
+        """Go to the next thing that opens, or to the one before; from the one that is chosen, where it is in sight."""
+        screen = range(self.scroll_offset.y, self.scroll_offset.y + self.size.height)
+        seen = {each.key for y in screen if (each := self._row(y)) is not None}
+        stop = stops.following(self._stops(), self._chosen if self._chosen in seen else None, screen, step)
+        if stop is not None:
+            self._chosen = stop.key
+            self._bring(stop.row)
+        elif (mark := self.story.mark_beyond(*self._span_around(), step)) is not None:
+            self._sought = self._chosen = entries.mark_key(mark)
+            self._follows = False
+            self.scroll_to(y=self._heights.top(self._page_of(mark.cut_seq)), animate=False)
+            self._settle()
+        self.refresh()
+
+    def _stops(self) -> list[stops.Stop]:
+        """What can be opened, of what was drawn around here."""
+        around = self._around()
+        drawn = [(self._heights.top(page), self._pages[page].rows or []) for page in around if page in self._pages]
+        return stops.of(
+            [*drawn, *([(self._heights.total, self._tail_rows)] if around.stop == self._heights.pages else [])]
+        )
+
+    def _around(self) -> range:
+        """The pages that are drawn without a gap around the first row of the screen."""
+        return self._pages.around(self._heights.at(self.scroll_offset.y)[0])
+
+    def _span_around(self) -> tuple[int, int]:
+        around = self._around()
+        return self._span(around.start)[0], self._span(around.stop - 1)[1]
+
+    def _bring(self, row: int) -> None:
+        """Have a row in sight."""
         if not self.scroll_offset.y <= row < self.scroll_offset.y + self.size.height:
             self.scroll_to(y=max(row - self.size.height // 2, 0), animate=False)
-        self.refresh()
+
+    def _reach(self) -> None:
+        """Go to the mark that was sought, once its page is drawn; whoever scrolls away seeks it no more."""
+        if (key := self._sought) is None:
+            return
+        page = self._page_of(key[0])
+        if self._pages.drawn(page) or page not in self._seen():
+            self._sought = None
+        if self._pages.drawn(page):
+            rows = self._pages[page].rows or ()
+            place = next((n for n, each in enumerate(rows) if each.key == key), None)
+            if place is not None:
+                self._bring(self._heights.top(page) + place)
 
     def action_open(self) -> None:
         """Open what was chosen, or close it."""
@@ -393,7 +431,7 @@ class Transcript(ScrollView, can_focus=True):
         if key is None:
             return
         for compaction in self.story.compactions:
-            if key == (compaction.cut_seq, entries.BESIDE + compaction.epoch):
+            if key == entries.mark_key(compaction):
                 self.post_message(self.MarkOpened(compaction))
                 return
         self._opened ^= {key}
@@ -406,15 +444,21 @@ class Transcript(ScrollView, can_focus=True):
             self._tail_rows = self.tail.rows(self._pen, self._opened)
         self._settle_from_top()
 
-    def _settle_from_top(self) -> None:
-        """Draw again with the first row where it is."""
+    def _settle_around(self, shown: Sequence[str]) -> None:
+        """Draw again what changed; whoever reads these rows goes on reading them, wherever they are now."""
+        if not self._follows:
+            self._settle_from_top(lambda top: places.nearest(shown, top, self._plain))
+        self._settle()
+
+    def _settle_from_top(self, place: Callable[[int], int] = int) -> None:
+        """Draw again with the first row where it is, or where that is now."""
         top = self.scroll_offset.y
-        for page in self._seen():
+        for page in range(self._seen().start, self._heights.pages):
             there = self._pages.get(page)
             if there is not None and there.rows is None:
-                self._heights.measure(page, self._lay(there))
+                self._measure(page, there)
         self._stretch()
-        self.scroll_to(y=top, animate=False)
+        self.scroll_to(y=place(top), animate=False)
         self._settle()
 
     def page(self, step: int) -> None:

@@ -19,22 +19,23 @@ class Watch:
 
     def __init__(self, door: runtime.Runtime, model: str) -> None:
         self._door = door
-        self.standing, self.gauge = status.Standing(model), meter.Gauge()
+        self.standing = status.Standing(model)
         self._compacting_since: float | None = None
 
     async def look(self, conversation_id: str) -> None:
         """See how it stands now; where the store cannot say, as before."""
         with suppress(errors.HoldfastError):
             self.standing = await status.looked(self._door, conversation_id)
-            self.gauge = await meter.gauged(self._door, conversation_id, self.standing)
         going_on = self.standing.compacting
         self._compacting_since = (self._compacting_since or time.monotonic()) if going_on else None
 
     def progress(self, pen: drawing.Pen) -> Text | None:
         """A compaction under way; None where there is none."""
-        since = self._compacting_since
-        return None if since is None else meter.progress(time.monotonic() - since, pen.width, pen.ink, pen.marks)
+        if (since := self._compacting_since) is None:
+            return None
+        seconds = time.monotonic() - since
+        return meter.progress(self.standing.progress, seconds, pen.width, pen.ink, pen.marks)
 
     def line(self, pen: drawing.Pen, queued: int, waiting: bool, answering: float | None) -> Text:
         here = msgspec.structs.replace(self.standing, queued=queued, waiting=waiting)
-        return meter.standing(here, self.gauge, pen.width, pen.ink, pen.marks, answering)
+        return meter.standing(here, meter.gauged(here), pen.width, pen.ink, pen.marks, answering)

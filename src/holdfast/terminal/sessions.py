@@ -1,0 +1,148 @@
+"""The sessions that all clients have open: who has which, by any of their ids, and how they are closed.
+
+A close waits for what was asked of its session before, and once it has begun nothing more is taken. The last one who
+has a conversation open ends it, and that is decided when it is time: somebody may have opened it meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+
+from holdfast import errors
+from holdfast.agent import runtime
+from holdfast.terminal import held, wire
+
+logger = logging.getLogger("holdfast.terminal")
+
+MOST = 100
+"""Sessions that one client may have open."""
+TRIES = 3
+"""How often it is tried to end a conversation that nobody will close again."""
+
+
+class Sessions:
+    """Those of one server."""
+
+    def __init__(self, door: runtime.Runtime) -> None:
+        self._door = door
+        self._every: list[held.Held] = []
+        self._letting_go = set[asyncio.Task[None]]()
+        self._ending = False
+
+    def __iter__(self) -> Iterator[held.Held]:
+        return iter(tuple(self._every))
+
+    # --- opening and finding ---------------------------------------------------------------------------
+
+    def of(self, client: held.Client) -> list[held.Held]:
+        return [session for session in self._every if session.client is client and not session.closing]
+
+    def known(self, client: held.Client, session_id: str) -> held.Held | None:
+        return next((session for session in self.of(client) if session_id in session.ids), None)
+
+    def abandoned(self, session_id: str) -> held.Held | None:
+        """One whose client vanished."""
+        left = (session for session in self._every if session.gone and not session.closing)
+        return next((session for session in left if session_id in session.ids), None)
+
+    async def left(self, client: held.Client, session_id: str) -> None:
+        """Until no session of this client's that has this id is being closed: of two of them it would be told twice."""
+        while leaving := [each for each in self._every if each.client is client and session_id in each.ids]:
+            closing = [each.closed() for each in leaving if each.closing]
+            if not closing:
+                return
+            await asyncio.gather(*closing)
+
+    def open(self, client: held.Client, conversation_id: str, key: str) -> held.Held:
+        self.check_room(client)
+        session = held.Held(self._door, client, conversation_id, key)
+        self._every.append(session)
+        session.ask_again()
+        return session
+
+    def check_room(self, client: held.Client) -> None:
+        """Raises what keeps this client from opening one more."""
+        if self._ending:
+            raise errors.Gone("The program ends.")
+        if len(self.of(client)) >= MOST:
+            raise errors.TooMany(f"A client has at most {MOST} sessions open. Close one.")
+
+    @asynccontextmanager
+    async def in_order(self, session: held.Held) -> AsyncIterator[None]:
+        """When what was asked of it before is done; that may have been to close it."""
+        async with session.order:
+            if session.closing:
+                raise not_open(session.key)
+            yield
+
+    # --- closing ---------------------------------------------------------------------------------------
+
+    @contextmanager
+    def unless_told(self, session: held.Held) -> Iterator[None]:
+        """Where whoever opened it is not told so, nobody knows that it is open. It is let go of, as it was found."""
+        try:
+            yield
+        except (errors.HoldfastError, asyncio.CancelledError):
+            self._door.want_title(session.conversation_id, None)
+            letting_go = asyncio.create_task(self._unopened(session))
+            self._letting_go.add(letting_go)
+            letting_go.add_done_callback(self._letting_go.discard)
+            raise
+
+    async def close(self, session: held.Held) -> bool:
+        """Whether that ended its conversation. Whoever stops waiting for it does not stop it."""
+        async with session.order:
+            closing = self._begin_closing(session, partial(self._is_alone, session))
+        return await asyncio.shield(closing)
+
+    async def let_go(self, sessions: Sequence[held.Held]) -> None:
+        """Close all of these; what goes wrong with one is no other one's."""
+        await asyncio.gather(*map(self._close_somehow, tuple(sessions)), return_exceptions=True)
+
+    async def end(self) -> None:
+        """Close all there are, and let none be opened any more."""
+        self._ending = True
+        await self.let_go(self._every)
+        if self._letting_go:
+            await asyncio.wait(self._letting_go)
+
+    async def _unopened(self, session: held.Held) -> None:
+        async with session.order:
+            closing = self._begin_closing(session, lambda: False)
+        await asyncio.wait([closing])
+
+    async def _close_somehow(self, session: held.Held) -> None:
+        for _ in range(TRIES):
+            try:
+                await self.close(session)
+            except errors.HoldfastError as error:
+                logger.warning("%s could not be ended: %s", session.key, error)
+            else:
+                return
+
+    def _begin_closing(self, session: held.Held, alone: Callable[[], bool]) -> asyncio.Task[bool]:
+        closing = session.close(alone)
+        closing.add_done_callback(partial(self._closed, session))
+        return closing
+
+    def _closed(self, session: held.Held, closing: asyncio.Task[bool]) -> None:
+        error = None if closing.cancelled() else closing.exception()
+        if isinstance(error, errors.HoldfastError):
+            return  # It is open still, and can be closed again.
+        if error is not None:
+            logger.error("%s was not closed as it should be", session.key, exc_info=error)
+        if session in self._every:
+            self._every.remove(session)
+
+    def _is_alone(self, session: held.Held) -> bool:
+        """Whether nobody else has its conversation open."""
+        others = (each for each in self._every if each is not session and not each.closing)
+        return not any(each.conversation_id == session.conversation_id for each in others)
+
+
+def not_open(session_id: str) -> errors.RpcRefused:
+    return errors.RpcRefused(wire.NOT_OPEN, f"{errors.shown(session_id)} is not open here: session.resume opens it.")

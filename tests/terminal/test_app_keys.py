@@ -1,0 +1,237 @@
+"""The keyboard of the full screen: what is typed goes where it is meant to, whatever lies over what."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from textual.command import CommandPalette
+from textual.events import Paste
+from textual.widgets import Input
+
+from holdfast import AsyncSessionDB, errors
+from holdfast.terminal import app
+from holdfast.terminal.screen import compacted, conversations
+from tests.agent import stage
+from tests.faults import compacting
+from tests.terminal.seated import Seat, long, sat, seated
+
+
+async def listed(seat: Seat) -> Input:
+    await seat.pilot.press("ctrl+o")
+    await seat.until(lambda: isinstance(seat.screen.screen, conversations.Conversations))
+    await seat.until(lambda: isinstance(seat.screen.focused, Input))
+    return seat.screen.screen.query_one(Input)
+
+
+# --- what lies over the screen -------------------------------------------------------------------------
+
+
+def test_keys_of_the_screen_do_nothing_under_the_list() -> None:
+    async def story(seat: Seat) -> None:
+        seat.screen.prompt.put("a draft")
+        words = await listed(seat)
+        await seat.pilot.press("f6", "a", "b", "ctrl+p", "ctrl+o", "left", "ctrl+d")
+        assert words.value == "a"
+        assert len(seat.screen.screen_stack) == 2
+        assert not seat.screen._exit
+        await seat.pilot.press("ctrl+c")
+        assert words.value == ""
+        await seat.pilot.press("ctrl+c")
+        await seat.until(lambda: not seat.screen.covered)
+        assert seat.screen.prompt.text == "a draft"
+        assert seat.screen.prompt.has_focus
+
+    sat(story, long(4))
+
+
+def test_a_question_under_the_list_is_not_answered_from_there() -> None:
+    async def story(seat: Seat) -> None:
+        await seat.type("run it")
+        await seat.until(lambda: seat.model.requests)
+        await listed(seat)
+        seat.model.run("make it")
+        await seat.until(lambda: seat.screen.question.asked)
+        await seat.pilot.press("f6", "y")
+        assert seat.screen.question.asked
+        await seat.pilot.press("ctrl+c", "ctrl+c")
+        await seat.until(lambda: not seat.screen.covered)
+        await seat.pilot.press("f6", "n")
+        seat.model.say("So be it.", None)
+        await seat.idles()
+        assert seat.home.shell.ran == []
+
+    sat(story, long(4))
+
+
+def test_ctrl_c_closes_an_opened_mark_and_the_palette() -> None:
+    async def past(db: AsyncSessionDB) -> None:
+        await long(60)(db)
+        await db.commit_compaction(await db.acquire_lease("talk", "compact"), summary="Counting.", cut_seq=55)
+
+    async def story(seat: Seat) -> None:
+        await seat.sees("number 60 of many")
+        seat.screen.transcript.focus()
+        await seat.pilot.press("p", "enter")
+        await seat.until(lambda: isinstance(seat.screen.screen, compacted.Compacted))
+        await seat.pilot.press("ctrl+c")
+        await seat.until(lambda: not seat.screen.covered)
+        await seat.pilot.press("ctrl+p")
+        await seat.until(lambda: CommandPalette.is_open(seat.screen))
+        await seat.pilot.press("ctrl+c")
+        await seat.until(lambda: not seat.screen.covered)
+        assert not seat.screen._exit
+
+    sat(story, past, size=(100, 40))
+
+
+# --- what is meant for the prompt ----------------------------------------------------------------------
+
+
+def test_a_click_into_the_transcript_leaves_the_keyboard_to_the_prompt() -> None:
+    async def story(seat: Seat) -> None:
+        await seat.sees("number 4 of many")
+        await seat.pilot.click("#transcript", offset=(10, 2))
+        await seat.pilot.press("p", "a", "n")
+        assert seat.screen.prompt.text == "pan"
+
+    sat(story, long(4))
+
+
+def test_what_means_nothing_in_the_transcript_is_written_and_so_is_what_is_pasted() -> None:
+    async def story(seat: Seat) -> None:
+        await seat.sees("number 4 of many")
+        seat.screen.transcript.focus()
+        await seat.pilot.press("n", "h", "e", "n")
+        assert seat.screen.prompt.text == "hen"
+        seat.screen.transcript.focus()
+        await seat.pilot.pause()
+        seat.screen.post_message(Paste(" and\nmore"))
+        await seat.until(lambda: seat.screen.prompt.text == "hen and\nmore")
+
+    sat(story, long(4))
+
+
+# --- leaving -------------------------------------------------------------------------------------------
+
+
+def test_once_more_is_over_when_its_notice_is_or_when_something_is_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(seat: Seat) -> None:
+        await seat.pilot.press("ctrl+c", "x", "ctrl+c", "ctrl+c")
+        assert not seat.screen._exit
+        monkeypatch.setattr(app, "WARNED", 0.01)
+        seat.screen.talk.calm()
+        await seat.pilot.press("ctrl+c")
+        await seat.until(lambda: not seat.screen.talk._warned)
+        await seat.pilot.press("ctrl+c")
+        assert not seat.screen._exit
+
+    sat(story)
+
+
+def test_a_signal_from_outside_ends_it_with_the_code_of_one_interrupted() -> None:
+    async def told(db: AsyncSessionDB) -> None:
+        async with seated(db) as seat:
+            os.kill(os.getpid(), signal.SIGINT)
+            await seat.until(lambda: seat.screen._exit)
+        assert seat.screen.return_code == 130
+
+    stage.run(told)
+
+
+# --- commands that do not wait -------------------------------------------------------------------------
+
+
+async def much(db: AsyncSessionDB) -> None:
+    await asyncio.to_thread(compacting.fill, db.db, "talk", 20)
+
+
+def test_what_waits_behind_a_command_is_listed_at_once_and_the_palette_stops_the_command() -> None:
+    async def story(seat: Seat) -> None:
+        await seat.type("/compact here 1")
+        await seat.until(lambda: seat.model.requests)
+        await seat.type("a message")
+        await seat.type("/queue")
+        await seat.sees("→ /queue", "1  a message")
+        await seat.type("/queue drop 1")
+        await seat.sees("Dropped: a message")
+        next(seat.screen.take(each) for each in seat.screen.listed() if each.name == "stop")
+        await seat.sees("Stopped.")
+        assert seat.home.door.busy() == []
+
+    sat(story, much, size=(80, 60))
+
+
+def test_help_tells_the_keys() -> None:
+    async def story(seat: Seat) -> None:
+        await seat.type("/help")
+        await seat.sees("Ctrl-J begins a new line", "F6")
+
+    sat(story, size=(120, 60))
+
+
+# --- the prompt ----------------------------------------------------------------------------------------
+
+
+def test_what_was_typed_is_brought_back_once_each_also_from_an_earlier_day(tmp_path: Path) -> None:
+    async def told(db: AsyncSessionDB) -> None:
+        path = tmp_path / "history"
+        path.write_text("\n# before\n+earlier\n")
+        async with seated(db, history=str(path)) as seat:
+            await seat.type("/status")
+            await seat.type("/usage")
+            seen = list[str]()
+            for _ in range(4):
+                await seat.pilot.press("up")
+                seen.append(seat.screen.prompt.text)
+            assert seen == ["/usage", "/status", "earlier", "earlier"]
+
+    stage.run(told)
+
+
+def test_arrows_walk_the_rows_of_a_long_line_before_they_bring_back_others() -> None:
+    async def story(seat: Seat) -> None:
+        await seat.type("/usage")
+        prompt = seat.screen.prompt
+        prompt.put("word " * 40)
+        await seat.pilot.pause()
+        rows = prompt.wrapped_document.height
+        assert rows > 2
+        await seat.pilot.press(*["up"] * (rows - 1))
+        assert prompt.text == "word " * 40
+        await seat.pilot.press("up")
+        assert prompt.text == "/usage"
+        await seat.pilot.press("x", "down")
+        assert prompt.text == "word " * 40
+        await seat.pilot.press(*["up"] * rows)
+        assert prompt.text == "/usagex"
+
+    sat(story)
+
+
+def test_a_message_that_could_not_be_stored_is_at_the_prompt_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = asyncio.Event()
+
+    async def refused(*_: object, **__: object) -> None:
+        await tried.wait()
+        raise errors.StoreBusy("It stayed locked.")
+
+    async def story(seat: Seat) -> None:
+        await seat.sees("number 4 of many")
+        monkeypatch.setattr(seat.home.db, "acquire_lease", refused)
+        await seat.type("precious words")
+        assert seat.screen.prompt.text == ""
+        tried.set()
+        await seat.sees("It stayed locked.")
+        await seat.until(lambda: seat.screen.prompt.text == "precious words")
+        tried.clear()
+        await seat.pilot.press("enter")
+        seat.screen.prompt.put("other words")
+        tried.set()
+        await seat.until(lambda: seat.shown.count("It stayed locked.") == 2)
+        assert seat.screen.prompt.text == "other words"
+
+    sat(story, long(4))

@@ -1,0 +1,263 @@
+"""What is read for the screen: as little as is seen, again where it failed, and of no other conversation."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from textual.widgets import Static
+
+from holdfast import AsyncSessionDB, errors, types
+from holdfast.terminal import app
+from holdfast.terminal.screen import compacted, entries, pages, stories, transcript
+from tests.agent import stage
+from tests.terminal.seated import Seat, long, sat
+from tests.terminal.test_app import compacted_past
+
+
+class Failing:
+    """Reads, unless it is told to fail."""
+
+    def __init__(self, read: transcript.Read) -> None:
+        self._read = read
+        self.fails = True
+        self.failed = 0
+
+    async def __call__(self, after: int, upto: int) -> list[types.Message]:
+        if self.fails:
+            self.failed += 1
+            raise errors.StoreBusy("It is locked.")
+        return list(await self._read(after, upto))
+
+
+def test_only_the_end_is_read_when_a_conversation_opens() -> None:
+    async def story(seat: Seat) -> None:
+        await seat.sees("number 200 of many")
+        assert min(seat.screen.transcript._pages) >= 7
+
+    sat(story, long(200))
+
+
+def test_what_could_not_be_read_says_so_keeps_its_room_and_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transcript, "AGAIN", 0.01)
+
+    async def story(seat: Seat) -> None:
+        await seat.sees("number 200 of many")
+        shown = seat.screen.transcript
+        height, shown.read = shown.virtual_size.height, (failing := Failing(shown.read))
+        shown.focus()
+        shown.scroll_to(y=240, animate=False)
+        await seat.sees("It is locked.")
+        await seat.until(lambda: failing.failed > 10)
+        assert sum(each.failed for each in shown._pages.values()) <= 2
+        assert shown.virtual_size.height == height
+        failing.fails = False
+        await seat.until(lambda: not any(each.failed for each in shown._pages.values()))
+        await seat.sees("number 81 of many")
+        assert "locked" not in seat.shown
+
+    sat(story, long(200))
+
+
+def test_where_the_store_fails_on_the_way_elsewhere_it_is_told_and_seen_once_the_store_is_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(app, "GLANCE", 0.01)
+    read, fails = stories.read, True
+
+    async def failing(db: AsyncSessionDB, conversation_id: str, *rest: object) -> stories.Told:
+        if fails and conversation_id == "other":
+            raise errors.StoreBusy("It is locked.")
+        return await read(db, conversation_id, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(stories, "read", failing)
+
+    async def past(db: AsyncSessionDB) -> None:
+        await long(4)(db)
+        await db.branch("talk", 2, branch_id="other")
+
+    async def story(seat: Seat) -> None:
+        nonlocal fails
+        await seat.sees("number 4 of many")
+        await seat.type("/resume other")
+        await seat.sees("It is locked.")
+        assert seat.shown.count("It is locked.") == 1
+        assert "number" not in seat.shown
+        fails = False
+        await seat.sees("number 2 of many")
+
+    sat(story, past)
+
+
+def test_a_conversation_that_was_deleted_elsewhere_leaves_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "GLANCE", 0.01)
+
+    async def story(seat: Seat) -> None:
+        await seat.sees("number 4 of many")
+        await seat.home.db.delete_conversation("talk")
+        shown = await seat.sees("was deleted")
+        assert "number" not in shown
+        await seat.screen._refresh()
+        assert seat.shown.count("was deleted") == 1
+
+    sat(story, long(4))
+
+
+def test_a_turn_whose_end_could_not_be_read_is_seen_once_when_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "GLANCE", 0.01)
+
+    async def story(seat: Seat) -> None:
+        await seat.type("tell me")
+        seat.model.say("Once upon a time.")
+        await seat.sees("Once upon a time.")
+        shown = seat.screen.transcript
+        shown.read = failing = Failing(shown.read)
+        seat.model.say(None)
+        await seat.idles()
+        await seat.until(lambda: failing.failed)
+        failing.fails = False
+        await seat.until(lambda: seat.screen._tail.empty)
+        assert (await seat.sees("Title: tell me")).count("Once upon a time.") == 1
+
+    sat(story)
+
+
+def test_what_others_said_while_the_store_failed_is_seen_when_it_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "GLANCE", 0.01)
+
+    async def story(seat: Seat) -> None:
+        await seat.sees("number 4 of many")
+        shown = seat.screen.transcript
+        shown.read = failing = Failing(shown.read)
+        await seat.home.db.append_message("talk", role="user", content="from elsewhere")
+        await seat.sees("It is locked.")
+        failing.fails = False
+        await seat.sees("from elsewhere")
+
+    sat(story, long(4))
+
+
+def test_a_mark_that_is_open_shows_the_conversation_it_belongs_to_wherever_one_goes_on() -> None:
+    async def past(db: AsyncSessionDB) -> None:
+        await compacted_past(db)
+        await db.create_session("other", source="test")
+        said = [types.NewMessage(role="user", content=f"elsewhere {n}") for n in range(60)]
+        await db.append_messages("other", said)
+
+    async def story(seat: Seat) -> None:
+        await seat.sees("messages 1 to 55")
+        seat.screen.transcript.focus()
+        await seat.pilot.press("p", "enter")
+        await seat.until(lambda: isinstance(seat.screen.screen, compacted.Compacted))
+        opened = seat.screen.screen
+        originals = opened.query(transcript.Transcript).first()
+        await seat.until(lambda: any("number 1 of many" in line for line in originals.shown))
+        await seat.screen.talk.move("other")
+        originals.action_to_end()
+        await seat.until(lambda: any("number 55 of many" in line for line in originals.shown))
+
+    sat(story, past, size=(100, 40))
+
+
+# --- going from mark to mark ---------------------------------------------------------------------------
+
+
+def test_p_and_n_go_to_marks_far_from_what_was_read() -> None:
+    async def past(db: AsyncSessionDB) -> None:
+        await long(400)(db)
+        for cut in (60, 200):
+            work = await db.acquire_lease("talk", "compact")
+            await db.commit_compaction(work, summary="## Goal\n\nCount on.", cut_seq=cut)
+            await db.release_lease(work)
+
+    async def story(seat: Seat) -> None:
+        await seat.sees("number 400 of many")
+        shown = seat.screen.transcript
+        shown.focus()
+        await seat.pilot.press("p")
+        await seat.sees("a summary stands for messages 1 to 200", "number 200 of many")
+        await seat.pilot.press("p")
+        await seat.sees("compacted: messages 1 to 60", "number 60 of many")
+        await seat.pilot.press("p")
+        assert "compacted: messages 1 to 60" in seat.shown
+        await seat.pilot.press("end")
+        await seat.sees("number 400 of many")
+        await seat.pilot.press("home")
+        await seat.sees("number 1 of many")
+        await seat.pilot.press("n")
+        await seat.sees("compacted: messages 1 to 60")
+        await seat.pilot.press("n")
+        await seat.sees("a summary stands for messages 1 to 200")
+        await seat.pilot.press("enter")
+        await seat.until(lambda: isinstance(seat.screen.screen, compacted.Compacted))
+        headings = [str(each.content) for each in seat.screen.screen.query(Static).filter(".heading")]
+        assert headings == ["what was said: messages 61 to 200", "what the model sees of 1 to 200"]
+
+    sat(story, past, size=(100, 24))
+
+
+# --- what stays in memory ------------------------------------------------------------------------------
+
+
+def page(size: int) -> pages.Page:
+    return pages.Page([types.Message(1, "u", "s", "user", 0.0, "x" * size)], [])
+
+
+def test_the_pages_that_were_not_seen_for_longest_go_first() -> None:
+    held = pages.Pages()
+    for number in range(pages.KEPT + 2):
+        held[number] = page(1)
+    held.let_go(range(1))
+    assert (len(held), 0 in held, 1 in held, 2 in held, 3 in held) == (pages.KEPT, True, False, False, True)
+
+
+def test_a_few_pages_of_huge_messages_are_let_go_as_well_but_never_what_is_seen() -> None:
+    held = pages.Pages()
+    for number in range(6):
+        held[number] = page(pages.HELD // 2)
+    held.let_go(range(3, 6))
+    assert list(held) == [3, 4, 5]
+    held.let_go(range(5, 6))
+    assert list(held) == [4, 5]
+
+
+def test_summaries_are_read_again_only_after_something_has_changed() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await compacted_past(db)
+        before = await stories.read(db, "talk")
+        await db.append_message("talk", role="user", content="more")
+        after = await stories.read(db, "talk", known=before)
+        assert after.story.compactions is before.story.compactions
+        assert (before.story.last, after.story.last) == (60, 61)
+        await db.hide("talk", 61)
+        hidden = await stories.read(db, "talk", known=after)
+        assert [each.from_seq for each in hidden.story.hides] == [61]
+        await db.undo_compaction("talk")
+        assert (await stories.read(db, "talk", known=hidden)).story.in_force is None
+
+    stage.run(story)
+
+
+def test_what_stands_still_is_not_drawn_again_and_again() -> None:
+    async def story(seat: Seat) -> None:
+        await seat.until(lambda: seat.line("standing"))
+        moves: asyncio.Event = seat.screen._pulsing._active
+        await seat.until(lambda: not moves.is_set())
+        await seat.type("tell me")
+        await seat.until(moves.is_set)
+        seat.model.say("Once.", None)
+        await seat.idles()
+        await seat.until(lambda: not moves.is_set())
+        await seat.pilot.resize_terminal(40, 20)
+        await seat.until(lambda: 0 < len(seat.line("standing")) <= 34)
+
+    sat(story)
+
+
+def test_the_nearest_mark_beyond_is_found_in_either_direction() -> None:
+    marks = tuple(types.Compaction(n, n - 1 or None, "s", cut, cut, 1, 0.0, "") for n, cut in ((1, 10), (2, 50)))
+    story = entries.Story(100, compactions=marks)
+    found = [story.mark_beyond(first, last, step) for first, last, step in ((60, 99, -1), (50, 60, -1), (5, 9, 1))]
+    assert [each.cut_seq if each else None for each in found] == [50, 10, 10]
+    assert story.mark_beyond(1, 50, 1) is None
+    assert story.mark_beyond(10, 100, -1) is None

@@ -1,0 +1,33 @@
+"""What can be opened is walked in its order, from what is chosen or from what is seen."""
+
+from __future__ import annotations
+
+import pytest
+from rich.text import Text
+
+from holdfast.terminal.screen import drawing, entries, stops
+
+ROWS = [drawing.Row(Text(), key) for key in [None, (1, 0), (1, 0), None, (2, 0), (3, 0)]]
+FOUND = stops.of([(10, ROWS), (16, ROWS[3:])])
+
+
+def test_each_thing_is_one_stop_at_its_first_row() -> None:
+    assert FOUND == [(11, (1, 0)), (14, (2, 0)), (15, (3, 0)), (17, (2, 0)), (18, (3, 0))]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "screen", "step", "row"),
+    [
+        (None, range(12, 16), -1, 15),
+        (None, range(12, 16), 1, 14),
+        (None, range(11), -1, None),
+        (None, range(19, 30), 1, None),
+        ((1, 0), range(12, 16), 1, 14),
+        ((2, 0), range(30), -1, 11),
+        ((1, 0), range(30), -1, None),
+        ((9, 9), range(12, 16), 1, 14),
+    ],
+)
+def test_the_next_one_is_found(chosen: entries.Key | None, screen: range, step: int, row: int | None) -> None:
+    found = stops.following(FOUND, chosen, screen, step)
+    assert (found.row if found else None) == row

@@ -1,0 +1,129 @@
+"""Compactions that a client asks for: what becomes of them, who can stop them, and what a branch stands on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.agent import house
+from tests.compaction.test_compress import Writer, filled, held
+from tests.terminal import calling
+
+ALMOST = 50
+"""Exchanges beyond the soft threshold."""
+STOPPED = "The compaction was stopped."
+
+ASKED = {
+    "session.compress": {"session_id": "talk"},
+    "command.exec": {"session_id": "talk", "line": "/compact"},
+}
+STOPS = {
+    "session.interrupt": {"session_id": "talk"},
+    "command.exec": {"session_id": "talk", "line": "/stop"},
+}
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("ask", ASKED)
+def test_whoever_has_it_open_can_stop_it(ask: str, stop: str) -> None:
+    slow, reached, _ = held()
+
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        await filled(desk.db, ALMOST)
+        await client.ask("session.resume", session_id="talk")
+        made = client.asking(ask, **ASKED[ask])
+        await reached.wait()
+        stopped = await client.ask(stop, **STOPS[stop])
+        assert stopped["interrupted" if stop == "session.interrupt" else "ok"]
+        result = calling.result(await made)
+        if ask == "session.compress":
+            assert (result["outcome"], result["reason"]) == ("failed", STOPPED)
+        else:
+            assert result["output"][-1] == {"level": "warning", "text": STOPPED}
+        assert not (await client.ask("session.interrupt", session_id="talk"))["interrupted"]
+        assert await desk.db.get_compression_lock_holder("talk") is None
+        assert len(await desk.db.sessions("talk")) == 1
+        assert (await client.say("talk", "Hello"))["payload"]["text"] == "ok"
+
+    calling.run(story, ["ok"], summarizer=Writer(slow), background=False)
+
+
+@pytest.mark.parametrize("ask", ASKED)
+def test_nothing_waits_for_it(ask: str) -> None:
+    slow, reached, go = held()
+
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        await filled(desk.db, ALMOST)
+        await client.ask("session.resume", session_id="talk")
+        made = client.asking(ask, **ASKED[ask])
+        await reached.wait()
+        # More than are worked on at once: were they to wait, nothing else would be answered, either.
+        sent = [client.asking("prompt.submit", session_id="talk", text=f"{n}", uid=f"{n}") for n in range(40)]
+        await client.ask("session.options", session_id="talk", options={"columns": 50})
+        await client.ask("session.title", session_id="talk", title="Named")
+        await client.ask("command.exec", session_id="talk", line="/queue")
+        assert all("result" in answer for answer in await asyncio.gather(*sent))
+        await client.until("message.complete", uid="39")
+        assert not made.done()
+        go.set()
+        result = calling.result(await made)
+        if ask == "session.compress":
+            assert result["outcome"] == "compacted"
+        else:
+            assert [line["level"] for line in result["output"]] == ["info", "info"]
+            assert "Compacted up to" in result["output"][-1]["text"]
+
+    calling.run(story, ["ok"] * 40, summarizer=Writer(slow), background=False)
+
+
+def test_what_waits_for_permission_is_permitted_meanwhile() -> None:
+    slow, reached, go = held()
+
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        await filled(desk.db, ALMOST)
+        await client.ask("session.resume", session_id="talk")
+        await client.ask("prompt.submit", session_id="talk", text="Do it.", uid="it")
+        await client.until("approval.request")
+        made = client.asking("session.compress", session_id="talk")
+        await reached.wait()
+        assert (await client.ask("command.exec", session_id="talk", line="/approve"))["ok"]
+        assert (await client.until("message.complete", uid="it"))["payload"]["text"] == "Done."
+        go.set()
+        assert "result" in await made
+
+    calling.run(story, [house.runs("true"), "Done."], summarizer=Writer(slow), background=False)
+
+
+def test_an_interrupt_leaves_what_is_made_beside_the_turns() -> None:
+    slow, reached, go = held()
+
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        await filled(desk.db, ALMOST)
+        await client.ask("session.resume", session_id="talk")
+        await client.say("talk", "Hello")
+        await reached.wait()
+        assert not (await client.ask("session.interrupt", session_id="talk"))["interrupted"]
+        go.set()
+        await client.until("status", kind="compacted")
+
+    calling.run(story, ["ok"], summarizer=Writer(slow))
+
+
+def test_a_branch_that_began_with_a_summary_says_what_that_stands_for(store: str) -> None:
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        await filled(desk.db, ALMOST)
+        await client.ask("session.resume", session_id="talk")
+        cut = (await client.ask("session.compress", session_id="talk"))["cut_seq"]
+        here = await client.ask("session.info", session_id="talk")
+        branch = await client.ask("session.branch", session_id="talk")
+        again = await client.ask("session.branch", session_id=branch["session_id"])
+        assert [each["compacted_to"] for each in (here, branch, again)] == [cut] * 3
+        early = await desk.db.branch("talk", 2)
+        assert (await client.ask("session.resume", session_id=early.id))["compacted_to"] == 0
+        # What is taken back where it came from stays in a branch.
+        await desk.db.undo_compaction("talk")
+        for key, to in (("talk", 0), (branch["session_id"], cut)):
+            assert (await client.ask("session.info", session_id=key))["compacted_to"] == to
+
+    calling.run(story, target=store, summarizer=Writer())

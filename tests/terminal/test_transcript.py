@@ -1,0 +1,27 @@
+"""The transcript as a client gets it: a stretch is as long as fits into one answer, as it goes over the wire."""
+
+from __future__ import annotations
+
+import json
+
+from holdfast import AsyncSessionDB, types
+from holdfast.terminal import transcript, wire
+from tests.agent import stage
+
+
+def test_a_stretch_is_no_longer_on_the_wire_than_it_may_be() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await db.create_session("talk", source="test")
+        said = [types.NewMessage(role="user", content="x" * 150_000) for _ in range(9)]
+        for each in said:
+            await db.append_messages("talk", [each])
+        found: list[wire.Said] = []
+        while len(found) < len(said):
+            after = found[-1].seq if found else 0
+            part = await transcript.stretch(db, await db.conversation("talk"), after, 200)
+            sent = sum(len(each.text) + len(json.dumps(each.content)) for each in part)
+            assert transcript.LARGEST / 2 < sent <= transcript.LARGEST
+            found += part
+        assert [each.seq for each in found] == [*range(1, 10)]
+
+    stage.run(story)
