@@ -119,6 +119,26 @@ def test_a_compaction_by_hand_comes_after_the_one_beside_the_turns() -> None:
     stage.run(story)
 
 
+def test_how_far_a_compaction_is_is_never_how_far_another_one_was() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db, exchanges=50)
+        slow, reached, go = held()
+        agent = stage.agent(db, ScriptedModel([], window=WINDOW), session_id="talk", summarizer=Writer(slow))
+        first = asyncio.create_task(agent.compress_context(force=True))
+        await reached.wait()
+        second = asyncio.create_task(agent.compress_context(force=True))
+        await asyncio.sleep(0)
+        assert agent.room.progress is not None
+        assert agent.room.progress.stage == "summing up"
+        go.set()
+        assert [(await each).outcome.value for each in (first, second)] == ["compacted", "nothing_to_do"]
+        agent.room.begin("turn", lambda _: None)
+        assert (agent.room.under_way, agent.room.progress) == (True, None)
+        await agent.close()
+
+    stage.run(story)
+
+
 def test_an_agent_is_kept_while_it_compacts_beside_the_turns() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db, exchanges=50, name="a")

@@ -82,7 +82,7 @@ def test_tail_is_kept_by_tokens_and_the_first_exchange_is_pinned(db: SessionDB) 
     say(db, *talk(10))
     cut_ = found(db, 100)
     assert (cut_.cut_seq, cut_.pinned, cut_.carried) == (10, (1, 2), ())
-    assert seqs(cut_.going) == [3, 4, 5, 6, 7, 8, 9, 10]
+    assert (seqs(cut_.going), cut_.tokens) == ([3, 4, 5, 6, 7, 8, 9, 10], 80)
     assert seqs(cut_.staying) == [1, 2, *range(11, 21)]
     assert seqs(commit(db, cut_)) == [1, 2, 10, *range(11, 21)]
 

@@ -132,6 +132,48 @@ def test_once_more_is_over_when_its_notice_is_or_when_something_is_typed(monkeyp
     sat(story)
 
 
+def test_the_end_of_one_warning_is_not_that_of_the_next() -> None:
+    async def story(seat: Seat) -> None:
+        await seat.pilot.press("ctrl+c")
+        first = seat.screen._calming
+        await seat.pilot.press("x", "ctrl+c", "ctrl+c")
+        assert seat.screen.talk._warned
+        assert first._task is None
+        assert seat.screen._calming._task is not None
+
+    sat(story)
+
+
+@pytest.mark.parametrize("where", ["transcript", "prompt"])
+def test_what_is_marked_is_copied_once_and_the_next_ctrl_c_stops_the_answer(where: str) -> None:
+    async def story(seat: Seat) -> None:
+        await seat.type("go")
+        seat.model.say("Words to copy\n\n")
+        await seat.sees("Words to copy")
+        if where == "transcript":
+            seat.screen.screen.text_select_all()
+        else:
+            seat.screen.prompt.put("draft")
+            seat.screen.prompt.select_all()
+        await seat.pilot.press("ctrl+c")
+        assert ("Words to copy" if where == "transcript" else "draft") in seat.screen.clipboard
+        await seat.pilot.press(*["ctrl+c"] * (1 if where == "transcript" else 2))
+        await seat.until(lambda: not seat.home.door.running("talk"))
+
+    sat(story)
+
+
+def test_what_is_marked_beneath_the_list_does_not_keep_it_open() -> None:
+    async def story(seat: Seat) -> None:
+        seat.screen.prompt.put("draft")
+        seat.screen.prompt.select_all()
+        await listed(seat)
+        await seat.pilot.press("ctrl+c")
+        await seat.until(lambda: not seat.screen.covered)
+
+    sat(story, long(4))
+
+
 def test_a_signal_from_outside_ends_it_with_the_code_of_one_interrupted() -> None:
     async def told(db: AsyncSessionDB) -> None:
         async with seated(db) as seat:
@@ -163,6 +205,19 @@ def test_what_waits_behind_a_command_is_listed_at_once_and_the_palette_stops_the
         assert seat.home.door.busy() == []
 
     sat(story, much, size=(80, 60))
+
+
+def test_to_stop_what_is_done_already_is_not_swallowed() -> None:
+    async def story(seat: Seat) -> None:
+        talk = seat.screen.talk
+        talk.command = asyncio.create_task(asyncio.sleep(0))
+        await talk.command
+        talk.typed("/stop")
+        assert [each.text for each in talk.waiting] == ["/stop"]
+        talk.command = None
+        await seat.sees("Nothing is running.")
+
+    sat(story)
 
 
 def test_help_tells_the_keys() -> None:
@@ -232,6 +287,65 @@ def test_a_message_that_could_not_be_stored_is_at_the_prompt_again(monkeypatch: 
         seat.screen.prompt.put("other words")
         tried.set()
         await seat.until(lambda: seat.shown.count("It stayed locked.") == 2)
+        await seat.sees("Not sent: precious words")
         assert seat.screen.prompt.text == "other words"
 
     sat(story, long(4))
+
+
+@pytest.mark.parametrize("line", ["//help me", "///odd", "/a/path.txt"])
+def test_of_several_that_could_not_be_stored_none_is_lost_and_none_becomes_a_command(
+    line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = asyncio.Event()
+
+    async def refused(*_: object, **__: object) -> None:
+        await tried.wait()
+        raise errors.StoreBusy("It stayed locked.")
+
+    async def story(seat: Seat) -> None:
+        await seat.sees("number 4 of many")
+        monkeypatch.setattr(seat.home.db, "acquire_lease", refused)
+        for each in (line, "second words", "third words"):
+            await seat.type(each)
+        await seat.until(lambda: len(seat.home.door.waiting("talk")) == 2)
+        await seat.screen.talk.move("other")
+        await seat.screen.talk.move("talk")
+        tried.set()
+        await seat.sees("Not sent: second words", "Not sent: third words")
+        assert seat.screen.prompt.text == line
+
+    sat(story, long(4), size=(80, 40))
+
+
+def test_what_could_not_be_stored_in_a_conversation_that_was_left_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = asyncio.Event()
+
+    async def refused(*_: object, **__: object) -> None:
+        await tried.wait()
+        raise errors.StoreBusy("It stayed locked.")
+
+    async def story(seat: Seat) -> None:
+        await seat.sees("number 4 of many")
+        monkeypatch.setattr(seat.home.db, "acquire_lease", refused)
+        await seat.type("precious words")
+        await seat.until(lambda: seat.home.door.running("talk"))
+        await seat.screen.talk.move("other")
+        tried.set()
+        await seat.sees("Not sent: precious words")
+        assert seat.screen.prompt.text == ""
+
+    sat(story, long(4))
+
+
+def test_a_draft_that_a_command_of_the_palette_replaces_is_brought_back_with_the_arrows() -> None:
+    async def story(seat: Seat) -> None:
+        seat.screen.prompt.put("my long draft")
+        seat.screen.take(next(each for each in seat.screen.listed() if each.name == "search"))
+        assert seat.screen.prompt.text == "/search "
+        await seat.pilot.press("up")
+        assert seat.screen.prompt.text == "my long draft"
+        await seat.pilot.press("down")
+        assert seat.screen.prompt.text == "/search "
+
+    sat(story)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 
+import msgspec
 import pytest
 from textual.events import Key, Paste
-from textual.widgets import Button
+from textual.widgets import Button, Static
 
 from holdfast import events
 from holdfast.terminal.screen import approval
@@ -108,3 +109,32 @@ def test_on_very_few_rows_the_meter_is_in_sight_and_nothing_scrolls_but_the_tran
         await seat.until(lambda: seat.screen._heading.region.height == 1)
 
     sat(story, size=(20, 5))
+
+
+@pytest.mark.parametrize("startled", [60.0, 0.0])
+def test_a_click_is_an_answer_only_once_the_question_was_there_to_be_seen(startled: float) -> None:
+    async def story(seat: Seat) -> None:
+        seat.screen.question.startled = startled
+        await seat.screen.happened(SCRIPT)
+        await seat.until(lambda: seat.screen.query_one("#answer-y").region.area)
+        given = list[str]()
+        seat.screen.question._answer = given.append  # type: ignore[method-assign]
+        assert await seat.pilot.click("#answer-y")
+        assert given == ([] if startled else ["y"])
+
+    sat(story)
+
+
+def test_a_second_question_does_not_take_back_the_keys_of_the_first() -> None:
+    async def story(seat: Seat) -> None:
+        panel = seat.screen.question
+        await seat.screen.happened(SCRIPT)
+        await seat.until(lambda: panel.has_focus)
+        since = panel._since
+        await seat.screen.happened(msgspec.structs.replace(SCRIPT, request_id="2"))
+        assert "(1 more after this)" in str(panel.query_one("#what", Static).content)
+        assert panel._since == since
+        await seat.screen.happened(events.ApprovalSettled("1", True, "elsewhere"))
+        assert panel._since > since
+
+    sat(story)

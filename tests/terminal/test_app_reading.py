@@ -110,14 +110,17 @@ def test_a_turn_whose_end_could_not_be_read_is_seen_once_when_it_can(monkeypatch
         await seat.type("tell me")
         seat.model.say("Once upon a time.")
         await seat.sees("Once upon a time.")
+        seat.screen._aside("notice", "Careful.")
         shown = seat.screen.transcript
         shown.read = failing = Failing(shown.read)
         seat.model.say(None)
         await seat.idles()
         await seat.until(lambda: failing.failed)
+        assert (await seat.sees("Careful.")).count("Careful.") == 1
         failing.fails = False
         await seat.until(lambda: seat.screen._tail.empty)
-        assert (await seat.sees("Title: tell me")).count("Once upon a time.") == 1
+        assert (await seat.sees("Title: tell me", "Careful.")).count("Once upon a time.") == 1
+        assert seat.shown.count("Careful.") == 1
 
     sat(story)
 
@@ -157,6 +160,53 @@ def test_a_mark_that_is_open_shows_the_conversation_it_belongs_to_wherever_one_g
         await seat.until(lambda: any("number 55 of many" in line for line in originals.shown))
 
     sat(story, past, size=(100, 40))
+
+
+def test_whoever_reads_further_up_has_nothing_read_that_others_write_below() -> None:
+    async def story(seat: Seat) -> None:
+        await seat.sees("number 60 of many")
+        shown = seat.screen.transcript
+        shown.scroll_to(y=40, animate=False)
+        await seat.until(lambda: shown.scroll_offset.y == 40 and not shown._coming)
+        before, reads, read = shown.shown, 0, shown.read
+
+        async def counted(after: int, upto: int) -> list[types.Message]:
+            nonlocal reads
+            reads += 1
+            return list(await read(after, upto))
+
+        shown.read = counted
+        said = [types.NewMessage(role="user", content=f"more {n}") for n in range(400)]
+        await seat.home.db.append_messages("talk", said)
+        await seat.screen._refresh()
+        assert shown.story.last == 460
+        assert reads <= 4
+        assert shown.shown == before
+        shown.action_to_end()
+        await seat.sees("more 399")
+
+    sat(story, long(60))
+
+
+def test_a_page_that_was_read_before_never_comes_after_a_newer_one() -> None:
+    async def story(seat: Seat) -> None:
+        await seat.sees("number 200 of many")
+        shown, read, opened = seat.screen.transcript, seat.screen.transcript.read, asyncio.Event()
+
+        async def slow(after: int, upto: int) -> list[types.Message]:
+            found = list(await read(after, upto))
+            await opened.wait()
+            return found
+
+        shown.read = slow
+        assert 0 not in shown._pages
+        reading = asyncio.create_task(shown._load(0, shown._generation))
+        shown._pages[0] = newer = pages.Page((), [])
+        opened.set()
+        await reading
+        assert shown._pages[0] is newer
+
+    sat(story, long(200))
 
 
 # --- going from mark to mark ---------------------------------------------------------------------------

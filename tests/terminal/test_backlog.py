@@ -117,3 +117,14 @@ def test_what_is_being_told_counts_as_not_told_yet() -> None:
         await waiting
 
     asyncio.run(story())
+
+
+def test_what_was_said_before_a_call_does_not_give_way_to_an_end_that_says_it_too() -> None:
+    async def story() -> None:
+        some = backlog.Backlog()
+        call, whole = backlog.Heard(events.ToolStarted("c", "shell", "{}"), "u"), finished("a" * backlog.LONG)
+        for each in (said("b"), said("a"), call, *[said("a")] * backlog.LONG, whole):
+            some.put(each)
+        assert await taken(some) == [said("b"), said("a"), call, whole]
+
+    asyncio.run(story())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import events, types
+from holdfast import errors, events, types
 from tests.agent.commands import talk
 from tests.terminal.sitting import ENTER, LEAVE, Sitting
 from tests.terminal.test_chat import said, sat
@@ -178,5 +178,40 @@ def test_what_came_last_in_a_conversation_is_shown_before_one_arrives_in_another
         await sits.until(lambda: sits.screen.shown.count("A new conversation") == 2)
         shown = await sits.sees("Late words")
         assert shown.index("Late words") < shown.rindex("A new conversation")
+
+    sat(story)
+
+
+@pytest.mark.parametrize("fails", ["conversation", "transcript", "hides"])
+def test_where_the_store_fails_on_the_way_elsewhere_that_is_told_and_the_chat_goes_on(
+    fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def failing(*_: object) -> None:
+        raise errors.StoreBusy("It is locked.")
+
+    async def story(sits: Sitting) -> None:
+        await talk.exchanges(sits.home.db, 1, "other")
+        with monkeypatch.context() as now:
+            now.setattr(sits.home.db, fails, failing)
+            await sits.chat.talk.move("other")
+            await sits.sees("It is locked.")
+        sits.model.say("Here I am.", None)
+        sits.type(f"hello{ENTER}")
+        shown = await sits.sees("Here I am.")
+        assert "2 messages came from elsewhere meanwhile" in shown
+        assert not sits.ended.done()
+
+    sat(story)
+
+
+def test_a_tool_that_runs_where_one_was_is_not_shown_as_running_here() -> None:
+    async def story(sits: Sitting) -> None:
+        sits.home.door._lane("talk").emit(events.ToolStarted("c", "shell", '{"command": "sleep 20"}'))
+        await sits.sees("sleep 20")
+        assert sits.chat._page.open
+        await sits.chat.talk.move("other")
+        assert not sits.chat._page.open
+        await sits.until(lambda: sits.screen.shown.count("A new conversation") == 2)
+        assert sits.screen.shown.index("sleep 20") < sits.screen.shown.rindex("A new conversation")
 
     sat(story)

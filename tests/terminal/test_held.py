@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from holdfast import events
 from tests.compaction.test_compress import filled
 from tests.terminal import calling
+from tests.terminal.sitting import Dictated
 
 
 def test_what_a_program_tells_is_a_turn_of_its_own_and_the_prompt_behind_it_has_its_own_end() -> None:
@@ -94,3 +96,71 @@ def test_a_title_that_is_wanted_is_told_as_it_will_be_given(how: str) -> None:
         assert (await client.ask("session.info", session_id=key))["pending_title"] == "]0;evil plan"
 
     calling.run(story)
+
+
+def test_a_prompt_says_how_many_come_before_it_also_while_the_inbox_is_looked_at() -> None:
+    reached, go = asyncio.Event(), asyncio.Event()
+    model = Dictated()
+
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        works = desk.db.waiting
+
+        async def slow(*given: Any) -> Any:
+            reached.set()
+            await go.wait()
+            return await works(*given)
+
+        key = (await client.ask("session.create"))["session_id"]
+        desk.db.waiting = slow  # type: ignore[method-assign]
+        queued = [(await client.ask("prompt.submit", session_id=key, text="a"))["queued"]]
+        await reached.wait()
+        queued.append((await client.ask("prompt.submit", session_id=key, text="b"))["queued"])
+        go.set()
+        await client.until("message.start")
+        queued.append((await client.ask("prompt.submit", session_id=key, text="c"))["queued"])
+        assert queued == [0, 1, 2]
+
+    calling.run(story, model=model)
+
+
+def test_whatever_is_wrong_with_what_is_told_is_logged_at_once_and_what_is_behind_it_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        await filled(desk.db, 1)
+        await client.ask("session.resume", session_id="talk")
+        (session,) = desk.server._sessions
+        tell = session._teller.tell
+
+        def breaks(event: events.AnyEvent, uid: str | None) -> Any:
+            return {}[event.text] if event == events.Notice("This is odd.") else tell(event, uid)
+
+        session._teller.tell = breaks  # type: ignore[method-assign]
+        for words in ("This is odd.", "This is not."):
+            desk.home.door.tell("talk", events.Notice(words))
+        assert (await client.until("status"))["payload"]["text"] == "This is not."
+        (logged,) = (each for each in caplog.records if each.levelname == "ERROR")
+        assert (logged.exc_info or (None,))[0] is KeyError
+
+    calling.run(story)
+
+
+def test_a_turn_that_breaks_down_after_its_end_was_told_has_no_second_end() -> None:
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        await filled(desk.db, 1)
+        await client.ask("session.resume", session_id="talk")
+        agent = await desk.home.door.agents.get("talk")
+        works = agent.run_conversation
+
+        async def breaks(*given: Any, **more: Any) -> Any:
+            await works(*given, **more)
+            raise ZeroDivisionError
+
+        agent.run_conversation = breaks  # type: ignore[method-assign]
+        await client.ask("prompt.submit", session_id="talk", text="a", uid="a")
+        await client.until("error")
+        del agent.run_conversation
+        await client.say("talk", "b", uid="b")
+        assert [each["payload"]["uid"] for each in client.told("message.complete")] == ["a", "b"]
+
+    calling.run(story, ["a", "b"])

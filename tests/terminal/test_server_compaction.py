@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from holdfast.compaction import compress, hooks
 from tests.agent import house
 from tests.compaction.test_compress import Writer, filled, held
 from tests.terminal import calling
@@ -47,6 +48,67 @@ def test_whoever_has_it_open_can_stop_it(ask: str, stop: str) -> None:
         assert (await client.say("talk", "Hello"))["payload"]["text"] == "ok"
 
     calling.run(story, ["ok"], summarizer=Writer(slow), background=False)
+
+
+def test_a_stop_that_comes_when_it_is_written_stops_nothing_and_everybody_is_told() -> None:
+    reached, go = asyncio.Event(), asyncio.Event()
+
+    async def after(_: str) -> None:
+        reached.set()
+        await go.wait()
+
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        await filled(desk.db, ALMOST)
+        other = await desk.caller()
+        for each in (client, other):
+            await each.ask("session.resume", session_id="talk")
+        made = client.asking("session.compress", session_id="talk")
+        await reached.wait()
+        assert not (await client.ask("session.interrupt", session_id="talk"))["interrupted"]
+        go.set()
+        assert (await made)["result"]["outcome"] == "compacted"
+        head = (await desk.db.head("talk")).id
+        assert (await other.until("status", kind="compacted"))["session_id"] == head != "talk"
+
+    calling.run(story, summarizer=Writer(), background=False, hooks=hooks.Hooks(after=(after,)))
+
+
+def test_a_close_stops_it() -> None:
+    slow, reached, _ = held()
+
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        await filled(desk.db, ALMOST)
+        await client.ask("session.resume", session_id="talk")
+        made = client.asking("session.compress", session_id="talk")
+        await reached.wait()
+        agent = desk.home.door.agents.peek("talk")
+        assert agent is not None
+        assert (await client.ask("session.close", session_id="talk"))["ended"]
+        assert not agent.room.under_way
+        assert (await made)["result"]["reason"] == STOPPED
+
+    calling.run(story, summarizer=Writer(slow), background=False)
+
+
+@pytest.mark.parametrize("ask", ASKED)
+def test_what_was_ended_is_not_summed_up_in_vain(ask: str) -> None:
+    writer = Writer()
+
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        await filled(desk.db, ALMOST)
+        await client.ask("session.resume", session_id="talk")
+        await client.ask("session.close", session_id="talk")
+        await client.ask("session.resume", session_id="talk")
+        refused = await client.ask(ask, **ASKED[ask])
+        if ask == "session.compress":
+            assert (refused["outcome"], refused["reason"]) == ("nothing_to_do", compress.ENDED)
+        else:
+            assert refused["output"][-1]["text"] == compress.ENDED
+        assert writer.requests == []
+        await client.say("talk", "Hello")
+        assert (await client.ask("session.compress", session_id="talk"))["outcome"] == "compacted"
+
+    calling.run(story, ["ok"], summarizer=writer, background=False)
 
 
 @pytest.mark.parametrize("ask", ASKED)

@@ -206,6 +206,7 @@ def test_a_close_that_breaks_down_takes_no_other_with_it(how: str, caplog: pytes
         agent = desk.home.door.agents.peek(broken)
         assert agent is not None
         agent.leave = breaks  # type: ignore[method-assign]
+        every = [*desk.server._sessions]
         if how == "the server ends":
             await desk.server.close()
             assert [*desk.server._sessions] == []
@@ -213,6 +214,7 @@ def test_a_close_that_breaks_down_takes_no_other_with_it(how: str, caplog: pytes
             await client.leave()
             await until_none_is_left(desk)
         assert await ends(desk.db, whole) == ["tui_close"]
+        assert [each._telling.done() for each in every] == [True, True]
         del agent.leave
 
     calling.run(story, ["a", "b"], grace=0.0)
@@ -360,6 +362,27 @@ def test_only_so_many_prompts_of_a_session_wait(monkeypatch: pytest.MonkeyPatch)
     calling.run(story, model=model)
 
 
+def test_only_so_much_of_a_client_waits_in_all_its_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "LARGEST", 1_000)
+    model = Dictated()
+
+    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+        one, other = [(await client.ask("session.create"))["session_id"] for _ in range(2)]
+        await client.ask("prompt.submit", session_id=one, text="x" * 1_000)
+        for method, given in (
+            ("prompt.submit", {"text": "more"}),
+            ("session.steer", {"text": "more"}),
+            ("session.options", {"options": {"images": [PICTURE]}}),
+        ):
+            refused = await calling.refusal(client.ask(method, session_id=other, **given))
+            assert (refused.code, refused.data) == (-32000, {"type": "TooMany"})
+        model.say("a", None)
+        await client.until("message.complete")
+        await client.ask("prompt.submit", session_id=other, text="now")
+
+    calling.run(story, model=model)
+
+
 @pytest.mark.parametrize("method", ["session.steer", "prompt.submit"])
 def test_a_uid_is_as_long_as_a_name(method: str) -> None:
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
@@ -395,7 +418,7 @@ def test_a_close_waits_for_the_review_of_the_last_turn() -> None:
         key = await reviewed(desk, client, model)
         (session,) = desk.server._sessions
         closed = client.asking("session.close", session_id=key)
-        while not session._telling.done():
+        while not session.closing:
             await asyncio.sleep(0)
         for _ in range(10):  # More often than whoever ends it asks the store.
             assert (under_way(desk, key), await ends(desk.db, key)) == (True, [None])

@@ -34,10 +34,9 @@ class Room:
 
     def __init__(self, view: context.View, work: Callable[[], compress.Work], background: bool = True) -> None:
         self._view, self._work, self._background = view, work, background
-        self._running = set[asyncio.Task[port.Compaction]]()
-        """Every attempt of this agent's, whoever wants it: beside the turns, within one, or by hand."""
+        self._running: dict[asyncio.Task[port.Compaction], port.Progress | None] = {}
+        """Every attempt of this agent's, whoever wants it: beside the turns, within one, or by hand; how far it is."""
         self._by_hand = set[asyncio.Task[port.Compaction]]()
-        self._reached: port.Progress | None = None
         self._patience = 0.0
         """For how many seconds the turn under way may still wait for others."""
         self._ceiling: int | None = None
@@ -130,8 +129,8 @@ class Room:
 
     @property
     def progress(self) -> port.Progress | None:
-        """How far the compaction is that is being made; None where none is."""
-        return self._reached if self.under_way else None
+        """How far the compaction is that is being made; None where none is, or it has not begun yet."""
+        return next((reached for reached in self._running.values() if reached is not None), None)
 
     def begin(self, turn: str, emit: Emit) -> None:
         """Compact beside the turns, if nothing is under way yet. No prompt cancels it; closing does."""
@@ -167,9 +166,15 @@ class Room:
         return attempt.result()
 
     def stop(self) -> bool:
-        """Stop what is made by hand: whoever waits for it finds it failed. Whether there was any."""
-        stopping = [attempt for attempt in self._by_hand if attempt.cancel()]
+        """Stop what is made by hand: whoever waits for it finds it failed. Whether there was any that could be."""
+        # Not what is being written: it may stand already, and then people are told of it.
+        unwritten = [attempt for attempt in self._by_hand if not self._writes(attempt)]
+        stopping = [attempt for attempt in unwritten if attempt.cancel()]
         return bool(stopping)
+
+    def _writes(self, attempt: asyncio.Task[port.Compaction]) -> bool:
+        reached = self._running.get(attempt)
+        return reached is not None and reached.stage == "writing"
 
     async def close(self) -> None:
         """Stop what is under way, also what somebody waits for."""
@@ -179,8 +184,8 @@ class Room:
 
     def _start(self, attempt: Coroutine[Any, Any, port.Compaction]) -> asyncio.Task[port.Compaction]:
         task = asyncio.create_task(attempt)
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        self._running[task] = None
+        task.add_done_callback(self._running.pop)
         return task
 
     async def _compacted(self, turn: str, emit: Emit) -> None:
@@ -240,8 +245,11 @@ class Room:
     async def _attempt(
         self, asked: compress.Asked, emit: Emit, *, person: bool = False, model: bool = True
     ) -> port.Compaction:
+        attempt = asyncio.current_task()
+        assert attempt in self._running
+
         def reaching(reached: port.Progress) -> None:
-            self._reached = reached
+            self._running[attempt] = reached
             if asked.reaching is not None:
                 asked.reaching(reached)
 

@@ -77,7 +77,7 @@ class Lane:
         self.waiting: deque[tuple[events.Submit, asyncio.Future[events.TurnResult]]] = deque()
         self.worker: asyncio.Task[None] | None = None
         self.agent: agents.AIAgent | None = None
-        self.unwanted = False
+        self.unwanted = self.taken = False
         self.staying = 0
         """How many of the listeners are there for more than the answer to a command."""
         self.expected = self.ordered = False
@@ -263,6 +263,11 @@ class Runtime:
         """How many messages wait for their turn in this process."""
         return len(self.waiting(conversation_id))
 
+    def ahead(self, conversation_id: str) -> int:
+        """How many come before a message of now: those that wait, and the one that is being answered."""
+        lane = self._lanes.get(conversation_id)
+        return len(lane.waiting) + lane.taken if lane else 0
+
     def waiting(self, conversation_id: str) -> list[events.Submit]:
         """The messages that wait for their turn in this process, the next one first."""
         lane = self._lanes.get(conversation_id)
@@ -438,15 +443,19 @@ class Runtime:
 
     async def _taken(self, lane: Lane, message: events.Submit, emit: commands.Emit) -> events.TurnResult:
         """The turn of a message; one that was stopped before it began is not taken."""
-        lane.agent = agent = await self.agents.get(lane.conversation_id, compare=False)
-        title = self._titles.pop(lane.conversation_id, None)
-        agent.wanted_title = title if title is not None else agent.wanted_title
-        if lane.unwanted:
-            lane.unwanted = False
-            return agent.not_begun(emit)
-        return await agent.run_conversation(
-            message.text, content=message.content, uid=message.uid, route=message.route, emit=emit
-        )
+        lane.taken = True
+        try:
+            lane.agent = agent = await self.agents.get(lane.conversation_id, compare=False)
+            title = self._titles.pop(lane.conversation_id, None)
+            agent.wanted_title = title if title is not None else agent.wanted_title
+            if lane.unwanted:
+                lane.unwanted = False
+                return agent.not_begun(emit)
+            return await agent.run_conversation(
+                message.text, content=message.content, uid=message.uid, route=message.route, emit=emit
+            )
+        finally:
+            lane.taken = False
 
     async def _turn(self, lane: Lane, message: events.Submit, answered: asyncio.Future[events.TurnResult]) -> None:
         try:

@@ -29,6 +29,8 @@ MUST_KEEP_SHARE = 4
 RUNGS = (2, 4, 16, 64)
 SWAPS = 8
 MOST_TOKENS = 10**12
+# No commit would be taken, so no model is asked.
+ENDED = "The conversation was ended. Say something first: that opens it again, and then it can be compacted."
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,6 +127,8 @@ async def _leased(work: Work, asked: Asked, began: types.Lease | types.Snapshot,
     snapshot = began.snapshot if isinstance(began, types.Lease) else began
     if asked.expected is not None and snapshot.head_id != asked.expected:
         return _outcome(port.Outcome.NOTHING_TO_DO, asked.expected, "It was compacted already.")
+    if not (await work.db.conversation(work.conversation_id)).live:
+        return _outcome(port.Outcome.NOTHING_TO_DO, snapshot.head_id, ENDED)
     context = await work.db.context(work.conversation_id, snapshot.last_seq)
     pins = await work.db.pins(work.conversation_id)
     found = await pace.aside(find, work, context, asked.keep_exchanges, pins)
@@ -135,7 +139,7 @@ async def _leased(work: Work, asked: Asked, began: types.Lease | types.Snapshot,
     if refused is not None:
         return refused
     if asked.reaching is not None:
-        asked.reaching(port.Progress("summing up", len(found.going), await pace.aside(work.size, found.going)))
+        asked.reaching(port.Progress("summing up", len(found.going), found.tokens))
     # The heart stops before the commit: that frees the lease itself, which must not be taken for a loss.
     draft = await _with_heartbeat(work, began, _drafted(work, asked, context, found, bill))
     if draft.written is None:

@@ -39,6 +39,8 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     """Those of them that the next cut may take; for the ledger, under CARRIED."""
     going: tuple[types.Message, ...]
     """What the new summary is to stand for, beside the summary so far."""
+    tokens: int
+    """What that takes."""
     staying: tuple[types.Message, ...]
     """What the context will have beside the summary, in its order."""
     running: tuple[types.ToolCall, ...] = ()
@@ -104,7 +106,8 @@ def find_cut(
     carried = _carried(before, tail, cut_seq) - fitting
     by_people = fitting.difference(_wanted(before, context, ()))
     going = [group for place, group in enumerate(before) if place not in fitting | carried]
-    if not going or sum(group.tokens for group in going) < least:
+    tokens = sum(group.tokens for group in going)
+    if not going or tokens < least:
         return None
     kept = [before[place] for place in sorted(fitting | carried)]
     return Cut(
@@ -112,6 +115,7 @@ def find_cut(
         pinned=_seqs(kept, cut_seq),
         carried=_seqs([before[place] for place in carried | by_people], cut_seq),
         going=_messages(going),
+        tokens=tokens,
         staying=_messages(kept + tail),
         running=tuple(call for group in going for call in group.open_calls()),
         unpinned=_seqs([before[place] for place in wanted if place not in fitting | carried], cut_seq),

@@ -16,10 +16,10 @@ from typing import ClassVar
 import msgspec
 from rich.text import Text
 from textual import events as keys
-from textual.app import App, ComposeResult, SuspendNotSupported, SystemCommand
+from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.screen import ModalScreen, Screen
-from textual.widgets import Input, Static
+from textual.screen import Screen
+from textual.widgets import Static
 
 from holdfast import errors, events, types
 from holdfast.agent import commands, runtime
@@ -29,6 +29,7 @@ from holdfast.terminal.screen import (
     asides,
     compacted,
     conversations,
+    covers,
     drawing,
     entries,
     look,
@@ -45,13 +46,10 @@ ONCE_MORE = "Ctrl-C once more leaves, as Ctrl-Q does."
 # Seconds for which that is so.
 WARNED = 3.0
 INTERRUPTED = 130
-NEW = "A new conversation: it begins with your first message."
 # Seconds between looks at what goes on beside the talk: while something does, and while nothing seems to.
 LOOK, GLANCE = 1.0, 3.0
 # Seconds between two drawings of what streams in, and of what moves.
 FRAME, PULSE = 0.03, 0.12
-# Keys of this screen, which do nothing while another lies over it.
-BENEATH = {"walk", "done", "conversations", "write", "command_palette"}
 
 
 class Opening(msgspec.Struct, frozen=True):
@@ -133,6 +131,7 @@ class FullScreen(App[None]):
         if self._opening.notice:
             self.transcript.aside("notice", self._opening.notice)
         self._pulsing = self.set_interval(PULSE, self._pulse, pause=True)
+        self._calming = self.set_timer(WARNED, self.talk.calm, pause=True)
         for job in (self.talk.hear(), self.talk.work(), self._look()):
             self.run_worker(job, group="jobs")
         self.theme_changed_signal.subscribe(self, lambda _: self._repaint())
@@ -160,6 +159,7 @@ class FullScreen(App[None]):
             await self._show_from_end()
         if left is not None:
             self._aside("notice", f"The answer goes on there: /resume {left} goes back.")
+        self._show_waiting()
 
     async def _show_from_end(self) -> None:
         self._fault, self._known = None, None
@@ -168,7 +168,9 @@ class FullScreen(App[None]):
             await self.transcript.show(told.story, self._reader())
             self._stored = told.story.last
             self._head(told.conversation)
-            if not self.door.running(self.here) and await stories.unfinished(self.door.db, told):
+            if self.door.running(self.here):
+                self._turn_from = told.story.last + 1  # Nobody will tell that it began.
+            elif await stories.unfinished(self.door.db, told):
                 self.transcript.aside("notice", f"{recap.UNFINISHED} {recap.AGAIN}", "warning")
         except errors.HoldfastError as error:
             await self._show_nothing()
@@ -186,8 +188,7 @@ class FullScreen(App[None]):
         self._fault = str(error)
         if isinstance(error, errors.NoSuchSession) and self.transcript.story.last:
             await self._show_nothing()
-        new = isinstance(error, errors.NoSuchSession) and not isinstance(error, errors.ConversationDeleted)
-        self._aside("notice", NEW if new else str(error), "info" if new else "error")
+        self._aside("notice", *recap.unread(error))
 
     def departed(self) -> None:
         self.question.leave()
@@ -195,7 +196,10 @@ class FullScreen(App[None]):
     async def _refresh(self, turn_over: bool = False) -> None:
         """What the log has now; of a turn under way, the tail tells."""
         # One after the other, each looking anew: what was read before something never comes after it.
+        here = self.here
         async with self._reading:
+            if here != self.here:
+                return  # It was left, and nothing of it is shown any more.
             try:
                 await self._read_on(turn_over)
             except errors.HoldfastError as error:
@@ -211,6 +215,10 @@ class FullScreen(App[None]):
         await self.transcript.tell(told.story, turn_over=over)
         self._stored = max(self._stored, told.story.last)
         self._head(told.conversation)
+        if over:
+            for seq, kind, words, level in self._meanwhile:
+                self.transcript.aside(kind, words, level, seq)
+            self._meanwhile = []
 
     def _head(self, found: types.Conversation | None) -> None:
         self._heading.update(stories.heading(found, self.transcript.story, self.marks))
@@ -260,6 +268,7 @@ class FullScreen(App[None]):
         """A command from the palette: carried out, or written to the prompt where it needs something behind it."""
         self.prompt.focus()
         if command.argument and not command.argument.startswith("["):
+            self.prompt.keep()
             self.prompt.put(f"/{command.name} ")
         elif command.name == "resume":
             self.action_conversations()
@@ -276,41 +285,34 @@ class FullScreen(App[None]):
 
     def action_stop(self) -> None:
         """Copy what is marked; else take back what is written; else stop what runs; else leave, the second time."""
-        if marked := self.screen.get_selected_text() or self.prompt.selected_text:
+        if marked := self.screen.get_selected_text() or ("" if self.covered else self.prompt.selected_text):
             self.copy_to_clipboard(marked)
+            # Once: the next one is for what runs.
+            self.screen.clear_selection()
+            self.prompt.move_cursor(self.prompt.cursor_location)
         elif self.covered:
-            self._uncover()
+            covers.step_back(self)
         elif self.prompt.text:
             self.prompt.put("")
         else:
             self.talk.interrupted()
 
-    def _uncover(self) -> None:
-        """Take back what is written to find something; where nothing is, close what lies over the screen."""
-        if isinstance(self.focused, Input) and self.focused.value:
-            self.focused.value = ""
-        elif isinstance(self.screen, ModalScreen):
-            self.screen.dismiss(None)
-
     def warned(self) -> None:
         self.notify(ONCE_MORE, timeout=WARNED)
-        self.set_timer(WARNED, self.talk.calm)
+        self._calming.stop()
+        self._calming = self.set_timer(WARNED, self.talk.calm)
 
     def leave(self) -> None:
         self.exit()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return super().check_action(action, parameters) if action not in BENEATH or not self.covered else False
+        return super().check_action(action, parameters) if action not in covers.BENEATH or not self.covered else False
 
     def action_leave(self) -> None:
         self.exit()
 
     def action_suspend_process(self) -> None:
-        if suspending.can_come_back():
-            with suppress(SuspendNotSupported), self.suspend():
-                suspending.until_in_front()
-        else:
-            self.notify(suspending.NOWHERE, timeout=3)
+        suspending.step_out(self)
 
     def action_done(self) -> None:
         if not self.prompt.text:
@@ -368,11 +370,13 @@ class FullScreen(App[None]):
             answered.add_done_callback(partial(self._back_to_prompt, self.here, sent.text))
 
     def _back_to_prompt(self, where: str, words: str, answered: asyncio.Future[events.TurnResult]) -> None:
-        """What was not stored is written again, unless the person took it back; the arrows bring it back, too."""
-        if answered.cancelled() or self._exit or where != self.here:
+        """What was not stored is written again, or told where that has no room; unless the person took it back."""
+        if answered.cancelled() or self._exit or not (answered.exception() or not answered.result().messages):
             return
-        if (answered.exception() or not answered.result().messages) and not self.prompt.text:
-            self.prompt.put(words)
+        if where != self.here or self.prompt.text:
+            self._aside("notice", f"Not sent: {words}", "warning")
+        else:
+            self.prompt.put(f"/{words}" if commands.is_command(words) or commands.escapes(words) else words)
 
     def _show_waiting(self) -> None:
         """What waits for its turn, below the one under way."""
@@ -412,9 +416,6 @@ class FullScreen(App[None]):
     async def _ended(self, result: events.TurnResult) -> None:
         await self._refresh(turn_over=True)
         self._turn_from = None
-        for seq, kind, words, level in self._meanwhile:
-            self.transcript.aside(kind, words, level, seq)
-        self._meanwhile = []
         if (word := asides.ended(result)) is not None:
             self._aside("notice", *word)
         self._show_waiting()
@@ -425,7 +426,7 @@ class FullScreen(App[None]):
             await self._refresh()
 
     def _asked(self, event: events.ApprovalAsked | events.ApprovalSettled) -> None:
-        first = not self.question.asked
+        first, self.question.where = not self.question.asked, self.here
         self.question.heard(event)
         if isinstance(event, events.ApprovalSettled):
             self._aside("notice", *asides.settled(event))
@@ -435,7 +436,7 @@ class FullScreen(App[None]):
             self.question.focus()
 
     def on_approval_answered(self, answered: approval.Approval.Answered) -> None:
-        self.run_worker(self.door.send(self.here, answered.given), group="answers")
+        self.run_worker(self.door.send(answered.where, answered.given), group="answers")
 
     def on_approval_meant(self, meant: approval.Approval.Meant) -> None:
         self._meant(meant.character)
@@ -460,8 +461,11 @@ class FullScreen(App[None]):
             busy = self.talk.busy or self.watched.standing.compacting
             # Where nothing moves, nothing is drawn.
             (self._pulsing.resume if busy else self._pulsing.pause)()
-            if not await self.talk.stirs(LOOK if busy else GLANCE) and self._turn_from is None:
-                await self._refresh()  # Others may have spoken here.
+            still = not await self.talk.stirs(LOOK if busy else GLANCE)
+            if still and not (self._turn_from and self.door.running(self.here)):
+                # Others may have spoken here, or a turn was over before anybody listened.
+                self._turn_from = None
+                await self._refresh()
 
     def _pulse(self) -> None:
         """Draw what moves."""

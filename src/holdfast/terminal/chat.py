@@ -143,27 +143,30 @@ class Chat:
     async def arrived(self, left: str | None) -> None:
         """Say which conversation this is, and how it stood."""
         page, write = self._page, self._front.write
+        self._seen = 0
         if left is not None:
             write(page.prose(f"The answer goes on there: /resume {left} goes back.", "dim"))
         try:
-            found = await self._door.db.conversation(self.talk.here)
-        except errors.ConversationDeleted as error:
-            write(page.prose(str(error), "red"))
-        except errors.NoSuchSession:
-            self._seen = 0
-            write(page.prose("A new conversation: it begins with your first message.", "dim"))
-        else:
-            self._seen = found.last_seq
-            messages = await self._door.db.transcript(self.talk.here, max(0, found.last_seq - recap.STRETCH))
-            many = text.count(found.last_seq, "message")
-            write(page.prose(f"{found.title or found.id} {page.marks.dot} {many}", "dim"))
-            if found.compaction_epoch is not None:
-                write(recap.covered(await self._door.db.compactions(self.talk.here), found.compaction_epoch, page))
-            hides, under_way = await self._door.db.hides(self.talk.here), self._door.running(self.talk.here)
-            write([show.Piece("\n"), *recap.drawn(messages, page, hides, under_way=under_way)])
+            await self._recall()
+        except errors.HoldfastError as error:
+            words, level = recap.unread(error)
+            write(page.prose(words, show.LEVELS[level]))
+
+    async def _recall(self) -> None:
+        page, write, db, here = self._page, self._front.write, self._door.db, self.talk.here
+        found = await db.conversation(here)
+        messages = await db.transcript(here, max(0, found.last_seq - recap.STRETCH))
+        hides, compactions = await db.hides(here), await db.compactions(here)
+        self._seen = found.last_seq
+        many = text.count(found.last_seq, "message")
+        write(page.prose(f"{found.title or found.id} {page.marks.dot} {many}", "dim"))
+        if found.compaction_epoch is not None:
+            write(recap.covered(compactions, found.compaction_epoch, page))
+        write([show.Piece("\n"), *recap.drawn(messages, page, hides, under_way=self._door.running(here))])
 
     def departed(self) -> None:
         self._questions.leave()
+        self._front.write(self._page.left_open())
         self._break_off()
         self._sent.clear()
 

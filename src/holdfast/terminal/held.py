@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import NamedTuple, Protocol, assert_never
@@ -26,7 +27,7 @@ logger = logging.getLogger("holdfast.terminal")
 
 CLOSE = "tui_close"
 FLUSH = 1.0
-"""Seconds a client that is left may take to read what it is still to be told."""
+"""Seconds a client may take to read what it is still to be told, before others go on without it."""
 REVIEW = 5.0
 """Seconds that the review of the last turn may still take when its conversation is left."""
 WAITING = 1_000
@@ -65,6 +66,9 @@ class Held:
         self._images: list[attached.Picture] = []
         self._backlog = backlog.Backlog()
         self._prompts: list[Prompt] = []
+        self._waiting = 0
+        self.spoken = False
+        """Whether a prompt was taken: then its client knows that it is open."""
         self._over = set[str]()
         self._stored: str | None = None
         self._turn: str | None = None
@@ -75,16 +79,23 @@ class Held:
         self._mark: standing.Mark | None = None
         """Where the conversation stood when the client was told last."""
         self._deleted = False
+        self._hurried, self._left = asyncio.Event(), False
         self._listening, self._answering = ExitStack(), ExitStack()
         self._attend()
+        self._begin_telling()
 
     def _attend(self) -> None:
-        """Hear what happens, and tell of it."""
+        """Hear what happens, and answer; not for one who is gone."""
         door, here = self._door, self.conversation_id
         self._listening.enter_context(door.listen(here, heard=self._heard))
         self._listening.enter_context(door.db.hearing.listen(self._hinted))
-        self._answering.enter_context(door.approvals.answering(here))
-        self._telling = asyncio.create_task(self._tell())
+        if not self.gone:
+            self._answer()
+
+    def _answer(self) -> None:
+        before, self._answering = self._answering, ExitStack()
+        self._answering.enter_context(self._door.approvals.answering(self.conversation_id))
+        before.close()
 
     # --- how it stands -------------------------------------------------------------------------------
 
@@ -102,6 +113,11 @@ class Held:
             if (value := getattr(wanted, name)) is not UNSET
         }
         self._teller.options = msgspec.structs.replace(self._teller.options, images=len(self._images), **given)
+
+    @property
+    def size(self) -> int:
+        """The bytes of what waits here to be asked."""
+        return self._waiting + sum(len(each.data) for each in self._images)
 
     async def info(self) -> wire.Info:
         """How it stands now; raises what keeps the store from telling."""
@@ -165,10 +181,12 @@ class Held:
 
     def _submitted(self, message: events.Submit) -> wire.Submitted:
         uid = message.uid or ""
-        before = self._door.queued(self.conversation_id) + self._door.running(self.conversation_id)
+        before = self._door.ahead(self.conversation_id)
         answered = self._door.submit(self.conversation_id, message)
         prompt = Prompt(uid, message, answered)
         self._prompts.append(prompt)
+        self._waiting += sys.getsizeof(message.text)
+        self.spoken = True
         self._over.discard(uid)
         answered.add_done_callback(lambda _: self._answered(prompt))
         return wire.Submitted(session_id=self.key, uid=uid, queued=before)
@@ -176,6 +194,7 @@ class Held:
     def _answered(self, prompt: Prompt) -> None:
         """Whatever became of a prompt, its client is told once that it is over."""
         self._prompts.remove(prompt)
+        self._waiting -= sys.getsizeof(prompt.message.text)
         if prompt.answered.cancelled():
             self._backlog.put(telling.unfinished(prompt.uid, None, DROPPED))
         elif (error := prompt.answered.exception()) is not None and prompt.uid not in self._over:
@@ -265,9 +284,16 @@ class Held:
         if hint.kind in ("moved", "lost") and hint.is_about(self.conversation_id):
             self.glance()
 
+    def vanish(self) -> None:
+        """Its client is gone; it may come back for what is not being closed."""
+        self.gone = True
+        self.hurry()
+
     def take_up(self, client: Client) -> None:
         """Go on with this client."""
         self.client, self.gone = client, False
+        self._hurried.clear()
+        self._answer()
 
     def ask_again(self) -> None:
         """Tell the client of what is asked and not answered yet."""
@@ -275,6 +301,17 @@ class Held:
             self._backlog.put(happenings.Told("approval.request", telling.asked(question.asked)))
 
     # --- what is told --------------------------------------------------------------------------------
+
+    def _begin_telling(self) -> None:
+        self._telling = asyncio.create_task(self._tell())
+        self._telling.add_done_callback(self._broke_down)
+
+    def _broke_down(self, telling: asyncio.Task[None]) -> None:
+        """What is wrong with one thing keeps nothing behind it from being told, whatever it is."""
+        if not telling.cancelled() and (error := telling.exception()) is not None:
+            logger.error("a client could not be told of something in %s", self.conversation_id, exc_info=error)
+            if not self._left:
+                self._begin_telling()
 
     async def _tell(self) -> None:
         while True:
@@ -398,38 +435,53 @@ class Held:
         self._answering.close()
         if alone():
             await door.over(here)
-        await self._told_all()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH):
+                await self._backlog.told()
         try:
-            return alone() and await self._ended(alone)
+            ended = alone() and await self._ended(alone)
         except errors.HoldfastError:
             self._closing = None
             self._attend()
             raise
+        await self._told_all()
+        if ended:
+            self.key = await self._head()
+        return ended
+
+    def hurry(self) -> None:
+        """Once it is closed, its client is not waited for any longer."""
+        self._hurried.set()
+
+    def abandon(self) -> None:
+        """Leave it as it is: hear, answer and tell nothing more."""
+        self._listening.close()
+        self._answering.close()
+        self._left = True
+        self._telling.cancel()
 
     async def _told_all(self) -> None:
-        """Until the client was told all there is, or does not read it."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FLUSH):
-                await self._backlog.told()
-        self._telling.cancel()
-        await asyncio.wait([self._telling])
+        """Until the client was told all there is, or need not be: its answer comes behind that by the same way."""
+        waiting = [asyncio.create_task(self._backlog.told()), asyncio.create_task(self._hurried.wait())]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        self._left = True
+        for task in (*waiting, self._telling):
+            task.cancel()
+        await asyncio.wait([*waiting, self._telling])
         if self._looking is not None and not self._looking.done.done():
             self._looking.done.set_result(None)
-        if not self._telling.cancelled() and (error := self._telling.exception()) is not None:
-            logger.error("a client could not be told of %s", self.conversation_id, exc_info=error)
 
     async def _ended(self, alone: Callable[[], bool]) -> bool:
-        """Tell those who want to hear of it, and end the head: the store knows which one that is by any id."""
+        """Tell those who want to hear of it, and end the head: the store knows which one that is."""
         door, here = self._door, self.conversation_id
         if (agent := door.agents.peek(here)) is not None:
             # What is summed up now could not be committed any more.
             await agent.room.close()
             await agent.remembering.noted(REVIEW)
             await agent.leave()
-        self.key = await self._head()
         try:
             # Somebody may have opened it meanwhile.
-            ended = alone() and await door.db.end_conversation(self.key, CLOSE)
+            ended = alone() and await door.db.end_conversation(here, CLOSE)
         except errors.NoSuchSession:
             ended = False
         door.want_title(here, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from holdfast import errors, parts, types
+from holdfast import errors, events, parts, types
 from holdfast.compaction import speaker
 from holdfast.terminal import reply, show, text
 
@@ -15,6 +15,13 @@ LINES = 6
 PROMPT = "> "
 UNFINISHED = "Not finished: no answer to this is stored."
 AGAIN = "/retry asks again."
+NEW = "A new conversation: it begins with your first message."
+
+
+def unread(error: errors.HoldfastError) -> tuple[str, events.Level]:
+    """What to say of a conversation that cannot be read, and how much it matters: most have not begun yet."""
+    new = isinstance(error, errors.NoSuchSession) and not isinstance(error, errors.ConversationDeleted)
+    return (NEW, "info") if new else (str(error), "error")
 
 
 def drawn(

@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, nullcontext, suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -60,7 +60,7 @@ class Server:
     ) -> None:
         self._door, self._grace, self._every = runtime, grace, look
         self._sessions = sessions.Sessions(runtime)
-        self._opening: dict[peers.Peer, asyncio.Lock] = {}
+        self._opening: dict[peers.Peer, set[asyncio.Future[None]]] = {}
         self._leaving = set[asyncio.Task[None]]()
         self._info = wire.ServerInfo(
             protocol=wire.PROTOCOL, program=program, model=model, notice=notice, methods=[*methods.METHODS]
@@ -96,7 +96,7 @@ class Server:
         that is not served any longer is told, too: its sessions are closed before it is let go.
         """
         greeting = asyncio.create_task(self._greet(peer))
-        self._opening[peer] = asyncio.Lock()
+        self._opening[peer] = set()
         running = asyncio.create_task(peer.run(partial(self._finish, peer)))
         try:
             await asyncio.shield(running)
@@ -120,19 +120,22 @@ class Server:
     def _vanished(self, peer: peers.Peer) -> None:
         left = [session for session in self._sessions if session.client is peer]
         for session in left:
-            session.gone = True
+            session.vanish()
         if left:
             leaving = asyncio.create_task(self._leave(peer))
             self._leaving.add(leaving)
             leaving.add_done_callback(self._leaving.discard)
 
     async def _leave(self, peer: peers.Peer) -> None:
-        """Close what nobody came back for."""
-        await asyncio.sleep(self._grace)
-        left = [session for session in self._sessions if session.client is peer]
-        for session in left:
-            logger.info("%s is closed: its client did not come back", session.key)
-        await self._sessions.let_go(left)
+        """Close what nobody came back for. Where the store cannot end it, that is tried again after as long."""
+        while True:
+            await asyncio.sleep(self._grace)
+            left = [session for session in self._sessions if session.client is peer]
+            if not left:
+                return
+            for session in left:
+                logger.info("%s is closed: its client did not come back", session.key)
+            await self._sessions.let_go(left)
 
     # --- methods -------------------------------------------------------------------------------------
 
@@ -165,11 +168,10 @@ class Server:
     # --- opening and closing -------------------------------------------------------------------------
 
     async def _create(self, peer: peers.Peer, asked: wire.Create) -> wire.Info:
-        pictures = attached.given(asked.options)
+        pictures = self._pictures(peer, asked.options)
         title = titles.clean(asked.title) if asked.title is not None else None
-        async with self._opening[peer]:
-            session = self._fresh(peer)
-            session.choose(asked.options, pictures)
+        session = self._fresh(peer)
+        session.choose(asked.options, pictures)
         with self._sessions.unless_told(session):
             self._door.want_title(session.key, title)
             return await session.info()
@@ -185,9 +187,8 @@ class Server:
 
     async def _resume(self, peer: peers.Peer, asked: wire.Resume) -> wire.Info:
         """Whoever has it open already goes on with it, so does who comes back."""
-        pictures = attached.given(asked.options)
-        async with self._opening[peer]:
-            await self._sessions.left(peer, asked.session_id)
+        pictures = self._pictures(peer, asked.options)
+        with self._opens(peer):
             session = self._sessions.known(peer, asked.session_id) or self._sessions.abandoned(asked.session_id)
             is_new = session is None
             if session is None:
@@ -200,6 +201,28 @@ class Server:
         with self._sessions.unless_told(session) if is_new else nullcontext():
             await session.follow()
             return await session.info()
+
+    @contextmanager
+    def _opens(self, peer: peers.Peer) -> Iterator[None]:
+        """What is asked of this client's sessions from now on may mean the one that is opened within this block."""
+        opening, every = asyncio.get_running_loop().create_future(), self._opening[peer]
+        every.add(opening)
+        try:
+            yield
+        finally:
+            every.discard(opening)
+            opening.set_result(None)
+
+    async def _all_opened(self, peer: peers.Peer) -> None:
+        if every := tuple(self._opening[peer]):
+            await asyncio.wait(every)
+
+    def _pictures(self, peer: peers.Peer, options: wire.Options) -> list[attached.Picture] | None:
+        """Those to be attached, read; None where that stays as it is."""
+        pictures = attached.given(options)
+        if pictures:
+            self._sessions.check_size(peer)
+        return pictures
 
     async def _resolved(self, peer: peers.Peer, session_id: str) -> tuple[bool, held.Held]:
         """The session of what was named, and whether it is opened for that."""
@@ -228,8 +251,8 @@ class Server:
         """
         session = self._sessions.known(peer, session_id)
         if session is None:
-            async with self._opening[peer]:
-                session = self._sessions.known(peer, session_id)
+            await self._all_opened(peer)
+            session = self._sessions.known(peer, session_id)
         if session is None:
             try:
                 here = (await self._door.db.snapshot(session_id)).conversation_id
@@ -241,14 +264,14 @@ class Server:
         session.ids.add(session_id)
         return session
 
-    async def _one_open(self, peer: peers.Peer) -> held.Held:
-        """The one session of a client that names none."""
-        async with self._opening[peer]:
-            every = self._sessions.of(peer)
-            if len(every) > 1:
-                told = "Several sessions are open: session_id says which one is meant."
-                raise errors.RpcRefused(wire.NOT_FOUND, told, {"candidates": [each.key for each in every]})
-            return every[0] if every else self._fresh(peer)
+    async def _one_open(self, peer: peers.Peer) -> tuple[bool, held.Held]:
+        """The one session of a client that names none, and whether it is opened for that."""
+        await self._all_opened(peer)
+        every = self._sessions.of(peer)
+        if len(every) > 1:
+            told = "Several sessions are open: session_id says which one is meant."
+            raise errors.RpcRefused(wire.NOT_FOUND, told, {"candidates": [each.key for each in every]})
+        return not every, every[0] if every else self._fresh(peer)
 
     async def _go_on(self, peer: peers.Peer, conversation_id: str) -> wire.Info:
         """A session for a conversation that a command led to."""
@@ -269,7 +292,7 @@ class Server:
         return await session.info()
 
     async def _options(self, peer: peers.Peer, asked: wire.SetOptions) -> wire.Info:
-        pictures = attached.given(asked.options)
+        pictures = self._pictures(peer, asked.options)
         session = await self._session(peer, asked.session_id)
         async with self._sessions.in_order(session):
             session.choose(asked.options, pictures)
@@ -297,16 +320,19 @@ class Server:
 
     async def _submit(self, peer: peers.Peer, asked: wire.Submit) -> wire.Submitted:
         named = asked.session_id
-        session = await (self._one_open(peer) if named is None else self._session(peer, named))
-        async with self._sessions.in_order(session):
-            await session.follow()
-            return await session.submit(asked.text, asked.images, asked.uid)
+        is_new, session = await self._one_open(peer) if named is None else (False, await self._session(peer, named))
+        with self._sessions.unless_told(session) if is_new else nullcontext():
+            async with self._sessions.in_order(session):
+                await session.follow()
+                self._sessions.check_size(peer)
+                return await session.submit(asked.text, asked.images, asked.uid)
 
     async def _steer(self, peer: peers.Peer, asked: wire.Steer) -> wire.Steered:
         session = await self._session(peer, asked.session_id)
         if self._door.steer(session.conversation_id, asked.text, asked.uid):
             return wire.Steered(session_id=session.key, steered=True, prompt=None)
         async with self._sessions.in_order(session):
+            self._sessions.check_size(peer)
             prompt = await session.submit(asked.text, uid=asked.uid)
         return wire.Steered(session_id=session.key, steered=False, prompt=prompt)
 
@@ -371,6 +397,7 @@ class Server:
             for each in told:
                 match each:
                     case events.Say(words, content):
+                        self._sessions.check_size(peer)
                         prompt = await session.submit(words, content=content)
                     case events.Moved(conversation_id):
                         moved = await self._go_on(peer, conversation_id)

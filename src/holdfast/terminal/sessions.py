@@ -20,6 +20,8 @@ logger = logging.getLogger("holdfast.terminal")
 
 MOST = 100
 """Sessions that one client may have open."""
+LARGEST = 64_000_000
+"""Bytes of prompts and pictures that may wait in all of them."""
 TRIES = 3
 """How often it is tried to end a conversation that nobody will close again."""
 
@@ -71,6 +73,11 @@ class Sessions:
         if len(self.of(client)) >= MOST:
             raise errors.TooMany(f"A client has at most {MOST} sessions open. Close one.")
 
+    def check_size(self, client: held.Client) -> None:
+        """Raises what keeps this client from having more wait."""
+        if sum(session.size for session in self.of(client)) > LARGEST:
+            raise errors.TooMany(f"Prompts of more than {LARGEST:,} bytes wait already. Wait for some of them.")
+
     @asynccontextmanager
     async def in_order(self, session: held.Held) -> AsyncIterator[None]:
         """When what was asked of it before is done; that may have been to close it."""
@@ -100,7 +107,9 @@ class Sessions:
         return await asyncio.shield(closing)
 
     async def let_go(self, sessions: Sequence[held.Held]) -> None:
-        """Close all of these; what goes wrong with one is no other one's."""
+        """Close all of these; what goes wrong with one is no other one's. Nobody waits for their clients."""
+        for session in sessions:
+            session.hurry()
         await asyncio.gather(*map(self._close_somehow, tuple(sessions)), return_exceptions=True)
 
     async def end(self) -> None:
@@ -109,9 +118,14 @@ class Sessions:
         await self.let_go(self._every)
         if self._letting_go:
             await asyncio.wait(self._letting_go)
+        for session in self:
+            session.abandon()
 
     async def _unopened(self, session: held.Held) -> None:
         async with session.order:
+            if session.spoken:
+                return  # By the answer to a prompt that came meanwhile it is known.
+            session.hurry()
             closing = self._begin_closing(session, lambda: False)
         await asyncio.wait([closing])
 
@@ -135,6 +149,7 @@ class Sessions:
             return  # It is open still, and can be closed again.
         if error is not None:
             logger.error("%s was not closed as it should be", session.key, exc_info=error)
+            session.abandon()
         if session in self._every:
             self._every.remove(session)
 

@@ -111,7 +111,7 @@ class Page:
             case events.Answer(words) | events.Say(words):
                 return self.lines("\n".join(columns.laid_out(text.safe_lines(words), self.width())))
             case events.TurnFinished(result):
-                return [*self._left_open(), *self._ended(result)]
+                return [*self.left_open(), *self._ended(result)]
             case events.TurnStarted(text=words, notice=kind):
                 self._said = False
                 return [*self.break_off(), *self.notice(words)] if kind else []
@@ -222,7 +222,8 @@ class Page:
         """Text on one line, as much of it as fits."""
         return self.lines(text.clipped(text.safe(words).rstrip(), max(self.width() - 1, 1), self.marks.more), style)
 
-    def _left_open(self) -> list[Piece]:
+    def left_open(self) -> list[Piece]:
+        """End what is being written, and the lines of tools that never came to an end."""
         return [*self.break_off(), *self._tools.end()] if self._tools else []
 
     def _ended(self, result: events.TurnResult) -> list[Piece]:

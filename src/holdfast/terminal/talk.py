@@ -94,7 +94,7 @@ class Talk:
         name, argument = commands.split(line) if commands.is_command(line) else ("", "")
         match name.lower(), argument:
             case "stop", "":
-                command.cancel()
+                return command.cancel()
             case "quit", "":
                 command.cancel()
                 self._view.leave()
@@ -198,14 +198,17 @@ class Talk:
         if conversation_id == self.here:
             self._view.answered(events.Notice("This is that conversation: you are in it already."))
             return
-        left, self.here = self.here, conversation_id
+        left = self.here
         self._arrived.clear()
         self._listens.clear()
         if self.heard is not None:
             self.heard.put(None)
         await self.caught_up()
-        self.waits = False
         self._view.departed()
+        # Only now: what happened there was shown as what it is.
+        self.here = conversation_id
+        self.waits = self._warned = False
+        self._begins()
         await self.arrive(left if self.door.running(left) else None)
         await self._listens.wait()
 

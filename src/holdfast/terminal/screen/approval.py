@@ -22,7 +22,7 @@ ANSWERS: dict[str, events.Answered] = {"y": "once", "c": "conversation", "a": "a
 LABELS = {"y": "y once", "c": "c conversation", "a": "a always", "n": "n no"}
 NARROW = 52
 STARTLED = 0.4
-"""For so many seconds after it appeared, a key was meant for what was there before."""
+"""For so many seconds after it appeared, a key or a click was meant for what was there before."""
 
 
 class Approval(Vertical, can_focus=True):
@@ -31,9 +31,9 @@ class Approval(Vertical, can_focus=True):
     class Answered(Message):
         """Somebody answered."""
 
-        def __init__(self, given: events.Approve) -> None:
+        def __init__(self, where: str, given: events.Approve) -> None:
             super().__init__()
-            self.given = given
+            self.where, self.given = where, given
 
     class Meant(Message):
         """A key that was meant for the prompt."""
@@ -46,7 +46,10 @@ class Approval(Vertical, can_focus=True):
         super().__init__(id="approval")
         self.startled = startled
         self.asked: list[events.ApprovalAsked] = []
-        self._since = 0.0
+        self.where = ""
+        """The conversation that is asked about."""
+        self._now: events.ApprovalAsked | None = None
+        self._since = self._clicked = 0.0
 
     def compose(self) -> ComposeResult:
         # However long it is: how dangerous it is stands first, and the answers stay where they are as it scrolls.
@@ -80,11 +83,13 @@ class Approval(Vertical, can_focus=True):
 
     def _show(self) -> None:
         self.set_class(bool(self.asked), "shown")
-        if not self.asked:
+        before, self._now = self._now, self.asked[0] if self.asked else None
+        if (now := self._now) is None:
             return
-        self.scroll_home(animate=False)
-        now, waiting = self.asked[0], len(self.asked) - 1
-        self._since = time.monotonic()
+        if now != before:  # Else another came behind it.
+            self.scroll_home(animate=False)
+            self._since = time.monotonic()
+        waiting = len(self.asked) - 1
         behind = f"  ({waiting} more after this)" if waiting else ""
         self.set_class(bool(now.danger), "dangerous")
         self.query_one("#what", Static).update(text.safe(f"{now.tool}: {now.summary}{behind}"))
@@ -111,11 +116,16 @@ class Approval(Vertical, can_focus=True):
             event.stop()
             self.scroll_relative(y=1 if event.key == "down" else -1, animate=False)
 
+    def on_mouse_down(self, event: keys.MouseDown) -> None:
+        self._clicked = event.time
+
     def on_button_pressed(self, event: Button.Pressed) -> None:
         event.stop()
-        self._answer((event.button.id or "").removeprefix("answer-"))
+        # Whoever meant to click on what was there before may do so still when it has moved away.
+        if self._clicked - self._since >= self.startled:
+            self._answer((event.button.id or "").removeprefix("answer-"))
 
     def _answer(self, key: str) -> None:
         if self.asked and (key in "yn" or self.asked[0].remembers):
             given = events.Approve(self.asked[0].request_id, ANSWERS[key], "at the terminal")
-            self.post_message(self.Answered(given))
+            self.post_message(self.Answered(self.where, given))

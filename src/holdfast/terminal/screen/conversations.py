@@ -70,15 +70,16 @@ class Conversations(ModalScreen[str | None]):
 
     async def _list(self) -> None:
         """All there are; the most recent ones can be seen before the rest is read."""
+        skip = 0
         try:
             while True:
-                skip = len(self._heads)
                 found = await self._db.list_sessions(owner=self._owner, limit=LISTED, skip=skip)
                 self._heads |= {head.conversation_id: head for head in found}
                 if skip == 0 or len(found) < LISTED:
                     self._look_again()
-                if len(self._heads) < skip + LISTED:
+                if len(found) < LISTED:
                     return
+                skip += LISTED
         except errors.HoldfastError as error:
             self._offer((), str(error))
 
@@ -101,7 +102,8 @@ class Conversations(ModalScreen[str | None]):
             # What cannot be searched for can still be found by its title.
             self._offer(named, str(error))
         else:
-            self._offer([*named, *(head for head in told if head not in named)])
+            known = {head.conversation_id for head in named}
+            self._offer([*named, *(head for head in told if head.conversation_id not in known)])
 
     async def _told(self, words: str) -> list[types.Session]:
         """The conversations in which it was said."""

@@ -94,6 +94,12 @@ class Prompt(TextArea):
         self.move_cursor(self.document.end)
         self.post_message(self.Offered(()))
 
+    def keep(self) -> None:
+        """What is written can be brought back with the arrows, as if it were sent."""
+        if self.text.strip():
+            self._lines.insert(0, self.text)
+        self._place, self._changed = 0, {}
+
     def _send(self) -> None:
         # A keyboard may send what is no text.
         line = self.text.encode("utf-8", "replace").decode().strip()

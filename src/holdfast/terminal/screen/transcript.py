@@ -117,10 +117,11 @@ class Transcript(ScrollView, can_focus=True):
         last = self._page_of(story.last)
         first = min(self._page_of(was.last), last)
         read: dict[int, pages.Page] = {}
-        # Read before anything is taken away, so that nothing flickers; what lies between is read when it is seen. Who
-        # reads in a turn that ends may be anywhere in it.
+        anywhere = turn_over and not self._follows
+        # Read before anything is taken away, so that nothing flickers; what lies between is read when it is seen. But
+        # who reads in a turn that ends may be anywhere in it.
         try:
-            for page in {first, max(last - 1, first), last} if self._follows else range(first, last + 1):
+            for page in range(first, last + 1) if anywhere else {first, max(last - 1, first), last}:
                 read[page] = pages.Page(found := await self._messages(page), self._gathered(page, found))
         except errors.HoldfastError:
             self.story = was
@@ -182,14 +183,18 @@ class Transcript(ScrollView, can_focus=True):
         try:
             messages = await self._messages(page)
         except errors.HoldfastError as error:
-            if generation == self._generation:
+            if self._wanted(page, generation):
                 told = entries.Entry((0, 0), "notice", str(error), level="error")
                 self._pages[page] = pages.Page((), [told], failed=True)
                 self.set_timer(AGAIN, partial(self._try_again, page, generation))
         else:
-            if generation == self._generation:
+            if self._wanted(page, generation):
                 self._pages[page] = pages.Page(messages, self._gathered(page, messages))
         self._coming.discard(page)
+
+    def _wanted(self, page: int, generation: int) -> bool:
+        """Whether what was read is still to be shown: no other story is told, and nothing newer was read meanwhile."""
+        return generation == self._generation and page not in self._pages
 
     def _try_again(self, page: int, generation: int) -> None:
         if generation == self._generation and page in self._pages and self._pages[page].failed:
