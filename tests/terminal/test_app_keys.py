@@ -267,25 +267,32 @@ def test_arrows_walk_the_rows_of_a_long_line_before_they_bring_back_others() -> 
     sat(story)
 
 
-def test_a_message_that_could_not_be_stored_is_at_the_prompt_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = asyncio.Event()
+class Locked:
+    """A store that nothing can be written to, which shows once it is `tried`."""
 
-    async def refused(*_: object, **__: object) -> None:
-        await tried.wait()
+    def __init__(self) -> None:
+        self.tried = asyncio.Event()
+
+    async def refuse(self, *_: object, **__: object) -> None:
+        await self.tried.wait()
         raise errors.StoreBusy("It stayed locked.")
+
+
+def test_a_message_that_could_not_be_stored_is_at_the_prompt_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Locked()
 
     async def story(seat: Seat) -> None:
         await seat.sees("number 4 of many")
-        monkeypatch.setattr(seat.home.db, "acquire_lease", refused)
+        monkeypatch.setattr(seat.home.db, "acquire_lease", store.refuse)
         await seat.type("precious words")
         assert seat.screen.prompt.text == ""
-        tried.set()
+        store.tried.set()
         await seat.sees("It stayed locked.")
         await seat.until(lambda: seat.screen.prompt.text == "precious words")
-        tried.clear()
+        store.tried.clear()
         await seat.pilot.press("enter")
         seat.screen.prompt.put("other words")
-        tried.set()
+        store.tried.set()
         await seat.until(lambda: seat.shown.count("It stayed locked.") == 2)
         await seat.sees("Not sent: precious words")
         assert seat.screen.prompt.text == "other words"
@@ -297,21 +304,17 @@ def test_a_message_that_could_not_be_stored_is_at_the_prompt_again(monkeypatch: 
 def test_of_several_that_could_not_be_stored_none_is_lost_and_none_becomes_a_command(
     line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tried = asyncio.Event()
-
-    async def refused(*_: object, **__: object) -> None:
-        await tried.wait()
-        raise errors.StoreBusy("It stayed locked.")
+    store = Locked()
 
     async def story(seat: Seat) -> None:
         await seat.sees("number 4 of many")
-        monkeypatch.setattr(seat.home.db, "acquire_lease", refused)
+        monkeypatch.setattr(seat.home.db, "acquire_lease", store.refuse)
         for each in (line, "second words", "third words"):
             await seat.type(each)
         await seat.until(lambda: len(seat.home.door.waiting("talk")) == 2)
         await seat.screen.talk.move("other")
         await seat.screen.talk.move("talk")
-        tried.set()
+        store.tried.set()
         await seat.sees("Not sent: second words", "Not sent: third words")
         assert seat.screen.prompt.text == line
 
@@ -319,19 +322,15 @@ def test_of_several_that_could_not_be_stored_none_is_lost_and_none_becomes_a_com
 
 
 def test_what_could_not_be_stored_in_a_conversation_that_was_left_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = asyncio.Event()
-
-    async def refused(*_: object, **__: object) -> None:
-        await tried.wait()
-        raise errors.StoreBusy("It stayed locked.")
+    store = Locked()
 
     async def story(seat: Seat) -> None:
         await seat.sees("number 4 of many")
-        monkeypatch.setattr(seat.home.db, "acquire_lease", refused)
+        monkeypatch.setattr(seat.home.db, "acquire_lease", store.refuse)
         await seat.type("precious words")
         await seat.until(lambda: seat.home.door.running("talk"))
         await seat.screen.talk.move("other")
-        tried.set()
+        store.tried.set()
         await seat.sees("Not sent: precious words")
         assert seat.screen.prompt.text == ""
 
