@@ -352,14 +352,11 @@ class Gone(HoldfastError):
     """The program at the other end is gone; nothing can be said to it any more."""
 
 
-# --- settings ------------------------------------------------------------------------------------------
+# --- files that cannot be read -------------------------------------------------------------------------
 
 
 class SettingInvalid(HoldfastError, ValueError):
     """A settings file cannot be read, or says what it may not."""
-
-
-# --- an export that cannot come in --------------------------------------------------------------------
 
 
 class ImportInvalid(HoldfastError, ValueError):

@@ -121,7 +121,7 @@ class FullScreen(App[None]):
         yield self._line
 
     async def on_mount(self) -> None:
-        # A signal from outside; Ctrl-C is a key here.
+        # A signal from outside; Ctrl-C is a key here. There are loops, and threads, that take none.
         with suppress(NotImplementedError, RuntimeError):
             asyncio.get_running_loop().add_signal_handler(signal.SIGINT, partial(self.exit, return_code=INTERRUPTED))
         # Textual has tasks begin before whoever makes them knows them; what is below here counts on the usual order.

@@ -14,12 +14,14 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.widgets import Button, Static
+from textual.widgets.button import ButtonVariant
 
 from holdfast import events
 from holdfast.terminal import text
 
 ANSWERS: dict[str, events.Answered] = {"y": "once", "c": "conversation", "a": "always", "n": "deny"}
 LABELS = {"y": "y once", "c": "c conversation", "a": "a always", "n": "n no"}
+COLOURS: dict[str, ButtonVariant] = {"y": "success", "n": "error"}
 NARROW = 52
 STARTLED = 0.4
 """For so many seconds after it appeared, a key or a click was meant for what was there before."""
@@ -57,8 +59,7 @@ class Approval(Vertical, can_focus=True):
             yield Static(id=name, markup=False)
         with Horizontal(id="answers"):
             for key, label in LABELS.items():
-                kind = "error" if key == "n" else "success" if key == "y" else "default"
-                button = Button(label, variant=kind, id=f"answer-{key}", compact=True)  # type: ignore[arg-type]
+                button = Button(label, variant=COLOURS.get(key, "default"), id=f"answer-{key}", compact=True)
                 button.can_focus = False
                 yield button
 
