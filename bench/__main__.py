@@ -17,6 +17,7 @@ from typing import Any
 import apsw
 
 from bench import (
+    acp,
     agent,
     append,
     fire,
@@ -52,6 +53,7 @@ SECTIONS: dict[str, tuple[str, Section]] = {
     "postgres_notify": ("Hints over PostgreSQL, between processes", postgres_notify.figures),
     "tui": ("The full screen", tui.figures),
     "program": ("The program", program.figures),
+    "acp": ("The editor's agent, until an editor can go on", acp.figures),
 }
 
 

@@ -39,6 +39,8 @@ class Scale:
     extracted: int = 1_000
     """Messages in the window of which an extract is made beside the turns, of some 160 tokens each."""
     starts: int = 25
+    editors: int = 11
+    """How often each program is started that an editor waits for."""
     opens: int = 25
     hints: int = 200
     """Writes that another process is to hear of."""
@@ -84,6 +86,7 @@ QUICK = Scale(
     turn_log=100,
     extracted=100,
     starts=2,
+    editors=1,
     opens=3,
     hints=5,
     notify_writers=2,

@@ -23,7 +23,7 @@ LINES = {
     "fsck", "opening",
     "writers.rate", "writers.fair", "writers.worst", "open.p99", "open.worst",
     "shared.lost", "shared.refused", "shared.worst",
-    "group", "fire", "version",
+    "group", "fire", "version", "acp.greeted", "acp.bare", "acp.opened",
     "search-append", "agent.turn", "agent.beside", "agent.extract", "agent.wire", "agent.flat", "agent.first",
     "agent.memory", "agent.servers", "tui.first", "tui.floor", "tui.heavy", "tui.frame", "tui.top",
     *(f"{store}gateway.{line}" for store in ("", "pg.")

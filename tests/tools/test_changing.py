@@ -46,6 +46,7 @@ def test_a_new_file_is_announced_with_the_lines_it_has(tmp_path: Path, content: 
 
 def test_a_draft_nobody_waits_for_is_not_made(tmp_path: Path) -> None:
     where, asked = workspace.Workspace([str(tmp_path)]), list[bool]()
+    place = where.place("a")
 
     def change(_: changing.Text | None, stop: Callable[[], bool]) -> changing.Text:
         asked.append(stop())
@@ -53,7 +54,7 @@ def test_a_draft_nobody_waits_for_is_not_made(tmp_path: Path) -> None:
 
     for answers, calls in (([True], []), ([False, False, True], [False])):
         with pytest.raises(errors.ToolFailed, match="stopped"):
-            changing.drafted(where, where.place("a"), change, iter(answers).__next__)
+            changing.drafted(place, changing.present(where, place), change, iter(answers).__next__)
         assert asked == calls
 
 

@@ -14,7 +14,7 @@ import os
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -29,6 +29,10 @@ NOBODY = "Nobody is there to permit it."
 LEFT = "Whoever could have permitted it has left."
 NOT_COVERED = "It is dangerous or may be forbidden, and permission was given for everything but that."
 UNWRITTEN = "It could not be written down who allowed it."
+READ_ONLY = "This session is read-only: nothing is changed or run in it until the person chooses another mode."
+
+Mode = Literal["ask", "code", "read-only"]
+"""Ask for what no rule or grant allows; change files of the working folder without asking; only look."""
 
 Emit = Callable[[events.AnyEvent], None]
 Approve = Callable[[port.Act], Awaitable[bool | events.Answered]]
@@ -81,6 +85,8 @@ class Approvals:
     ) -> None:
         self._book, self.law, self.owner = book, law or permits.Law(), owner
         self._approve, self._yes = approve, yes
+        self.mode: Mode = "ask"
+        """How far things go without a word, as the person chose; what a rule forbids stays forbidden."""
         self._answering = Counter[str]()
         self._open: dict[tuple[str, str], Question] = {}
         self._numbers = Counter[str]()
@@ -193,6 +199,8 @@ class Approvals:
     # --- deciding ------------------------------------------------------------------------------------
 
     async def _decided(self, here: str, call: types.ToolCall, act: port.Act, emit: Emit) -> Decision:
+        if self.mode == "read-only" and act.kind != "look":
+            return Decision(False, "mode: read-only", READ_ONLY)
         try:
             grants = await self._book.grants(self.owner, here)
         except errors.HoldfastError:
@@ -202,6 +210,8 @@ class Approvals:
             return Decision(False, verdict.by, _forbidden(verdict))
         if verdict.say == "allow":
             return Decision(True, verdict.by)
+        if self.mode == "code" and verdict.by == "no rule" and act.kind == "change":
+            return Decision(True, "mode: code")
         return await self._asked(here, call, act, verdict, emit)
 
     async def _asked(

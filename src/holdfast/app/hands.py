@@ -37,10 +37,10 @@ def environment(settings: config.Settings) -> shell.Environment:
     return made
 
 
-def of_machine(known: processes.Processes, settings: config.Settings, folder: str) -> list[port.Tool]:
-    """The tools that run commands."""
-    run = shell.shell([folder], environment(settings), dangers.described)
-    return [run, *process_tools.tools(known, [folder], dangers.described)]
+def of_machine(known: processes.Processes, settings: config.Settings, folders: Sequence[str]) -> list[port.Tool]:
+    """The tools that run commands; the first folder is where they begin."""
+    run = shell.shell(folders, environment(settings), dangers.described)
+    return [run, *process_tools.tools(known, folders, dangers.described)]
 
 
 def of_project(folder: str, own: Sequence[str], epoch: Callable[[], object]) -> list[port.Tool]:

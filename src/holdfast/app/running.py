@@ -6,10 +6,10 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 from holdfast import app, config, errors
 from holdfast.agent import agent, approvals, loop, runtime
@@ -28,6 +28,18 @@ FIRST_LOOK = 5.0
 """Seconds a start waits to learn which processes ended while nobody watched."""
 
 
+Project = Callable[[Callable[[], object]], list[tools_port.Tool]]
+"""The tools for files, for an agent whose view has this epoch."""
+
+
+class Where(TypedDict):
+    """What agents are told of where they work."""
+
+    folder: str
+    source: str
+    background: bool
+
+
 class Running(NamedTuple):
     """The program at work: its store, its runtime, and what was found on the way."""
 
@@ -35,6 +47,87 @@ class Running(NamedTuple):
     runtime: runtime.Runtime
     model: str
     notice: str | None
+
+
+class House(NamedTuple):
+    """What all doors of one process have in common, wherever each of them works."""
+
+    settings: config.Settings
+    database: str
+    store: aio.AsyncSessionDB
+    models: models.Models
+    summarizer: list[summary.ModelSummarizer] | None
+    processes: processes.Processes
+    added: list[tools_port.Tool]
+    """The tools of other packages."""
+    meters: dict[str, tokens.Meter]
+    model: str
+    notice: str | None
+
+    def making(
+        self,
+        permissions: approvals.Approvals,
+        project: Project,
+        machine: Sequence[tools_port.Tool],
+        others: servers.Servers | None,
+        **where: Unpack[Where],
+    ) -> Making:
+        """What agents of one door are made of: with tools for files and the machine, and those of servers."""
+        return Making(
+            settings=self.settings,
+            store=self.store,
+            models=self.models,
+            summarizer=self.summarizer,
+            permissions=permissions,
+            project=project,
+            tools=[*hands.of_past(self.store), *machine, *self.added],
+            others=others.offered if others else None,
+            meters=self.meters,
+            **where,
+        )
+
+
+@asynccontextmanager
+async def housed(
+    settings: config.Settings,
+    came_in: Callable[[str], object],
+    *,
+    database: str | None = None,
+    model: str | None = None,
+    folder: str | None = None,
+) -> AsyncIterator[House]:
+    """A store that is open and a model that was chosen. `came_in` is told of conversations whose inboxes have more."""
+    async with AsyncExitStack() as stack:
+        chosen = await models.choose(settings, model)
+        answering = models.Models(settings, chosen.model)
+        stack.push_async_callback(answering.close)
+        summarizer = await summarizer_of(stack, settings, chosen)
+        database = database or settings.database
+        store = await stack.enter_async_context(aio.AsyncSessionDB(db.SessionDB(database)))
+        await store.run(partial(app.refuse_unfinished, store.db))
+        late = await late_backups(store, settings.backup)
+        stack.push_async_callback(stopped, asyncio.create_task(looking_after(store, settings.backup)))
+        known = known_processes(settings, store, came_in)
+        here = folder or os.getcwd()
+        common = [
+            *hands.of_project(here, [], object),
+            *hands.of_past(store),
+            *hands.of_machine(known, settings, [here]),
+        ]
+        added = await hands.of_others(settings.plugins, common)
+        told = " ".join(line for line in (chosen.notice, late, *added.problems) if line)
+        yield House(
+            settings=settings,
+            database=database,
+            store=store,
+            models=answering,
+            summarizer=summarizer,
+            processes=known,
+            added=list(added.tools),
+            meters={},
+            model=chosen.model.name,
+            notice=told or None,
+        )
 
 
 @asynccontextmanager
@@ -52,54 +145,40 @@ async def started(
 
     `yes` allows what tools would ask for, but for what is dangerous or forbidden.
     """
+
+    def came_in(conversation_id: str) -> None:
+        door.poke(conversation_id)
+
     async with AsyncExitStack() as stack:
-        chosen = await models.choose(settings, model)
-        answering = models.Models(settings, chosen.model)
-        stack.push_async_callback(answering.close)
-        summarizer = await summarizer_of(stack, settings, chosen)
-        database = database or settings.database
-        store = await stack.enter_async_context(aio.AsyncSessionDB(db.SessionDB(database)))
-        await store.run(partial(app.refuse_unfinished, store.db))
-        late = await late_backups(store, settings.backup)
-        stack.push_async_callback(stopped, asyncio.create_task(looking_after(store, settings.backup)))
         here = folder or os.getcwd()
-
-        def came_in(conversation_id: str) -> None:
-            door.poke(conversation_id)
-
-        known = processes.Processes(
-            watching.Book(store, came_in),
-            settings.home,
-            hands.environment(settings),
-            signature=folders.signature(store.db.driver.path),
-        )
-        law = permits.Law(settings.permissions, os.path.realpath(here), os.path.expanduser("~"))
-        permissions = approvals.Approvals(store, law=law, yes=yes)
-        own = hands.off_limits(settings, database, here)
-        common = [*hands.of_past(store), *hands.of_machine(known, settings, here)]
-        added = await hands.of_others(settings.plugins, [*hands.of_project(here, own, object), *common])
+        house = await stack.enter_async_context(housed(settings, came_in, database=database, model=model, folder=here))
+        permissions = approvals.Approvals(house.store, law=law(settings, here), yes=yes)
         others = await stack.enter_async_context(servers.Servers(settings.servers, here)) if settings.servers else None
-
-        making = Making(
-            settings=settings,
-            store=store,
-            models=answering,
-            summarizer=summarizer,
-            permissions=permissions,
-            own=own,
-            tools=[*common, *added.tools],
-            others=others,
-            meters={},
-            folder=here,
-            source=source,
-            background=background,
-        )
+        project = partial(hands.of_project, here, hands.off_limits(settings, house.database, here))
+        machine = hands.of_machine(house.processes, settings, [here])
+        making = house.making(permissions, project, machine, others, folder=here, source=source, background=background)
         door = await stack.enter_async_context(
-            runtime.Runtime(store, making.agent, words=others, models=answering, approvals=permissions)
+            runtime.Runtime(house.store, making.agent, words=others, models=house.models, approvals=permissions)
         )
-        stack.push_async_callback(stopped, await watched(known))
-        told = " ".join(line for line in (chosen.notice, late, *added.problems) if line)
-        yield Running(store, door, chosen.model.name, told or None)
+        stack.push_async_callback(stopped, await watched(house.processes))
+        yield Running(house.store, door, house.model, house.notice)
+
+
+def known_processes(
+    settings: config.Settings, store: aio.AsyncSessionDB, came_in: Callable[[str], object]
+) -> processes.Processes:
+    """The programs that agents have started, in this process or before it."""
+    return processes.Processes(
+        watching.Book(store, came_in),
+        settings.home,
+        hands.environment(settings),
+        signature=folders.signature(store.db.driver.path),
+    )
+
+
+def law(settings: config.Settings, folder: str) -> permits.Law:
+    """The rules of the settings, as they hold in a folder."""
+    return permits.Law(settings.permissions, os.path.realpath(folder), os.path.expanduser("~"))
 
 
 class Making(NamedTuple):
@@ -110,9 +189,9 @@ class Making(NamedTuple):
     models: models.Models
     summarizer: list[summary.ModelSummarizer] | None
     permissions: approvals.Approvals
-    own: list[str]
+    project: Project
     tools: list[tools_port.Tool]
-    others: servers.Servers | None
+    others: tools_port.Source | None
     meters: dict[str, tokens.Meter]
     folder: str
     source: str
@@ -131,8 +210,8 @@ class Making(NamedTuple):
             db=self.store,
             model=model,
             session_id=conversation_id,
-            tools=[*hands.of_project(self.folder, self.own, epoch), *self.tools],
-            more_tools=self.others.offered if self.others else None,
+            tools=[*self.project(epoch), *self.tools],
+            more_tools=self.others,
             approvals=self.permissions,
             # What was learnt of how one model counts is not true of another.
             meter=self.meters.setdefault(model.name, tokens.Meter()),

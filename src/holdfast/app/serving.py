@@ -17,14 +17,14 @@ from urllib.parse import unquote
 
 from holdfast import app, config, errors
 from holdfast.agent import approvals, runtime
-from holdfast.app import hands, models, running, tidying, tracing, watching
+from holdfast.app import hands, models, running, tidying, tracing
 from holdfast.compaction import summary
 from holdfast.gateway import access, gateway, house, http, keys, limits, loopback, metrics, port, webhooks
 from holdfast.gateway import settings as said
 from holdfast.gateway import stdio as stdios
 from holdfast.model import tokens
 from holdfast.store import aio, db
-from holdfast.tools import folders, permits, processes
+from holdfast.tools import permits, processes
 from holdfast.tools import port as tools_port
 from holdfast.tools.mcp import servers
 
@@ -220,13 +220,13 @@ class _Desks(NamedTuple):
             models=self.models,
             summarizer=self.summarizer,
             permissions=permissions,
-            own=hands.off_limits(self.settings, self.database, folder),
+            project=partial(hands.of_project, folder, hands.off_limits(self.settings, self.database, folder)),
             tools=[
                 *hands.of_past(self.store),
-                *(hands.of_machine(self.processes, self.settings, folder) if may(wanted.shell, owner) else ()),
+                *(hands.of_machine(self.processes, self.settings, [folder]) if may(wanted.shell, owner) else ()),
                 *(self.added if may(wanted.tools, owner) else ()),
             ],
-            others=others,
+            others=others.offered if others else None,
             meters=self.meters,
             folder=folder,
             source=unquote(owner.partition(":")[0]),
@@ -271,14 +271,13 @@ async def _desks(settings: config.Settings, database: str, model: str | None) ->
             for each in ended:
                 each()
 
-        known = processes.Processes(
-            watching.Book(store, came_in),
-            settings.home,
-            hands.environment(settings),
-            signature=folders.signature(store.db.driver.path),
-        )
+        known = running.known_processes(settings, store, came_in)
         here = os.path.join(settings.home, "gateway")
-        common = [*hands.of_project(here, [], object), *hands.of_past(store), *hands.of_machine(known, settings, here)]
+        common = [
+            *hands.of_project(here, [], object),
+            *hands.of_past(store),
+            *hands.of_machine(known, settings, [here]),
+        ]
         added = await hands.of_others(settings.plugins, common)
         others = await stack.enter_async_context(servers.Servers(settings.servers, here)) if settings.servers else None
         yield _Desks(

@@ -24,6 +24,7 @@ COMMANDS = {
     "chat": ("holdfast.cli.chatting", "Talk to the agent; `holdfast` alone does this, too."),
     "tui": ("holdfast.cli.fullscreen", "Talk to the agent on the full screen."),
     "rpc": ("holdfast.cli.rpc", "Serve front ends of their own, by JSON-RPC on standard input or by WebSocket."),
+    "acp": ("holdfast.cli.acp", "Be the agent of an editor: Zed, JetBrains, Neovim and others."),
     "gateway": ("holdfast.cli.gateway", "Answer chats and programs, and say who may talk to the agent."),
     "sessions": ("holdfast.cli.sessions", "Look at conversations, and look after them."),
     "mcp": ("holdfast.cli.servers", "Look at the servers of tools that settings name."),

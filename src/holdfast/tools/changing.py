@@ -8,9 +8,10 @@ from collections.abc import Callable
 import msgspec
 
 from holdfast import errors, types
-from holdfast.tools import differences, guarded, port, reads, threads, workspace
+from holdfast.tools import buffers, differences, guarded, port, reads, threads, workspace
 
 MAX_BYTES = 10_000_000
+CHANGED = "The file was changed by somebody else meanwhile; nothing was written. Read it again."
 _BOM = "\ufeff"
 
 
@@ -43,7 +44,8 @@ class Before(msgspec.Struct, frozen=True):
     """A file as it is before the change."""
 
     data: bytes
-    seen: workspace.Seen
+    seen: workspace.Seen | None
+    """None: only an editor has it so far."""
 
 
 Change = Callable[[Text | None, threads.Stop], Text]
@@ -63,14 +65,24 @@ class Draft(msgspec.Struct, frozen=True):
 
 
 async def planned(
-    where: workspace.Workspace, known: reads.Reads, tool: str, place: workspace.Place, change: Change
+    where: workspace.Workspace,
+    known: reads.Reads,
+    tool: str,
+    place: workspace.Place,
+    change: Change,
+    editor: buffers.Buffers | None = None,
 ) -> port.Plan:
     """The plan of a change: its difference for people, and what does it."""
-    draft = await threads.stoppable(lambda stop: drafted(where, place, change, stop))
+    where.writable(place)
+    before = await _before(where, place, editor)
+    draft = await threads.stoppable(lambda stop: drafted(place, before, change, stop))
 
     async def go() -> types.Content:
         try:
-            await threads.stoppable(lambda stop: _done(where, place, draft, stop))
+            if editor is None:
+                await threads.stoppable(lambda stop: _done(where, place, draft, stop))
+            else:
+                await _done_by(editor, where, place, draft)
         finally:
             known.forget(place.path)
         return _said(place, draft)
@@ -78,11 +90,18 @@ async def planned(
     return port.Plan(_act(tool, place, draft), go)
 
 
-def drafted(where: workspace.Workspace, place: workspace.Place, change: Change, stop: threads.Stop) -> Draft:
-    """What the change comes to, for the file as it is now; ToolFailed where nobody waits for it any more."""
-    where.writable(place)
-    before = present(where, place)
-    if before is not None and not before.seen.mode & 0o222:
+async def _before(where: workspace.Workspace, place: workspace.Place, editor: buffers.Buffers | None) -> Before | None:
+    """The file as an editor has it, where one has; otherwise as it is on the disk."""
+    found = await threads.stoppable(lambda _: present(where, place))
+    if editor is None or (found is not None and not buffers.suits(found.data)):
+        return found
+    text = await buffers.held(editor, where, place)
+    return found if text is None else Before(text, found.seen if found else None)
+
+
+def drafted(place: workspace.Place, before: Before | None, change: Change, stop: threads.Stop) -> Draft:
+    """What the change comes to, for the file as it is; ToolFailed where nobody waits for it any more."""
+    if before is not None and before.seen is not None and not before.seen.mode & 0o222:
         raise errors.ToolFailed("The file is read-only.")
     old = None if before is None else _text(before.data)
     unless(stop)
@@ -124,9 +143,19 @@ def _done(where: workspace.Workspace, place: workspace.Place, draft: Draft, stop
     """Do it, if the file is still what the plan saw: a permission was given for that, and for nothing else."""
     now = present(where, place)
     if now != draft.before:
-        raise errors.ToolFailed("The file was changed by somebody else meanwhile; nothing was written. Read it again.")
+        raise errors.ToolFailed(CHANGED)
     unless(stop)
     where.write(place, draft.data, None if now is None else now.seen)
+
+
+async def _done_by(editor: buffers.Buffers, where: workspace.Workspace, place: workspace.Place, draft: Draft) -> None:
+    """The same by an editor, where it takes it. That it saved meanwhile what it had is no change."""
+    now = await _before(where, place, editor)
+    if (now and now.data) != (draft.before and draft.before.data):
+        raise errors.ToolFailed(CHANGED)
+    if not await buffers.handed(editor, where, place, draft.data):
+        seen = now.seen if now else None
+        await threads.stoppable(lambda _: where.write(place, draft.data, seen))
 
 
 def _act(tool: str, place: workspace.Place, draft: Draft) -> port.Act:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast import errors, types
-from holdfast.tools import changing, port, reads, replacing, threads, workspace
+from holdfast.tools import buffers, changing, port, reads, replacing, threads, workspace
 
 MOST = 50
 
@@ -35,7 +35,7 @@ _SPEC = types.ToolSpec(
 )
 
 
-def edit_file(where: workspace.Workspace, known: reads.Reads) -> port.Tool:
+def edit_file(where: workspace.Workspace, known: reads.Reads, editor: buffers.Buffers | None = None) -> port.Tool:
     """A tool that changes parts of files."""
 
     async def run(arguments: port.Arguments) -> port.Plan:
@@ -50,7 +50,7 @@ def edit_file(where: workspace.Workspace, known: reads.Reads) -> port.Tool:
                 text = _edited(text, edit, number if len(edits) > 1 else 0)
             return changing.Text(text, old.marked)
 
-        return await changing.planned(where, known, "edit_file", place, changed)
+        return await changing.planned(where, known, "edit_file", place, changed, editor)
 
     return port.Tool(_SPEC, run)
 

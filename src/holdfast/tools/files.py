@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import io
 import os
 from collections.abc import Callable, Sequence
 from typing import BinaryIO
@@ -10,7 +12,19 @@ from typing import BinaryIO
 import msgspec
 
 from holdfast import errors, parts, types
-from holdfast.tools import changing, editing, finding, guarded, pictures, port, ranges, reads, threads, workspace
+from holdfast.tools import (
+    buffers,
+    changing,
+    editing,
+    finding,
+    guarded,
+    pictures,
+    port,
+    ranges,
+    reads,
+    threads,
+    workspace,
+)
 
 LINES = 400
 MAX_PICTURE = 3_500_000
@@ -47,18 +61,23 @@ _WRITE = types.ToolSpec(
 
 
 def tools(
-    roots: Sequence[str], *, off_limits: Sequence[str] = (), epoch: Callable[[], object] = lambda: None
+    roots: Sequence[str],
+    *,
+    off_limits: Sequence[str] = (),
+    epoch: Callable[[], object] = lambda: None,
+    editor: buffers.Buffers | None = None,
 ) -> list[port.Tool]:
     """Reading, writing, editing, finding and searching below these folders; the first is where relative paths begin.
 
     `off_limits` are files and folders that stay closed even there. `epoch` gives anything that differs when the
-    model's view of the conversation has changed: a file is told again, then, though it was read before.
+    model's view of the conversation has changed: a file is told again, then, though it was read before. An `editor`
+    is asked for files before the disk is; finding and searching is done on the disk.
     """
     where, known = workspace.Workspace(roots, off_limits), reads.Reads(epoch)
     return [
-        _reader(where, known),
-        _writer(where, known),
-        editing.edit_file(where, known),
+        _reader(where, known, editor),
+        _writer(where, known, editor),
+        editing.edit_file(where, known, editor),
         finding.find_files(where),
         finding.search_files(where),
     ]
@@ -66,15 +85,15 @@ def tools(
 
 def read_file(roots: Sequence[str]) -> port.Tool:
     """Only reading, and each time anew."""
-    return _reader(workspace.Workspace(roots), None)
+    return _reader(workspace.Workspace(roots), None, None)
 
 
 class _Looked(msgspec.Struct, frozen=True):
     content: types.Content
-    seen: workspace.Seen
+    seen: object
 
 
-def _reader(where: workspace.Workspace, known: reads.Reads | None) -> port.Tool:
+def _reader(where: workspace.Workspace, known: reads.Reads | None, editor: buffers.Buffers | None) -> port.Tool:
     async def run(arguments: port.Arguments) -> types.Content | port.Plan:
         first, count = arguments.get("from_line", 1), min(arguments.get("lines", LINES), LINES)
         if first < 1 or count < 1:
@@ -82,31 +101,37 @@ def _reader(where: workspace.Workspace, known: reads.Reads | None) -> port.Tool:
         place = where.place(arguments["path"])
 
         async def look() -> types.Content:
-            looked = await threads.stoppable(lambda stop: _look(where, place, first, count, stop))
+            held = await buffers.held(editor, where, place)
+            looked = await threads.stoppable(lambda stop: _look(where, place, (first, count), held, stop))
             return looked.content
 
         if danger := guarded.secret(place.parts):
             act = port.Act(tool="read_file", kind="look", summary=f"Read {errors.shown(place.name, 200)}.",
                            paths=(place.path,), danger=danger)  # fmt: skip
             return port.Plan(act, look)
-        return await look() if known is None else await _again(where, known, place, (first, count))
+        return await look() if known is None else await _again(where, known, place, (first, count), editor)
 
     return port.Tool(_READ, run, parallel=True)
 
 
 async def _again(
-    where: workspace.Workspace, known: reads.Reads, place: workspace.Place, asked: tuple[int, int]
+    where: workspace.Workspace,
+    known: reads.Reads,
+    place: workspace.Place,
+    asked: tuple[int, int],
+    editor: buffers.Buffers | None,
 ) -> types.Content:
     """What is asked for, or where the model has it already. Nothing is noted that the model might not get."""
     now = port.current()
     key = (now.conversation_id, place.path, *asked)
-    seen = await threads.stoppable(lambda _: _seen(where, place))
+    held = await buffers.held(editor, where, place)
+    seen = await threads.stoppable(lambda _: _seen(where, place)) if held is None else _digest(held)
     if (call := known.before(key, seen)) is not None:
         return (
             f"[{place.name} has not changed since it was read in this conversation by the call {call or 'before'}, "
             "with these very lines. If that is not in view any more, `recall` brings it back; or read it once more.]"
         )
-    looked = await threads.stoppable(lambda stop: _look(where, place, *asked, stop))
+    looked = await threads.stoppable(lambda stop: _look(where, place, asked, held, stop))
     known.note(key, looked.seen, now.call_id)
     return looked.content
 
@@ -116,7 +141,15 @@ def _seen(where: workspace.Workspace, place: workspace.Place) -> workspace.Seen:
         return workspace.seen(os.fstat(file.fileno()))
 
 
-def _look(where: workspace.Workspace, place: workspace.Place, first: int, count: int, stop: threads.Stop) -> _Looked:
+def _digest(held: bytes) -> object:
+    return hashlib.sha256(held).digest()
+
+
+def _look(
+    where: workspace.Workspace, place: workspace.Place, asked: tuple[int, int], held: bytes | None, stop: threads.Stop
+) -> _Looked:
+    if held is not None:
+        return _Looked(_numbered(ranges.read(io.BytesIO(held), *asked, stop), len(held)), _digest(held))
     with where.reading(place) as file:
         found = os.fstat(file.fileno())
         beginning = file.read(8192)
@@ -124,7 +157,7 @@ def _look(where: workspace.Workspace, place: workspace.Place, first: int, count:
             return _Looked(picture, workspace.seen(found))
         if b"\0" in beginning:
             raise errors.ToolFailed(f"{errors.shown(place.parts[-1])} is not a text file.")
-        text = _numbered(ranges.read(file, first, count, stop), found.st_size)
+        text = _numbered(ranges.read(file, *asked, stop), found.st_size)
         # Of before it was read: who changes it meanwhile makes it another file.
         return _Looked(text, workspace.seen(found))
 
@@ -158,7 +191,7 @@ def _picture(file: BinaryIO, place: workspace.Place, size: int) -> types.Content
     return parts.written([parts.Text(told), shown])
 
 
-def _writer(where: workspace.Workspace, known: reads.Reads) -> port.Tool:
+def _writer(where: workspace.Workspace, known: reads.Reads, editor: buffers.Buffers | None) -> port.Tool:
     async def run(arguments: port.Arguments) -> port.Plan:
         place, content = where.place(arguments["path"]), arguments["content"]
 
@@ -167,6 +200,6 @@ def _writer(where: workspace.Workspace, known: reads.Reads) -> port.Tool:
             # A file keeps the way its lines end and how it begins, unless what is written has ways of its own.
             return given if old is None or "\r" in content else given.like(old)
 
-        return await changing.planned(where, known, "write_file", place, changed)
+        return await changing.planned(where, known, "write_file", place, changed, editor)
 
     return port.Tool(_WRITE, run)

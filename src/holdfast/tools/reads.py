@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from holdfast.tools import workspace
-
 MOST = 500
 
 Key = tuple[str, str, int, int]
@@ -24,15 +22,15 @@ class Reads:
     def __init__(self, epoch: Callable[[], object] = lambda: None) -> None:
         self._epoch = epoch
         self._at: object = None
-        self._known: OrderedDict[Key, tuple[workspace.Seen, str]] = OrderedDict()
+        self._known: OrderedDict[Key, tuple[object, str]] = OrderedDict()
 
-    def before(self, key: Key, seen: workspace.Seen) -> str | None:
+    def before(self, key: Key, seen: object) -> str | None:
         """The call that has read just this; None where none did, or where its answer was referred to just now."""
         self._settle()
         known = self._known.pop(key, None)
         return known[1] if known is not None and known[0] == seen else None
 
-    def note(self, key: Key, seen: workspace.Seen, call_id: str) -> None:
+    def note(self, key: Key, seen: object, call_id: str) -> None:
         """It is about to be told, in answer to this call."""
         self._settle()
         self._known[key] = (seen, call_id)

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from holdfast import alive, errors, types
@@ -36,6 +36,11 @@ Environment = Callable[[], Mapping[str, str]]
 
 Describe = Callable[[str], tuple[tuple[tuple[str, ...], ...] | None, str]]
 """The simple commands of a command line, None where it was not understood; and why it is dangerous, if it is."""
+
+
+Run = Callable[[str, str, float, Mapping[str, str]], Awaitable[port.Result]]
+"""Run a command in a folder, for so many seconds at most, with this environment. When it returns or is cancelled,
+the command was stopped."""
 
 
 def not_understood(_: str) -> tuple[None, str]:
@@ -63,8 +68,13 @@ _SPEC = types.ToolSpec(
 )
 
 
-def shell(roots: Sequence[str], environment: Environment, describe: Describe = not_understood) -> port.Tool:
-    """A tool that runs commands in these folders; the first is where they run unless told."""
+def shell(
+    roots: Sequence[str],
+    environment: Environment,
+    describe: Describe = not_understood,
+    run_by: Run | None = None,
+) -> port.Tool:
+    """A tool that runs commands in these folders; the first is where they run unless told. Others may run them."""
     allowed = [os.path.realpath(root) for root in roots]
 
     async def run(arguments: port.Arguments) -> port.Plan:
@@ -72,7 +82,8 @@ def shell(roots: Sequence[str], environment: Environment, describe: Describe = n
         folder = ward.working_folder(arguments.get("folder", ""), allowed)
         seconds = bounded(arguments.get("timeout", SECONDS))
         return port.Plan(
-            act("shell", "Run", command, folder, describe), lambda: run_tied(command, folder, seconds, environment())
+            act("shell", "Run", command, folder, describe),
+            lambda: (run_by or run_tied)(command, folder, seconds, environment()),
         )
 
     return port.Tool(_SPEC, run)
@@ -224,11 +235,16 @@ def remarks(status: ward.Status) -> list[str]:
     if status.lost:
         found.append(f"[{status.lost:,} bytes of its output could not be kept: the disk is full.]")
     if status.left:
-        what = "1 process it left was" if status.left == 1 else f"{status.left:,} processes it left were"
-        found.append(f"[{what} stopped; use start_process for what should go on.]")
+        found.append(stopped(status.left))
     if status.stuck:
         found.append(f"[{status.stuck:,} of its processes could not be stopped.]")
     return found
+
+
+def stopped(left: int) -> str:
+    """What is said of processes that a command left."""
+    what = "1 process it left was" if left == 1 else f"{left:,} processes it left were"
+    return f"[{what} stopped; use start_process for what should go on.]"
 
 
 def _ending(status: ward.Status, seconds: float) -> str:

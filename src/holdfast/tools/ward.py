@@ -75,9 +75,13 @@ def line(
     most: int = MOST,
 ) -> list[str]:
     """How the warden of a command is called; the command is one word of it, whatever it says."""
-    shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
-    given = (mode, folder, str(int(input)), str(size), str(seconds), str(most), shell, command)
+    given = (mode, folder, str(int(input)), str(size), str(seconds), str(most), shell(), command)
     return [sys.executable, "-I", "-S", WARDEN, *given]
+
+
+def shell() -> str:
+    """The program that command lines are for."""
+    return "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
 
 
 def checked(command: str) -> str:

@@ -34,6 +34,8 @@ A message that comes during a turn waits for it.
 /queue drop 2          take the second one back
 /queue drop all        take back all"""
 IN_CHATS = port.EVERYWHERE - {"once"}
+ELSEWHERE = IN_CHATS - {"editor"}
+"""Where one conversation is left for another: an editor has a place of its own for each."""
 BEGINS = "A message without -c and -r begins a new conversation."
 STEER = "Without a turn it is a message like any other."
 
@@ -103,7 +105,7 @@ COMMANDS: dict[str, port.Slash] = {
             help="Begin a new conversation.",
             run=talks.new,
             argument="[TITLE]",
-            places=IN_CHATS,
+            places=ELSEWHERE,
             instead=BEGINS,
         ),
         port.Slash(
@@ -112,7 +114,7 @@ COMMANDS: dict[str, port.Slash] = {
             run=talks.new,
             argument="[TITLE]",
             same_as="new",
-            places=IN_CHATS,
+            places=ELSEWHERE,
             instead=BEGINS,
         ),
         port.Slash(name="title", help="Show the title, or set it.", run=talks.title, argument="[TEXT]"),
@@ -123,7 +125,7 @@ COMMANDS: dict[str, port.Slash] = {
             run=talks.resume,
             argument="[ID]",
             completes=talks.resumable,
-            places=IN_CHATS,
+            places=ELSEWHERE,
             instead="-r ID goes on with another conversation.",
         ),
         port.Slash(

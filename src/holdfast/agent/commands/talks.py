@@ -84,12 +84,11 @@ async def branch(asked: port.Asked) -> None:
         made = await desk.db.branch(here, title=asked.argument or None)
     if desk.models is not None:
         desk.models.follow(made.conversation_id, here)
-    asked.emit(
-        events.Answer(
-            f"This is {made.title or made.conversation_id} now, a branch: it has everything up to message "
-            f"{made.first_seq - 1}. /resume {here} goes back."
-        )
-    )
+    name, has = made.title or made.conversation_id, f"it has everything up to message {made.first_seq - 1}."
+    if asked.place == "editor":
+        asked.emit(events.Answer(f"{name} is a branch of this now: {has} Open it from your editor's list of sessions."))
+        return
+    asked.emit(events.Answer(f"This is {name} now, a branch: {has} /resume {here} goes back."))
     asked.emit(events.Moved(made.conversation_id))
     await _left(asked)
 

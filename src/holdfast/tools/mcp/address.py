@@ -20,8 +20,8 @@ Refused = Callable[[int, bool], None]
 """Told the status of each request that was refused, and whether it was one within a session."""
 
 
-def client(headers: dict[str, str], timeout: float, refused: Refused) -> httpx2.AsyncClient:
-    """A client for one server; `timeout` is how long a call may be silent."""
+def client(headers: dict[str, str], timeout: float, refused: Refused, *, endless: bool = False) -> httpx2.AsyncClient:
+    """A client for one server; `timeout` is how long a call may be silent. An `endless` stream may be so for ever."""
 
     async def looked_at(response: httpx2.Response) -> None:
         if response.status_code >= 400 and response.request.method == "POST":
@@ -29,7 +29,7 @@ def client(headers: dict[str, str], timeout: float, refused: Refused) -> httpx2.
         if not _is_stream(response):
             _bound(response)
 
-    waits = httpx2.Timeout(CONNECTING, read=max(QUIET, timeout + CONNECTING))
+    waits = httpx2.Timeout(CONNECTING, read=None if endless else max(QUIET, timeout + CONNECTING))
     return httpx2.AsyncClient(headers=headers, timeout=waits, event_hooks={"response": [looked_at]})
 
 

@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 from mcp import Client, MCPError
 from mcp import types as protocol
 from mcp.client.session import ClientRequestContext
+from mcp.client.sse import sse_client
 from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
@@ -79,8 +80,14 @@ class Connection:
             env = get_default_environment() | wanted.env
             self._pipe = pipe.Pipe(wanted.command, wanted.args, env, wanted.cwd or self._folder, self._ended)
             return self._pipe
+        if wanted.sse:
+            return sse_client(wanted.url or "", httpx_client_factory=self._endless)
         spoken = await stack.enter_async_context(address.client(wanted.headers, wanted.timeout, self._was_refused))
         return streamable_http_client(wanted.url or "", http_client=spoken, max_sse_event_size=address.LONGEST)
+
+    def _endless(self, headers: Any = None, timeout: Any = None, auth: Any = None) -> Any:  # noqa: ARG002
+        """The client the library asks for; it knows nothing of what ours is to send and how long it is to wait."""
+        return address.client(self._wanted.headers, self._wanted.timeout, self._was_refused, endless=True)
 
     def _made(self, transport: Any) -> Client:
         async def roots(context: ClientRequestContext) -> protocol.ListRootsResult:  # noqa: ARG001

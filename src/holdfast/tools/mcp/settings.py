@@ -56,6 +56,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     cwd: str | None = None
     url: str | None = None
+    sse: bool = False
+    """Whether that address speaks the older way, a stream of events beside the requests. No settings say so."""
     headers: dict[str, str] = {}
     tools: frozenset[str] | None = None
     timeout: float = 60.0

@@ -1,0 +1,62 @@
+"""What a conversation has said so far, read in stretches and told from first to last.
+
+What was taken back by an undo is left out: it is no part of what the model knows.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+
+from holdfast import errors, parts, types
+from holdfast.acp import telling
+from holdfast.store import aio, db
+
+PAGE = 50
+LARGEST = 5_000_000
+"""Bytes of a picture that is shown again."""
+
+
+async def told(
+    store: aio.AsyncSessionDB, teller: telling.Teller, conversation_id: str, after: int, last: int
+) -> AsyncIterator[telling.Update]:
+    """The messages behind `after`, up to `last`, as an editor is told of them."""
+    hides = [each for each in await store.hides(conversation_id) if each.shown_epoch is None]
+    while after < last:
+        upto = min(after + PAGE, last)
+        for message in await store.transcript(conversation_id, after, upto):
+            if _is_hidden(message, hides):
+                continue
+            for update in teller.replay(message):
+                yield update
+            if message.role == "user":
+                for picture in await _pictures(store, message):
+                    yield picture
+        after = upto
+
+
+def _is_hidden(message: types.Message, hides: Sequence[types.Hide]) -> bool:
+    return any(each.from_seq <= message.seq <= each.to_seq for each in hides)
+
+
+async def _pictures(store: aio.AsyncSessionDB, message: types.Message) -> list[telling.Update]:
+    shown = [part for part in parts.read(message.content) if isinstance(part, parts.Image) and (part.blob or part.data)]
+    made = [
+        (part.media_type, part.data or await store.run(partial(_data, store.db, part.blob)))
+        for part in shown
+        if part.media_type.startswith("image/")
+    ]
+    return [telling.picture(media_type, data, message.uid) for media_type, data in made if data]
+
+
+def _data(store: db.SessionDB, digest: str) -> str:
+    """The bytes in base64; nothing where they are not there any more, or too many."""
+    try:
+        found = store.get_blob(digest)
+        if found is None or found.size > LARGEST:
+            return ""
+        with store.open_blob(digest) as content:
+            return base64.b64encode(content.read()).decode()
+    except (errors.NoSuchBlob, errors.BlobDamaged):
+        return ""

@@ -1,0 +1,352 @@
+"""The agent that editors talk to, as the SDK wants one: sessions by their ids, and what each request means.
+
+A session's id is that of its conversation, for life; any id the conversation ever had opens it, too. Whatever goes
+wrong is answered with the protocol's errors, and never with a trace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from datetime import UTC, datetime
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, cast
+
+from acp import exceptions, interfaces, schema
+from acp.agent import connection
+
+from holdfast import errors, types
+from holdfast.acp import channel, convert, editor, modes, telling
+from holdfast.acp import session as sessions
+from holdfast.agent import runtime, turn
+from holdfast.rpc import frames
+from holdfast.store import aio, state
+
+logger = logging.getLogger("holdfast.acp")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Servers: TypeAlias = Sequence[schema.HttpMcpServer | schema.SseMcpServer | schema.AcpMcpServer | schema.McpServerStdio]
+
+PAGE = 50
+"""Conversations of one answer."""
+MOST = 100
+"""Sessions that may be open at once."""
+NOT_FOUND = -32002
+
+
+class Place(NamedTuple):
+    """A session to be opened: what it is, and where and with what it works."""
+
+    session_id: str
+    conversation_id: str
+    folders: tuple[str, ...]
+    """Where it may read and write; in the first of them it is at home."""
+    servers: Servers
+
+
+class House(Protocol):
+    """What the program gives a server."""
+
+    @property
+    def db(self) -> aio.AsyncSessionDB: ...
+    async def models(self) -> Sequence[str]:
+        """Names of models that can be had; bounded in time."""
+
+    def door(self, place: Place, editor: interfaces.Client) -> AbstractAsyncContextManager[runtime.Runtime]:
+        """A door for one session, with tools for its folders; closed when the session is."""
+
+
+class Open(NamedTuple):
+    """A session, and all that was opened for it."""
+
+    session: sessions.Session
+    folders: tuple[str, ...]
+    door: runtime.Runtime
+    stack: AsyncExitStack
+
+
+def answered(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """The border of one request: what it raises is one of the protocol's errors."""
+
+    @wraps(method)
+    async def answer(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await method(*args, **kwargs)
+        except exceptions.RequestError:
+            raise
+        except errors.RpcRefused as error:
+            raise exceptions.RequestError(error.code, str(error), error.data) from None
+        except (errors.NoSuchSession, errors.IdInvalid) as error:
+            raise exceptions.RequestError(NOT_FOUND, str(error)) from None
+        except errors.HoldfastError as error:
+            raise exceptions.RequestError(frames.INTERNAL, str(error), {"type": type(error).__name__}) from None
+        except Exception:
+            logger.exception("a request failed")
+            raise exceptions.RequestError(frames.INTERNAL, "The request failed; the log says more.") from None
+
+    return answer
+
+
+class Server:
+    """The sessions of one editor. `async with` it: leaving it closes them."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        self._editor: interfaces.Client | None = None
+        self._open: dict[str, Open] = {}
+        self._order = asyncio.Lock()
+        """What opens and closes is done one after the other."""
+        self._later = set[asyncio.Task[None]]()
+
+    async def __aenter__(self) -> Server:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._later:
+            task.cancel()
+        await asyncio.gather(*(self._close(each) for each in tuple(self._open)))
+
+    def on_connect(self, conn: interfaces.Client) -> None:
+        self._editor = conn
+
+    # --- before sessions -----------------------------------------------------------------------------
+
+    @answered
+    async def authenticate(self, method_id: str, **_: Any) -> schema.AuthenticateResponse:
+        """Keys are the settings': there is nothing to log in to, and no way to was offered."""
+        raise errors.RpcRefused(
+            frames.PARAMS, f"There is no way {errors.shown(method_id)} to authenticate, and no need."
+        )
+
+    # --- opening and closing -------------------------------------------------------------------------
+
+    @answered
+    async def new_session(
+        self, cwd: str, additional_directories: list[str] | None = None, mcp_servers: Servers | None = None, **_: Any
+    ) -> schema.NewSessionResponse:
+        fresh = state.mint_session_id(time.time())
+        found = await self._opened(fresh, fresh, _folders(cwd, additional_directories), mcp_servers or ())
+        return schema.NewSessionResponse(
+            session_id=fresh, modes=modes.state(found.mode), config_options=found.options()
+        )
+
+    @answered
+    async def load_session(
+        self,
+        cwd: str,
+        session_id: str,
+        mcp_servers: Servers | None = None,
+        additional_directories: list[str] | None = None,
+        **_: Any,
+    ) -> schema.LoadSessionResponse:
+        folders = _folders(cwd, additional_directories)
+        found = await self._again(session_id, folders, mcp_servers or (), replayed=True)
+        return schema.LoadSessionResponse(modes=modes.state(found.mode), config_options=found.options())
+
+    @answered
+    async def resume_session(
+        self,
+        session_id: str,
+        cwd: str,
+        additional_directories: list[str] | None = None,
+        mcp_servers: Servers | None = None,
+        **_: Any,
+    ) -> schema.ResumeSessionResponse:
+        folders = _folders(cwd, additional_directories)
+        found = await self._again(session_id, folders, mcp_servers or (), replayed=False)
+        return schema.ResumeSessionResponse(modes=modes.state(found.mode), config_options=found.options())
+
+    @answered
+    async def fork_session(
+        self,
+        session_id: str,
+        cwd: str,
+        additional_directories: list[str] | None = None,
+        mcp_servers: Servers | None = None,
+        **_: Any,
+    ) -> schema.ForkSessionResponse:
+        """Between turns: half of one would be nobody's to finish."""
+        folders = _folders(cwd, additional_directories)
+        here = (await self._house.db.snapshot(session_id)).conversation_id
+        async with turn.begin(self._house.db, here, patience=0):
+            made = await self._house.db.branch(here)
+        found = await self._opened(made.conversation_id, made.conversation_id, folders, mcp_servers or ())
+        found.follow(here)
+        return schema.ForkSessionResponse(
+            session_id=made.conversation_id, modes=modes.state(found.mode), config_options=found.options()
+        )
+
+    @answered
+    async def close_session(self, session_id: str, **_: Any) -> schema.CloseSessionResponse:
+        self._session(session_id)
+        async with self._order:
+            await self._close(session_id)
+        return schema.CloseSessionResponse()
+
+    @answered
+    async def list_sessions(
+        self, cwd: str | None = None, cursor: str | None = None, **_: Any
+    ) -> schema.ListSessionsResponse:
+        """A conversation belongs to no folder: it can be opened in any, and is listed in whichever is asked for."""
+        folder = _folders(cwd)[0] if cwd else os.getcwd()
+        if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 16):
+            raise errors.RpcRefused(frames.PARAMS, "That cursor was never given.")
+        skip = int(cursor or 0)
+        heads = await self._house.db.list_sessions(owner="", limit=PAGE + 1, skip=skip)
+        listed = [self._listed(head, folder, cwd is not None) for head in heads[:PAGE]]
+        more = str(skip + PAGE) if len(heads) > PAGE else None
+        return schema.ListSessionsResponse(sessions=listed, next_cursor=more)
+
+    def _listed(self, head: types.Session, folder: str, asked: bool) -> schema.SessionInfo:
+        found = self._open.get(head.conversation_id)
+        where = found.folders[0] if found is not None and not asked else folder
+        at = datetime.fromtimestamp(head.active_at, UTC).isoformat(timespec="milliseconds")
+        return schema.SessionInfo(session_id=head.conversation_id, cwd=where, title=head.title, updated_at=at)
+
+    async def _again(
+        self, session_id: str, folders: tuple[str, ...], servers: Servers, *, replayed: bool
+    ) -> sessions.Session:
+        """A conversation that has begun. One that is open already is opened anew: its folders may be others."""
+        here = (await self._house.db.snapshot(session_id)).conversation_id
+        return await self._opened(session_id, here, folders, servers, replayed=replayed)
+
+    async def _opened(
+        self, id: str, conversation_id: str, folders: tuple[str, ...], servers: Servers, *, replayed: bool = False
+    ) -> sessions.Session:
+        async with self._order:
+            if id in self._open:
+                await self._close(id)
+            if len(self._open) >= MOST:
+                raise errors.RpcRefused(frames.INVALID, f"At most {MOST} sessions are open at once. Close one.")
+            async with AsyncExitStack() as stack:
+                made = await self._made(stack, id, conversation_id, folders, servers)
+                await made.session.begin(replayed)
+                self._open[id] = made._replace(stack=stack.pop_all())
+        self._afterwards(made.session.announce())
+        return made.session
+
+    async def _made(
+        self, stack: AsyncExitStack, id: str, conversation_id: str, folders: tuple[str, ...], servers: Servers
+    ) -> Open:
+        assert self._editor is not None  # who asks is connected
+        made: list[sessions.Session] = []
+
+        async def tell(update: telling.Update) -> None:
+            await made[0].tell(update)
+
+        tools = cast("interfaces.Client", editor.Editor(self._editor, tell))
+        place = Place(id, conversation_id, folders, servers)
+        door = await stack.enter_async_context(self._house.door(place, tools))
+        names = sessions.Names(id, conversation_id, folders[0])
+        made.append(sessions.Session(names, door, self._editor, await self._house.models()))
+        stack.push_async_callback(made[0].close)
+        return Open(made[0], folders, door, stack)
+
+    async def _close(self, id: str) -> None:
+        if (found := self._open.pop(id, None)) is not None:
+            await found.stack.aclose()
+
+    def _afterwards(self, work: Awaitable[None]) -> None:
+        """Do it when the request at hand is answered: its answer goes out before anything else has its turn."""
+
+        async def later() -> None:
+            try:
+                await work
+            except ConnectionError:
+                return
+
+        task = asyncio.create_task(later())
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
+
+    def _session(self, session_id: str) -> sessions.Session:
+        found = self._open.get(session_id)
+        if found is None:
+            raise errors.RpcRefused(
+                NOT_FOUND, f"{errors.shown(session_id)} is not open here: session/load opens what there is."
+            )
+        return found.session
+
+    # --- how a session behaves -----------------------------------------------------------------------
+
+    @answered
+    async def set_session_mode(self, session_id: str, mode_id: str, **_: Any) -> schema.SetSessionModeResponse:
+        found = self._session(session_id)
+        _choose_mode(found, mode_id)
+        found.tell_options()
+        return schema.SetSessionModeResponse()
+
+    @answered
+    async def set_config_option(
+        self, config_id: str, session_id: str, value: str | bool, **_: Any
+    ) -> schema.SetSessionConfigOptionResponse:
+        found = self._session(session_id)
+        match config_id:
+            case modes.MODE:
+                _choose_mode(found, value)
+                found.tell_mode()
+            case modes.MODEL if isinstance(value, str) and value.strip():
+                await found.set_model(value)
+            case modes.MODEL:
+                raise errors.RpcRefused(frames.PARAMS, "A model is chosen by its name.")
+            case _:
+                raise errors.RpcRefused(frames.PARAMS, f"There is no option {errors.shown(config_id)}.")
+        return schema.SetSessionConfigOptionResponse(config_options=found.options())
+
+    # --- prompts -------------------------------------------------------------------------------------
+
+    @answered
+    async def prompt(self, session_id: str, prompt: list[convert.Block], **_: Any) -> schema.PromptResponse:
+        found = self._session(session_id)
+        return schema.PromptResponse(stop_reason=await found.prompt(convert.said(prompt)))
+
+    async def cancel(self, session_id: str, **_: Any) -> None:
+        """Of what is not open there is nothing to cancel."""
+        if (found := self._open.get(session_id)) is not None:
+            found.session.cancel()
+
+    def cancelled(self, session_id: str) -> None:
+        """The answer to a prompt of this session is not wanted any more."""
+        if (found := self._open.get(session_id)) is not None:
+            found.session.cancel()
+
+    # --- what is not of the protocol -----------------------------------------------------------------
+
+    async def ext_method(self, method: str, params: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        raise exceptions.RequestError.method_not_found(f"_{method}")
+
+    async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
+        """Nobody has to know a word that is not of the protocol."""
+
+
+def _choose_mode(session: sessions.Session, name: object) -> None:
+    mode = modes.of(name)
+    if mode is None:
+        raise errors.RpcRefused(frames.PARAMS, f"There is no mode {errors.shown(str(name))}.")
+    session.set_mode(mode)
+
+
+def _folders(cwd: str, more: Sequence[str] | None = None) -> tuple[str, ...]:
+    """Where a session works; RpcRefused where that is no folder."""
+    for each in (cwd, *(more or ())):
+        if "\0" in each or not os.path.isabs(each):
+            raise errors.RpcRefused(frames.PARAMS, f"{errors.shown(each)} is no absolute path.")
+        if not os.path.isdir(each):
+            raise errors.RpcRefused(frames.PARAMS, f"There is no folder {errors.shown(each)}.")
+    return (cwd, *(more or ()))
+
+
+async def attend(server: Server, wire: channel.Channel) -> None:
+    """Serve one editor until it is gone."""
+    wire.cancelled = server.cancelled
+    agent = cast("interfaces.Agent", server)  # What initializes is answered by the channel.
+    made = connection.AgentSideConnection(agent, wire, listening=False, use_unstable_protocol=True)
+    try:
+        await made.listen()
+    finally:
+        await made.close()

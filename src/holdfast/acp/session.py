@@ -1,0 +1,412 @@
+"""A session of an editor: a conversation, worked on in a folder, with a door of its own.
+
+All that an editor is told goes through one backlog, so it is told in the order in which it happened, and a prompt is
+answered when all that came of it was told. What others write into the conversation meanwhile is told, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from typing import Any, NamedTuple, Protocol
+
+from acp import exceptions, schema
+
+from holdfast import errors, events, types
+from holdfast.acp import backlog, convert, modes, replay, telling
+from holdfast.agent import approvals, commands, runtime
+from holdfast.store import bodies, hints
+
+logger = logging.getLogger("holdfast.acp")
+
+BY = "the editor"
+"""Who answers questions, as it is written down."""
+NOT_ASKED = "The editor could not ask the person."
+EVERY = 5.0
+"""Seconds after which the log is looked at for what others said, as not every database tells of it."""
+FLUSH = 1.0
+"""Seconds an editor that is left may take to read what it is still to be told."""
+
+
+class Client(Protocol):
+    """The editor at the other end. All raise ConnectionError when it is gone."""
+
+    async def session_update(self, session_id: str, update: Any) -> None: ...
+    async def request_permission(
+        self, session_id: str, tool_call: schema.ToolCallUpdate, options: list[schema.PermissionOption]
+    ) -> schema.RequestPermissionResponse: ...
+
+
+class Names(NamedTuple):
+    """What an editor calls it, what it is, and where it works."""
+
+    session_id: str
+    conversation_id: str
+    folder: str
+
+
+class Prompt:
+    """Something the editor waits for an answer to."""
+
+    def __init__(self) -> None:
+        self.cancelled = False
+        self.work: asyncio.Task[list[runtime.ForOne]] | None = None
+
+
+class Session:
+    """One of those an editor has open. `begin` it, and `close` it before its door is closed."""
+
+    def __init__(self, names: Names, door: runtime.Runtime, client: Client, models: Sequence[str] = ()) -> None:
+        self.id, self.conversation_id, self._folder = names
+        self._door, self._client, self._models = door, client, models
+        self._teller = telling.Teller(self._folder)
+        self._backlog = backlog.Backlog()
+        self._prompts: list[Prompt] = []
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._results: dict[str, types.Content] = {}
+        self._shown = 0
+        """The last message of the log that was told."""
+        self._answers: list[events.Compacted | events.Notice] = []
+        self._own = set[int]()
+        """Messages of turns of ours that are still to be told."""
+        self._gone = False
+        self._model = ""
+        self._commands: list[schema.AvailableCommand] = []
+        self._listening = ExitStack()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # --- opening -------------------------------------------------------------------------------------
+
+    async def begin(self, replayed: bool = False) -> None:
+        """Listen from now on; before that, tell all that was said so far, where that is wanted."""
+        door, here = self._door, self.conversation_id
+        last = await self._last()
+        if replayed:
+            await self._replay(last)
+            await self._send(self._teller.unfinished())
+        self._shown, self._model = last, self._answering()
+        self._listening.enter_context(door.listen(here, answers=True, heard=self._heard))
+        self._listening.enter_context(door.db.hearing.listen(self._hinted))
+        self._tasks = [asyncio.create_task(self._tell()), asyncio.create_task(self._look_out())]
+
+    async def announce(self) -> None:
+        """What an editor is told once it knows the session: its commands, and its title."""
+        self._offer()
+        with suppress(errors.HoldfastError):
+            if (title := (await self._door.db.conversation(self.conversation_id)).title) is not None:
+                self._backlog.put(backlog.Ready(telling.titled(title)))
+
+    def _offer(self) -> None:
+        """The commands, where they are others than those that were told: servers may bring some later."""
+        listed = [_command(each) for each in commands.listed(self._door, "editor")]
+        if listed != self._commands:
+            self._commands = listed
+            update = schema.AvailableCommandsUpdate(
+                session_update="available_commands_update", available_commands=listed
+            )
+            self._backlog.put(backlog.Ready(update))
+
+    async def _last(self) -> int:
+        try:
+            return (await self._door.db.snapshot(self.conversation_id)).last_seq
+        except errors.ConversationDeleted:
+            raise
+        except errors.NoSuchSession:
+            return 0
+
+    # --- how it behaves ------------------------------------------------------------------------------
+
+    @property
+    def mode(self) -> approvals.Mode:
+        return self._door.approvals.mode
+
+    def _answering(self) -> str:
+        return self._door.models.of(self.conversation_id).name if self._door.models else ""
+
+    def options(self) -> list[schema.SessionConfigOptionSelect | schema.SessionConfigOptionBoolean]:
+        return modes.options(self.mode, self._answering(), self._models)
+
+    def set_mode(self, mode: approvals.Mode) -> None:
+        """From the next thing on that a tool wants to do."""
+        self._door.approvals.mode = mode
+
+    async def set_model(self, name: str) -> None:
+        """From the next turn on; RpcRefused where it cannot be had, or a turn runs."""
+        said: list[events.AnyEvent] = []
+        # Told by the answer alone: nobody typed a command.
+        await commands.run(self._door, self.conversation_id, f"/model {name}", said.append, "editor")
+        refused = [each.text for each in said if isinstance(each, events.Notice) and each.level == "error"]
+        if refused:
+            raise errors.RpcRefused(-32602, " ".join(refused))
+        self._model = self._answering()
+
+    def follow(self, origin: str) -> None:
+        """Be answered by whoever answers the conversation it came from."""
+        if self._door.models is not None:
+            self._door.models.follow(self.conversation_id, origin)
+            self._model = self._answering()
+
+    def tell_mode(self) -> None:
+        """Of a mode that was chosen as an option."""
+        self._backlog.put(
+            backlog.Ready(schema.CurrentModeUpdate(session_update="current_mode_update", current_mode_id=self.mode))
+        )
+
+    def tell_options(self) -> None:
+        """Of what is chosen now."""
+        self._backlog.put(
+            backlog.Ready(
+                schema.ConfigOptionUpdate(session_update="config_option_update", config_options=self.options())
+            )
+        )
+
+    async def tell(self, update: telling.Update) -> None:
+        """Something that a tool has to tell; returns when it was told."""
+        self._backlog.put(
+            backlog.Shown(update) if isinstance(update, schema.ToolCallProgress) else backlog.Ready(update)
+        )
+        await self._backlog.told()
+
+    # --- prompts -------------------------------------------------------------------------------------
+
+    async def prompt(self, said: convert.Said) -> convert.Stop:
+        """To its end: what became of it, when all of it was told. RpcRefused where the turn failed."""
+        prompt = Prompt()
+        self._prompts.append(prompt)
+        try:
+            if said.is_plain and commands.is_command(said.text):
+                ended = await self._carried_out(prompt, said.text)
+            else:
+                ended = await self._answered(prompt, await self._message(said))
+        except errors.HoldfastError:
+            if not prompt.cancelled:
+                await self._backlog.told()
+                raise
+            ended = "cancelled"
+        finally:
+            self._prompts.remove(prompt)
+        await self._backlog.told()
+        return "cancelled" if prompt.cancelled else ended
+
+    async def _message(self, said: convert.Said) -> events.Submit:
+        """A prompt as it is stored: pictures are kept as attachments."""
+        text = said.text[1:] if said.is_plain and commands.escapes(said.text) else said.text
+        if said.is_plain:
+            return events.Submit(text, bodies.mint_uid())
+        content: list[dict[str, Any]] = []
+        for piece in said.pieces:
+            if isinstance(piece, convert.Picture):
+                blob = await self._door.db.put_blob(piece.data, piece.media_type)
+                content.append({"type": "image", "media_type": piece.media_type, "blob": blob.digest})
+            elif piece.text:
+                content.append(convert.part(piece))
+        return events.Submit(text, bodies.mint_uid(), content)
+
+    async def _answered(self, prompt: Prompt, message: events.Submit) -> convert.Stop:
+        if prompt.cancelled:
+            return "cancelled"
+        answered = self._door.submit(self.conversation_id, message)
+        # Whoever stops waiting for the answer does not take the turn away.
+        await asyncio.wait([answered])
+        if answered.cancelled():
+            return "cancelled"
+        try:
+            return convert.stop(answered.result())
+        except errors.HoldfastError:
+            raise
+        except Exception:  # noqa: BLE001 -- the border of a turn: what it raised is logged where it ran
+            raise errors.RpcRefused(-32603, "The turn failed.") from None
+
+    async def _carried_out(self, prompt: Prompt, line: str) -> convert.Stop:
+        """A slash command; what it says is heard like everything else."""
+        prompt.work = asyncio.create_task(self._command(line))
+        await asyncio.wait([prompt.work])
+        if prompt.work.cancelled():
+            return "cancelled"
+        for told in prompt.work.result():
+            if isinstance(told, events.Say):
+                return await self._answered(prompt, events.Submit(told.text, bodies.mint_uid(), told.content))
+        if self._answering() != self._model:
+            self._model = self._answering()
+            self.tell_options()
+        return "end_turn"
+
+    async def _command(self, line: str) -> list[runtime.ForOne]:
+        told: list[runtime.ForOne] = []
+        await self._door.send(self.conversation_id, events.Command(line, "editor"), told.append, self._says)
+        return told
+
+    def _says(self, event: events.AnyEvent) -> None:
+        """What a command has to say is an answer, also where it is a remark to all others; but for how far it is."""
+        if isinstance(event, events.Compacted) or (isinstance(event, events.Notice) and not event.text.endswith("…")):
+            self._answers.append(event)
+
+    def cancel(self) -> None:
+        """Stop what runs and drop what waits, at whatever moment; what was said stays."""
+        for prompt in self._prompts:
+            prompt.cancelled = True
+            if prompt.work is not None:
+                prompt.work.cancel()
+        for message in self._door.waiting(self.conversation_id):
+            self._door.drop(self.conversation_id, message)
+        self._door.interrupt(self.conversation_id)
+
+    # --- what is heard -------------------------------------------------------------------------------
+
+    def _heard(self, emitted: events.Emitted) -> None:
+        if isinstance(emitted.event, events.MessageStored):
+            self._own.add(emitted.event.seq)
+        self._backlog.put(emitted.event)
+
+    def _hinted(self, hint: hints.Hint) -> None:
+        """Somebody wrote."""
+        if hint.kind in ("moved", "lost") and hint.is_about(self.conversation_id):
+            self._expect()
+
+    async def _look_out(self) -> None:
+        while True:
+            self._expect()
+            await asyncio.sleep(EVERY)
+            self._offer()
+
+    def _expect(self) -> None:
+        """During a turn of ours it was us, or it is told when the next one begins."""
+        if not self._door.running(self.conversation_id):
+            self._backlog.put(backlog.Look())
+
+    # --- what is told --------------------------------------------------------------------------------
+
+    async def _tell(self) -> None:
+        while True:
+            item = await self._backlog.first()
+            try:
+                await self._tell_of(item)
+            except ConnectionError:
+                self._gone = True
+            except Exception:
+                # The border of one event: what cannot be told keeps nothing behind it from being told.
+                logger.exception("the editor could not be told of something in %s", self.conversation_id)
+            finally:
+                self._backlog.done()
+
+    async def _tell_of(self, item: backlog.Item) -> None:
+        match item:
+            case backlog.Ready(update):
+                await self._send([update])
+            case backlog.Shown(update):
+                await self._send(self._teller.shown(update))
+            case backlog.Look():
+                await self._look()
+            case events.MessageStored(seq, _, role):
+                await self._stored(seq, role)
+            case events.ToolFinished(call_id):
+                await self._send(self._teller.tell(item, self._results.pop(call_id, None)))
+            case events.ApprovalAsked():
+                await self._send(self._teller.tell(item))
+                self._ask(item)
+            case events.TurnFinished() | events.Compacted():
+                await self._send(self._teller.tell(item, answers=self._is_answer(item)))
+                await self._send(await self._used())
+            case events.Notice():
+                await self._send(self._teller.tell(item, answers=self._is_answer(item)))
+            case _:
+                if isinstance(item, events.ApprovalSettled) and (asking := self._asking.pop(item.request_id, None)):
+                    asking.cancel()
+                await self._send(self._teller.tell(item))
+
+    def _is_answer(self, event: events.AnyEvent) -> bool:
+        found = next((each for each in self._answers if each is event), None)
+        if found is not None:
+            self._answers = [each for each in self._answers if each is not event]
+        return found is not None
+
+    async def _stored(self, seq: int, role: types.Role) -> None:
+        """A message of a turn of ours. What others said before it is told before it."""
+        self._own.discard(seq)
+        if role == "user":
+            await self._replay(seq - 1)
+        if role == "assistant":
+            self._teller.seq = seq
+        if role == "tool":
+            for message in await self._door.db.transcript(self.conversation_id, seq - 1, seq):
+                self._results[message.tool_call_id or ""] = message.content
+        self._shown = max(self._shown, seq)
+
+    async def _look(self) -> None:
+        if self._door.running(self.conversation_id):
+            return
+        try:
+            last = await self._last()
+            # What is ours is told when its turn comes.
+            await self._replay(min([last, *(seq - 1 for seq in self._own)]))
+        except errors.HoldfastError as error:
+            # The next look is soon, and whoever says something is told.
+            logger.debug("%s could not be looked at: %s", self.conversation_id, error)
+
+    async def _replay(self, last: int) -> None:
+        """Tell what the log has behind what was told, up to this message."""
+        first, self._shown = self._shown, max(self._shown, last)
+        if first >= last:
+            return
+        async for update in replay.told(self._door.db, self._teller, self.conversation_id, first, last):
+            await self._send([update])
+
+    async def _used(self) -> list[telling.Update]:
+        """How full the window is, and what all of it has cost, where that is known."""
+        agent = self._door.agents.peek(self.conversation_id)
+        if agent is None or self._gone:
+            return []
+        used = await self._door.db.usage(self.conversation_id)
+        costs = [each.cost for each in used.values() if each.cost is not None]
+        cost = schema.Cost(amount=sum(costs), currency="USD") if costs else None
+        tokens = await agent.context_tokens()
+        return [schema.UsageUpdate(session_update="usage_update", used=tokens, size=agent.model.window, cost=cost)]
+
+    async def _send(self, updates: Sequence[telling.Update]) -> None:
+        for update in updates if not self._gone else ():
+            await self._client.session_update(self.id, update)
+
+    # --- questions -----------------------------------------------------------------------------------
+
+    def _ask(self, asked: events.ApprovalAsked) -> None:
+        open_ones = (each.asked.request_id for each in self._door.approvals.questions(self.conversation_id))
+        if asked.request_id in open_ones:
+            self._asking[asked.request_id] = asyncio.create_task(self._put_to_person(asked))
+
+    async def _put_to_person(self, asked: events.ApprovalAsked) -> None:
+        request = self._teller.request(asked)
+        given = events.Approve(asked.request_id, "deny", BY, NOT_ASKED)
+        try:
+            response = await self._client.request_permission(self.id, request, convert.choices(asked))
+            given = events.Approve(asked.request_id, convert.chosen(response), BY)
+        except (exceptions.RequestError, ValueError, ConnectionError) as error:
+            logger.warning("a question was not answered, and is denied: %s", error)
+        self._asking.pop(asked.request_id, None)
+        if remark := await self._door.approvals.answer(self.conversation_id, given):
+            self._backlog.put(events.Notice(remark))
+
+    # --- leaving -------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Stop what runs, and let go. What was said stays."""
+        self.cancel()
+        await self._door.over(self.conversation_id)
+        self._listening.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH):
+                await self._backlog.told()
+        tasks = [*self._tasks, *self._asking.values()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self._backlog.close()
+        if (agent := self._door.agents.peek(self.conversation_id)) is not None:
+            await agent.leave()
+
+
+def _command(each: commands.Standing) -> schema.AvailableCommand:
+    hint = schema.AvailableCommandInput(root=schema.UnstructuredCommandInput(hint=each.argument))
+    return schema.AvailableCommand(name=each.name, description=each.help, input=hint if each.argument else None)

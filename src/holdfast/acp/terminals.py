@@ -1,0 +1,213 @@
+"""Running a command in a terminal of the editor, where it offers them: its user sees it run, and can stop it.
+
+What is run is what our own shell would run, in the same environment: a line of a file that nobody else can read, as
+editors do not agree on what a command line is. Some start a program with its arguments, some put both into a line of
+a shell, quoted or not. The name of a program and of a file, without a character that any shell would heed, means the
+same to all of them. All that is started there carries a mark, so that nothing of it runs on when the call is over,
+whatever the editor does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import shlex
+import shutil
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from acp import helpers, interfaces, schema
+
+from holdfast import alive, errors
+from holdfast.acp import asking
+from holdfast.tools import port, shell, ward
+
+logger = logging.getLogger("holdfast.acp")
+
+LIMIT = 1_000_000
+"""Bytes of output the editor is to keep."""
+ENDING = 5.0
+"""Seconds a command that was killed has to be over, and an editor to let go of its terminal."""
+SETTLE = 0.2
+"""Seconds in which what a command leaves may end by itself."""
+NOT_FOUND = 127
+_PLAIN = re.compile(r"[A-Za-z0-9/._-]+", re.ASCII)
+
+
+def tool(
+    conn: interfaces.Client,
+    session_id: str,
+    capabilities: schema.ClientCapabilities | None,
+    roots: Sequence[str | os.PathLike[str]],
+    environment: shell.Environment,
+    describe: shell.Describe = shell.not_understood,
+) -> port.Tool:
+    """The tool that runs commands in these folders: in terminals of the editor, or by our own hands."""
+    offered = capabilities is not None and capabilities.terminal
+    run = Terminals(conn, session_id).run if offered else None
+    return shell.shell([os.fspath(root) for root in roots], environment, describe, run)
+
+
+class _NotRun(Exception):
+    """Nothing was run: it is ours to do."""
+
+
+class Terminals:
+    """The terminals of one session."""
+
+    def __init__(self, conn: interfaces.Client, session_id: str) -> None:
+        self._conn, self._session_id = conn, session_id
+
+    async def run(self, command: str, folder: str, seconds: float, environment: Mapping[str, str]) -> port.Result:
+        """Run it, and give back what it wrote and how it ended. When this returns or is cancelled, it was stopped."""
+        place = _place()
+        try:
+            script = _written(place, command, {**environment, ward.MARK: os.path.basename(place)})
+            return await self._run(script, folder, seconds)
+        except _NotRun:
+            return await shell.run_tied(command, folder, seconds, environment)
+        finally:
+            await shell.surely(_cleared(place))
+
+    async def _run(self, script: str, folder: str, seconds: float) -> port.Result:
+        try:
+            terminal = await self._created(script, folder)
+        except asking.NotOffered:
+            raise _NotRun from None
+        try:
+            return await self._watched(terminal, script, seconds)
+        except asyncio.CancelledError:
+            await shell.surely(self._let_go(self._conn.kill_terminal, terminal))
+            raise
+        finally:
+            await shell.surely(self._let_go(self._conn.release_terminal, terminal))
+
+    async def _created(self, script: str, folder: str) -> str:
+        """A terminal where it runs. Whoever is cancelled while it is made leaves none."""
+        asked = self._conn.create_terminal(
+            command=ward.shell(),
+            session_id=self._session_id,
+            args=[script],
+            env=[schema.EnvVariable(name=ward.MARK, value=_mark(script))],
+            cwd=folder,
+            output_byte_limit=LIMIT,
+        )
+        making = asyncio.ensure_future(asking.answered(asked))
+        try:
+            return (await asyncio.shield(making)).terminal_id
+        except asyncio.CancelledError:
+            await shell.surely(self._undone(making))
+            raise
+
+    async def _undone(self, making: asyncio.Future[schema.CreateTerminalResponse]) -> None:
+        await asyncio.wait([making])
+        if not making.cancelled() and making.exception() is None:
+            await self._let_go(self._conn.release_terminal, making.result().terminal_id)
+
+    async def _watched(self, terminal: str, script: str, seconds: float) -> port.Result:
+        await self._shown(terminal)
+        late = not await self._ended(terminal, seconds)
+        if late:
+            await self._let_go(self._conn.kill_terminal, terminal)
+        left = await asyncio.to_thread(_swept, _mark(script), 0.0 if late else SETTLE)
+        if late:
+            await self._ended(terminal, ENDING)
+        asked = self._conn.terminal_output(session_id=self._session_id, terminal_id=terminal)
+        found = await asking.answered(asked)
+        if found.exit_status and found.exit_status.exit_code == NOT_FOUND and os.path.exists(script):
+            # It is gone once it runs: the commands of this editor see other files than we do.
+            raise _NotRun
+        return told(found, seconds if late else None, left)
+
+    async def _shown(self, terminal: str) -> None:
+        """Have it seen where the call is, from its beginning on."""
+        call = port.current().call_id
+        update = helpers.update_tool_call(call, content=[helpers.tool_terminal_ref(terminal)])
+        await asking.answered(self._conn.session_update(session_id=self._session_id, update=update))
+
+    async def _ended(self, terminal: str, seconds: float) -> bool:
+        """Wait for the end, for so long at most."""
+        asked = self._conn.wait_for_terminal_exit(session_id=self._session_id, terminal_id=terminal)
+        # It is the command that takes its time, not the editor.
+        waiting = asyncio.ensure_future(asking.answered(asked, None))
+        try:
+            done, _ = await asyncio.wait([waiting], timeout=seconds)
+        finally:
+            waiting.cancel()
+        if done:
+            waiting.result()
+        return bool(done)
+
+    async def _let_go(self, ask: Callable[..., Awaitable[object]], terminal: str) -> None:
+        """Have it killed, or released, which kills it too. An editor that does neither keeps nobody waiting long."""
+        try:
+            await asking.answered(ask(session_id=self._session_id, terminal_id=terminal), ENDING)
+        except errors.ToolFailed as error:
+            logger.info("the editor did not let go of a terminal: %s", error)
+
+
+def _place() -> str:
+    """A folder of our own whose name means the same to every shell."""
+    plain = _PLAIN.fullmatch(tempfile.gettempdir())
+    try:
+        return tempfile.mkdtemp(prefix="holdfast-", dir=None if plain else "/tmp")  # noqa: S108
+    except OSError as error:
+        raise _unwritten(error) from None
+
+
+def _mark(script: str) -> str:
+    """What all that a file started is known by."""
+    return os.path.basename(os.path.dirname(script))
+
+
+def _swept(mark: str, settle: float = 0.0) -> int:
+    """Kill what is left of a command; how many there were."""
+    until = time.monotonic() + settle
+    while alive.marked(f"{ward.MARK}={mark}") and time.monotonic() < until:
+        time.sleep(0.02)
+    return ward.kill_left(mark)
+
+
+async def _cleared(place: str) -> None:
+    await asyncio.to_thread(_swept, os.path.basename(place))
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def _unwritten(error: OSError) -> errors.ToolFailed:
+    return errors.ToolFailed(f"The command cannot be run: {error.strerror or error}.")
+
+
+def _written(place: str, command: str, environment: Mapping[str, str]) -> str:
+    """A file that runs the command with exactly this environment, and is gone then; people see what it is called."""
+    given = [f"{name}={value}" for name, value in environment.items()]
+    words = ["exec", "env", "-i", *given, ward.shell(), "-c", "--", command]
+    name = re.sub(r"[^A-Za-z0-9]+", "-", command[:200]).strip("-").lower()[:40] or "command"
+    path = os.path.join(place, name)
+    try:
+        with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(f"rm -f -- {shlex.quote(path)}\n{shlex.join(words)}\n")
+    except OSError as error:
+        raise _unwritten(error) from None
+    return path
+
+
+def told(found: schema.TerminalOutputResponse, late: float | None, left: int = 0) -> port.Result:
+    """What the model is told of a command that has ended, or was stopped after so many seconds."""
+    lines = ["[The beginning of its output was not kept.]"] if found.truncated else []
+    lines.append(ward.clean(found.output).rstrip("\n") or "[no output]")
+    if left and late is None:
+        lines.append(shell.stopped(left))
+    status = found.exit_status
+    if late is not None:
+        ending = f"[killed after {late:g} s; give it a longer `timeout`, or use start_process]"
+    elif status is None or (status.exit_code is None and not status.signal):
+        ending = "[It was stopped; nobody knows its exit code.]"
+    elif status.exit_code is None:
+        ending = f"[killed by {errors.shown(status.signal or '', 20)}]"
+    else:
+        ending = f"[exit code {status.exit_code}]"
+    well = late is None and status is not None and status.exit_code == 0 and not status.signal
+    return port.Result("\n".join([*lines, ending]), well)

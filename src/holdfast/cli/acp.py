@@ -1,0 +1,68 @@
+"""`holdfast acp`: the agent for editors that speak the Agent Client Protocol, on standard input and output.
+
+Standard output carries frames only; everything else goes to standard error, or to the file of the settings. An editor
+is greeted before the agent is loaded: that takes longer than anything else of a start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from importlib import util
+from typing import Any
+
+import click
+
+import holdfast
+from holdfast import config, errors
+from holdfast.acp import channel
+from holdfast.cli import console, lazy, leaving
+from holdfast.rpc import lines, standard
+
+INSTALL = "Editors need a part that is not installed: pip install 'holdfast[acp]'"
+
+
+@click.command(name="acp")
+@click.option("--model", metavar="PROVIDER/MODEL", help="The model to ask (default: HOLDFAST_MODEL).")
+@lazy.logged("warning")
+@lazy.database
+@lazy.profile
+@click.pass_obj
+def command(
+    out: console.Console,
+    model: str | None,
+    log_format: str,
+    log_level: str,
+    path: str | None,
+    settings: config.Settings | None,
+) -> int:
+    """Be the agent of an editor: Zed, JetBrains, Neovim, Emacs and others start this and talk to it.
+
+    It speaks the Agent Client Protocol, a frame a line on standard input and output, until the input ends. Log lines go
+    to standard error.
+    """
+    if util.find_spec("acp") is None:
+        raise errors.HoldfastError(INSTALL)
+    with standard.kept() as kept:
+        return leaving.run(_served(out, settings or out.settings, path, model, (log_format, log_level), kept))
+
+
+async def _served(
+    out: console.Console,
+    settings: config.Settings,
+    path: str | None,
+    model: str | None,
+    log: tuple[str, str],
+    kept: standard.Kept,
+) -> int:
+    async with lines.opened(kept.reads, kept.writes, channel.LONGEST) as opened:
+        wire = channel.Channel(opened, holdfast.__version__)
+        if await wire.greeted():
+            logs, agent = await asyncio.to_thread(_loaded)
+            with logs.kept(out.err, *log, settings):
+                await agent.serve(wire, settings, database=path, model=model)
+    return 0
+
+
+def _loaded() -> tuple[Any, Any]:
+    """What takes its time: beside the loop, which goes on hearing signals."""
+    return lazy.load("holdfast.app.logs"), lazy.load("holdfast.app.acp")

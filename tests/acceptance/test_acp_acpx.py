@@ -1,0 +1,140 @@
+"""A client nobody here wrote, for the command line: npm's acpx. It keeps sessions, and offers files and terminals."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast import SessionDB, parts
+from tests.acceptance import npm
+from tests.acceptance.conftest import PATIENCE
+from tests.cli import program
+
+ACPX, NODE = ("acpx", "0.19.1"), (22, 13)
+DENIED = 5
+"""The code it leaves with when it denied all that was asked for."""
+AGENT = shlex.join([*program.PROGRAM, "acp"])
+
+
+class Client:
+    """acpx with a home of its own, for one folder."""
+
+    def __init__(self, home: Path) -> None:
+        node, package = npm.installed(*ACPX, oldest=NODE)
+        self.home = home
+        self._command = [*node.node, str(package / "dist" / "cli.js"), "--agent", AGENT]
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*self._command, *words],
+            cwd=self.home,
+            env=program.environment(self.home, {"HOLDFAST_MODEL": "offline"}),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+        )
+
+    def run(self, *words: str, code: int = 0) -> str:
+        process = self.start(*words)
+        out, err = process.communicate(timeout=PATIENCE)
+        assert process.returncode == code, (out, err)
+        return out
+
+    def agent(self) -> int:
+        """The process of the agent that is kept for the session."""
+        told = dict(line.split(": ", 1) for line in self.run("status").splitlines() if ": " in line)
+        assert told["status"] == "running", told
+        return int(told["pid"])
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Client:
+    return Client(tmp_path)
+
+
+@contextmanager
+def session(client: Client) -> Iterator[None]:
+    """A session that is kept between commands; what is kept for it ends with it."""
+    client.run("sessions", "new")
+    try:
+        yield
+    finally:
+        client.run("sessions", "close")
+
+
+def conversations(home: Path) -> dict[str, list[str]]:
+    """What people said in each conversation of the store, which is sound."""
+    with SessionDB(home / "data" / "holdfast.db") as db:
+        assert db.fsck().ok
+        return {
+            head.conversation_id: [
+                parts.text(each.content) for each in db.transcript(head.conversation_id) if each.role == "user"
+            ]
+            for head in db.list_sessions()
+        }
+
+
+def test_what_is_allowed_is_done_in_its_terminal_and_what_is_denied_is_not(client: Client) -> None:
+    done = client.run("--approve-all", "exec", "run `touch yes.txt`")
+    assert "terminal/create" in done
+    assert "[done] end_turn" in done
+    assert "[done] end_turn" in client.run("--deny-all", "exec", "run `touch no.txt`", code=DENIED)
+    assert [path.name for path in client.home.glob("*.txt")] == ["yes.txt"]
+
+
+def test_files_are_read_through_it(client: Client) -> None:
+    (client.home / "notes.txt").write_text("The harbour opens at six.\n")
+    done = client.run("--approve-all", "exec", "read notes.txt")
+    assert "fs/read_text_file" in done
+    assert "The harbour opens at six." in done
+
+
+def test_a_session_outlives_its_agent_with_all_that_was_said(client: Client) -> None:
+    with session(client):
+        client.run("prompt", "My train leaves at 9:40.")
+        os.kill(client.agent(), signal.SIGKILL)
+        assert "9:40" in client.run("prompt", "When does my train leave?")
+    assert list(conversations(client.home).values()) == [["My train leaves at 9:40.", "When does my train leave?"]]
+
+
+def test_what_was_compacted_is_loaded_and_goes_on(client: Client) -> None:
+    with session(client):
+        for number in range(1, 5):
+            client.run("prompt", f"The harbour of {number} has {number * 7} boats in it. " * 40)
+        assert "Compacted up to message" in client.run("prompt", "/compact here 1")
+        os.kill(client.agent(), signal.SIGKILL)
+        assert "[done] end_turn" in client.run("prompt", "How many boats are in the harbour of 2?")
+    ((conversation, said),) = conversations(client.home).items()
+    assert len(said) == 5
+    with SessionDB(client.home / "data" / "holdfast.db") as db:
+        assert len(db.compactions(conversation)) == 1
+
+
+def test_a_turn_is_cancelled_from_another_command(client: Client) -> None:
+    with session(client):
+        asked = client.start("--approve-all", "prompt", "run `touch begun; sleep 600`")
+        program.wait_until((client.home / "begun").exists)
+        client.run("cancel")
+        out, err = asked.communicate(timeout=PATIENCE)
+        assert "cancelled" in out + err
+        assert "[done] end_turn" in client.run("prompt", "Hello there")
+    assert [said[-1] for said in conversations(client.home).values()] == ["Hello there"]
+
+
+def test_modes_and_models_are_set_and_conversations_listed(client: Client) -> None:
+    with session(client):
+        client.run("prompt", "My train leaves at 9:40.")
+        assert "read-only" in client.run("set-mode", "read-only")
+        client.run("--approve-all", "prompt", "run `touch never.txt`")
+        assert not (client.home / "never.txt").exists()
+        assert "holdfast/offline" in client.run("set", "model", "holdfast/offline")
+        (conversation,) = conversations(client.home)
+        assert conversation in client.run("sessions", "list")

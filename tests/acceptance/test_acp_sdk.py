@@ -1,0 +1,202 @@
+"""An editor nobody here wrote drives the real program: the protocol's official SDK, in TypeScript.
+
+Every frame it saw is held to the schema that comes with it: strictly to the whole of it, and loosely to the part of it
+that is said to be stable.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import SessionDB, parts
+from tests.acceptance import npm
+from tests.acceptance.conftest import PATIENCE
+from tests.acp import schema
+from tests.cli import program, provider
+
+SDK = ("@agentclientprotocol/sdk", "2.4.0")
+SERVER = ("@modelcontextprotocol/server-filesystem", "2026.8.31")
+TRIES = 10
+SCRIPT = Path(__file__).parent / "acp_client.mjs"
+PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+
+Seen = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def sdk() -> tuple[npm.Node, Path]:
+    return npm.installed(*SDK)
+
+
+def driven(
+    sdk: tuple[npm.Node, Path], home: Path, story: str, env: Mapping[str, str] | None = None, **given: Any
+) -> Seen:
+    """What the client saw of a story; all of it was sound."""
+    node, package = sdk
+    # A fork is not stable yet.
+    kind = "unstable" if story == "lives" else "stable"
+    entry = package / "dist" / "v1" / kind / "acp.js"
+    done = subprocess.run(
+        [*node.node, SCRIPT, entry, story, json.dumps(given), *program.PROGRAM, "acp"],
+        cwd=home,
+        env=program.environment(home, env or {"HOLDFAST_MODEL": "offline"}),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    seen: Seen = json.loads(done.stdout)
+    assert (seen["strange"], seen["code"], done.stderr) == ([], 0, "")
+    held(seen, schema.Wire(published(package, "unstable")))
+    if kind == "stable":
+        held(seen, schema.Wire(published(package, "stable")))
+    with SessionDB(home / "data" / "holdfast.db") as db:
+        assert db.fsck().ok
+    return seen
+
+
+def published(package: Path, kind: str) -> schema.Protocol:
+    name = "schema.json" if kind == "stable" else "schema.unstable.json"
+    return schema.Protocol(json.loads((package / "schema" / "v1" / name).read_text("utf-8")), lenient=kind == "stable")
+
+
+def held(seen: Seen, wire: schema.Wire) -> None:
+    for frame in seen["frames"]:
+        if "sent" in frame:
+            wire.sent(frame["sent"])
+        else:
+            wire.got(frame["got"])
+    assert wire.open_calls(seen["session"]) == set()
+
+
+def updates(seen: Seen, kind: str | None = None) -> list[schema.Frame]:
+    told = [frame["got"]["params"]["update"] for frame in got(seen, "session/update")]
+    return [each for each in told if kind in (None, each["sessionUpdate"])]
+
+
+def got(seen: Seen, method: str) -> list[schema.Frame]:
+    return [frame for frame in seen["frames"] if frame.get("got", {}).get("method") == method]
+
+
+def said(told: list[schema.Frame]) -> str:
+    return "".join(each["content"].get("text", "") for each in told)
+
+
+# --- stories -----------------------------------------------------------------------------------------
+
+
+def test_the_schema_that_tests_are_held_to_is_the_published_one(sdk: tuple[npm.Node, Path]) -> None:
+    whole = json.loads((sdk[1] / "schema" / "v1" / "schema.unstable.json").read_text("utf-8"))
+    kept = json.loads(schema.VENDORED.read_text("utf-8"))
+    assert kept == {"$comment": schema.SOURCE} | schema.bare(whole)
+    assert "Apache License" in (sdk[1] / "LICENSE").read_text("utf-8")
+
+
+def test_a_conversation_with_permissions_and_things_attached(sdk: tuple[npm.Node, Path], tmp_path: Path) -> None:
+    seen = driven(sdk, tmp_path, "talk", picture=PICTURE)
+    notes = seen["notes"]
+    assert seen["initialized"]["agentInfo"]["name"] == "holdfast"
+    assert {each["id"] for each in notes["opened"]["modes"]["availableModes"]} == {"ask", "code", "read-only"}
+    assert notes["stops"] == ["end_turn"] * 6
+    commands = {each["name"] for each in updates(seen, "available_commands_update")[0]["availableCommands"]}
+    assert {"compact", "undo", "status", "search"} <= commands
+    assert {path.name for path in tmp_path.glob("*.txt")} == {"once.txt", "always.txt"}
+    assert len(got(seen, "session/request_permission")) == 3
+    assert [each["sessionId"] for each in notes["list"]["sessions"]] == [seen["session"]]
+    assert notes["unknown"] == {"load": -32002, "prompt": -32002, "method": -32601}
+    with SessionDB(tmp_path / "data" / "holdfast.db") as db:
+        kept = json.dumps([each.content for each in db.transcript(seen["session"])], default=str)
+    assert all(words in kept for words in ("Hello there", "# The plan", "notes.txt", "touch never.txt"))
+
+
+def test_modes_decide_who_is_asked_and_the_model_is_an_option(sdk: tuple[npm.Node, Path], tmp_path: Path) -> None:
+    notes = driven(sdk, tmp_path, "modes")["notes"]
+    assert notes["ask"] == 1
+    assert notes["read-only"] == 0
+    assert not (tmp_path / "mode-read-only.txt").exists()
+    assert (tmp_path / "mode-ask.txt").exists()
+    assert (tmp_path / "mode-code.txt").exists()
+    assert notes["wrong"] == -32602
+    assert any(option["id"] == "model" for each in notes["options"] for option in each["configOptions"])
+
+
+def test_a_turn_is_cancelled_in_a_tool_and_in_a_question(sdk: tuple[npm.Node, Path], tmp_path: Path) -> None:
+    seen = driven(sdk, tmp_path, "cancel")
+    assert seen["notes"] == {"tool": "cancelled", "question": "cancelled", "after": "end_turn"}
+
+
+def test_a_conversation_comes_back_whole_in_another_process(sdk: tuple[npm.Node, Path], tmp_path: Path) -> None:
+    first = driven(sdk, tmp_path, "talk", picture=PICTURE)
+    again = driven(sdk, tmp_path, "load", sessionId=first["session"])
+    replayed = updates(again)[: again["notes"]["replayed"]]
+    assert again["notes"]["after"] == "end_turn"
+    assert "Hello there" in said([each for each in replayed if each["sessionUpdate"] == "user_message_chunk"])
+    assert said([each for each in replayed if each["sessionUpdate"] == "agent_message_chunk"]) == said(
+        updates(first, "agent_message_chunk")
+    )
+    shown = {each["toolCallId"] for each in replayed if each["sessionUpdate"] == "tool_call"}
+    assert shown == {each["toolCallId"] for each in updates(first, "tool_call")}
+
+
+def test_what_was_compacted_comes_back_with_its_whole_transcript(sdk: tuple[npm.Node, Path], tmp_path: Path) -> None:
+    first = driven(sdk, tmp_path, "compact")
+    assert first["notes"]["compacted"] == "end_turn"
+    with SessionDB(tmp_path / "data" / "holdfast.db") as db:
+        assert len(db.compactions(first["session"])) == 1
+    again = driven(sdk, tmp_path, "load", sessionId=first["session"])
+    replayed = updates(again)[: again["notes"]["replayed"]]
+    asked = said([each for each in replayed if each["sessionUpdate"] == "user_message_chunk"])
+    assert all(f"The harbour of {number} has" in asked for number in range(1, 13))
+    assert asked.rstrip().endswith("And a last word.")
+    assert again["notes"]["after"] == "end_turn"
+
+
+def test_a_session_is_forked_closed_and_taken_up_again(sdk: tuple[npm.Node, Path], tmp_path: Path) -> None:
+    seen = driven(sdk, tmp_path, "lives")
+    notes = seen["notes"]
+    assert notes["fork"] != seen["session"]
+    assert (notes["gone"], notes["silent"], notes["after"]) == (-32002, True, "end_turn")
+    with SessionDB(tmp_path / "data" / "holdfast.db") as db:
+        bodies = {
+            session: [parts.text(each.content) for each in db.transcript(session) if each.role == "user"]
+            for session in (seen["session"], notes["fork"])
+        }
+    assert bodies[seen["session"]] == ["Hello there", "Hello again"]
+    assert bodies[notes["fork"]] == ["Hello there", "Only in the fork"]
+
+
+def test_files_terminals_and_servers_of_the_editor_are_used(sdk: tuple[npm.Node, Path], tmp_path: Path) -> None:
+    node, server = npm.installed(*SERVER)
+    command, *arguments = [*node.node, str(server / "dist" / "index.js"), str(tmp_path)]
+    brought = {"name": "disk", "command": command, "args": arguments, "env": []}
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "config.toml").write_text("[memory]\nreview = false\n")
+    (tmp_path / "notes.txt").write_text("What was saved.\n")
+    calls = {
+        "read_file": {"path": "notes.txt"},
+        "edit_file": {"path": "notes.txt", "old_text": "not saved yet", "new_text": "saved now"},
+        "shell": {"command": "echo from the terminal"},
+    }
+    answers = [provider.called(name, json.dumps(given)) for name, given in calls.items()]
+    listing = provider.called("disk__list_directory", json.dumps({"path": str(tmp_path)}))
+    script = [*answers, provider.said("Done."), *[listing, provider.said("Listed.")] * TRIES]
+    with provider.playing(*script) as played:
+        seen = driven(sdk, tmp_path, "hands", played.env, mcpServers=[brought], tries=TRIES)
+    assert seen["notes"]["stop"] == "end_turn"
+    assert (tmp_path / "notes.txt").read_text() == "What is saved now.\n"
+    methods = {frame["got"]["method"] for frame in seen["frames"] if "method" in frame.get("got", {})}
+    assert {"fs/read_text_file", "fs/write_text_file", "terminal/create", "terminal/release"} <= methods
+    shown = [content for each in updates(seen) for content in each.get("content") or () if isinstance(content, dict)]
+    *_, difference = (each for each in shown if each.get("type") == "diff")
+    assert (difference["oldText"], difference["newText"]) == ("What is not saved yet.\n", "What is saved now.\n")
+    assert {"terminal-1"} == {each["terminalId"] for each in shown if each.get("type") == "terminal"}
+    told = json.dumps([json.loads(each.body)["messages"][-1] for each in played.asked])
+    assert all(words in told for words in ("What is not saved yet.", "from the terminal", "[FILE] notes.txt"))

@@ -1,0 +1,225 @@
+"""An editor for tests: the official library's client at the other end of a real connection, with buffers and terminals
+of its own. What it was asked is written down."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import acp
+from acp import interfaces, schema
+from acp._transport import memory_transport_pair
+from acp.agent import connection as agent_side
+from acp.client import connection as client_side
+
+from holdfast import types
+from holdfast.tools import port, registry
+
+ENDING = 5.0
+SESSION = "20260527_234659_e65f0e"
+
+
+def offering(*, read: bool = False, write: bool = False, terminal: bool = False) -> schema.ClientCapabilities:
+    files = schema.FileSystemCapabilities(read_text_file=read, write_text_file=write)
+    return schema.ClientCapabilities(fs=files, terminal=terminal)
+
+
+class Terminal:
+    """A command as an editor runs it. Its output is read as it comes; a released one is killed."""
+
+    def __init__(self, process: asyncio.subprocess.Process, limit: int) -> None:
+        self.process, self.limit, self.output = process, limit, b""
+        self.reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self.process.stdout is not None
+        while piece := await self.process.stdout.read(65_536):
+            self.output += piece
+        await self.process.wait()
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    async def end(self) -> None:
+        """Kill it; who left its group and holds its output is not waited for."""
+        self.kill()
+        await asyncio.wait([self.reading], timeout=ENDING)
+        self.reading.cancel()
+
+
+class Editor:
+    """The client. `refusing` maps a method to the error it is answered with; `before` is awaited ahead of each."""
+
+    def __init__(self, session: str | None = SESSION) -> None:
+        self._session = session
+        self.asked: list[str] = []
+        self.paths: list[str] = []
+        self.buffers: dict[str, str] = {}
+        self.terminals: dict[str, Terminal] = {}
+        self.started: list[list[str]] = []
+        self.updates: list[Any] = []
+        self.refusing: dict[str, Exception] = {}
+        self.before: Callable[[str], Awaitable[object]] = _nothing
+        self.by_shell = False
+        """Whether it puts a command and its arguments into a line of a shell, as they are."""
+        self.elsewhere = ""
+        """What stands before every path that it starts something with, as in a world of its own."""
+
+    def on_connect(self, conn: object) -> None: ...
+
+    async def _heard(self, method: str) -> None:
+        self.asked.append(method)
+        await self.before(method)
+        if method in self.refusing:
+            raise self.refusing[method]
+
+    async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
+        assert self._session in (None, session_id)
+        self.updates.append(update)
+
+    # --- files ---------------------------------------------------------------------------------------
+
+    async def read_text_file(self, session_id: str, path: str, **_: Any) -> schema.ReadTextFileResponse:
+        assert self._session in (None, session_id)
+        self.paths.append(path)
+        await self._heard("read")
+        if path in self.buffers:
+            return schema.ReadTextFileResponse(content=self.buffers[path])
+        try:
+            with open(path, encoding="utf-8", newline="") as file:
+                return schema.ReadTextFileResponse(content=file.read())
+        except OSError:
+            raise acp.RequestError.resource_not_found(path) from None
+
+    async def write_text_file(self, session_id: str, path: str, content: str, **_: Any) -> None:
+        self.paths.append(path)
+        await self._heard("write")
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            file.write(content)
+        self.buffers.pop(path, None)
+
+    # --- terminals -----------------------------------------------------------------------------------
+
+    async def create_terminal(
+        self,
+        session_id: str,
+        command: str,
+        args: list[str] | None = None,
+        env: list[Any] | None = None,
+        cwd: str | None = None,
+        output_byte_limit: int | None = None,
+        **_: Any,
+    ) -> schema.CreateTerminalResponse:
+        await self._heard("create")
+        line = [command, *(f"{self.elsewhere}{each}" for each in args or [])]
+        self.started.append(line)
+        process = await asyncio.create_subprocess_exec(
+            *(["/bin/sh", "-c", " ".join(line)] if self.by_shell else line),
+            cwd=cwd,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**os.environ, "EDITOR_TOKEN": "hunter2", **_variables(env or [])},
+            start_new_session=True,
+        )
+        name = f"terminal-{len(self.started)}"
+        self.terminals[name] = Terminal(process, output_byte_limit or 1 << 40)
+        return schema.CreateTerminalResponse(terminal_id=name)
+
+    async def wait_for_terminal_exit(
+        self, session_id: str, terminal_id: str, **_: Any
+    ) -> schema.WaitForTerminalExitResponse:
+        await self._heard("wait")
+        found = self.terminals[terminal_id]
+        await asyncio.wait([found.reading])
+        return schema.WaitForTerminalExitResponse(**_ended(found))
+
+    async def terminal_output(self, session_id: str, terminal_id: str, **_: Any) -> schema.TerminalOutputResponse:
+        await self._heard("output")
+        found = self.terminals[terminal_id]
+        text = found.output[-found.limit :].decode(errors="ignore")
+        status = schema.TerminalExitStatus(**_ended(found)) if found.reading.done() else None
+        return schema.TerminalOutputResponse(output=text, truncated=len(found.output) > found.limit, exit_status=status)
+
+    async def kill_terminal(self, session_id: str, terminal_id: str, **_: Any) -> None:
+        await self._heard("kill")
+        self.terminals[terminal_id].kill()
+
+    async def release_terminal(self, session_id: str, terminal_id: str, **_: Any) -> None:
+        await self._heard("release")
+        found = self.terminals.pop(terminal_id)
+        await found.end()
+
+
+def _variables(given: list[Any]) -> dict[str, str]:
+    read = [schema.EnvVariable.model_validate(each) for each in given]
+    return {each.name: each.value for each in read}
+
+
+async def _nothing(_: str) -> None: ...
+
+
+def _ended(found: Terminal) -> dict[str, Any]:
+    code = found.process.returncode
+    assert code is not None
+    return {"exit_code": code} if code >= 0 else {"signal": signal.Signals(-code).name}
+
+
+class _Agent:
+    """Nobody asks it anything here."""
+
+    def on_connect(self, conn: interfaces.Client) -> None: ...
+
+
+@asynccontextmanager
+async def connected(editor: Editor) -> AsyncIterator[agent_side.AgentSideConnection]:
+    """The agent's end of a connection to this editor."""
+    ours, theirs = memory_transport_pair()
+    agent: Any = _Agent()
+    client: Any = editor
+    async with (
+        agent_side.AgentSideConnection(agent, ours) as conn,
+        client_side.ClientSideConnection(client, theirs),
+    ):
+        try:
+            yield conn
+        finally:
+            for terminal in editor.terminals.values():
+                await terminal.end()
+
+
+class Doing:
+    """Tools at work, with somebody who permits everything and writes down what it was."""
+
+    def __init__(self, tools: list[port.Tool], meanwhile: Callable[[], object] = lambda: None) -> None:
+        self.acts: list[port.Act] = []
+
+        @asynccontextmanager
+        async def gate(_: types.ToolCall, act: port.Act) -> AsyncIterator[None]:
+            self.acts.append(act)
+            meanwhile()
+            yield
+
+        self._tools = registry.Registry(tools, gate)
+
+    async def __call__(self, name: str, **arguments: Any) -> port.Result:
+        with port.calling(port.Calling("call-1", "talk")):
+            return await self._tools.run(types.ToolCall("call-1", name, arguments))
+
+    async def text(self, name: str, **arguments: Any) -> str:
+        result = await self(name, **arguments)
+        assert isinstance(result.content, str), result
+        return result.content
+
+
+def no_such_method() -> Exception:
+    return acp.RequestError.method_not_found("fs/read_text_file")
+
+
+def refused(words: str) -> Exception:
+    return acp.RequestError(-32603, "Internal error", {"details": words})

@@ -1,0 +1,261 @@
+"""An editor in memory: it asks, answers questions as it is told to, and holds every frame it gets to the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from holdfast import AIAgent, AsyncSessionDB, errors
+from holdfast.acp import channel, editor, plans, server
+from holdfast.agent import approvals, runtime
+from holdfast.model import ScriptedModel
+from holdfast.tools import port
+from tests.acp import schema
+from tests.agent import house, stage
+
+FOLDER = "/"
+ONCE = {"outcome": {"outcome": "selected", "optionId": "once"}}
+
+
+class Refused(Exception):
+    """An answer that is an error."""
+
+    def __init__(self, error: dict[str, Any]) -> None:
+        super().__init__(error["message"])
+        self.code: int = error["code"]
+
+
+class Models:
+    """Two models, each of which says what it is told."""
+
+    def __init__(self, usual: Any) -> None:
+        self._usual, self._chosen = usual, dict[str, Any]()
+
+    def of(self, conversation_id: str) -> Any:
+        return self._chosen.get(conversation_id, self._usual)
+
+    async def listed(self) -> Sequence[str]:
+        return [self._usual.name, "other/model"]
+
+    async def choose(self, conversation_id: str, name: str) -> Any:
+        if name != "other/model":
+            raise errors.SettingInvalid(f"{name} cannot be had.")
+        self._chosen[conversation_id] = ScriptedModel(["the other one"], name=name)
+        return self._chosen[conversation_id]
+
+    def follow(self, conversation_id: str, origin: str) -> None:
+        self._chosen[conversation_id] = self.of(origin)
+
+
+class House:
+    """A program with a model that says what it is told, and one tool. Doors are as many as sessions."""
+
+    def __init__(self, db: AsyncSessionDB, model: Any, tools: Sequence[port.Tool] | None = None, **given: Any) -> None:
+        self.db, self.model, self.shell, self.words = db, model, house.Shell(), given.pop("words", None)
+        self._given = given
+        self._tools = [self.shell.tool] if tools is None else [*tools]
+        self.places: list[server.Place] = []
+        self.clients: list[editor.Client] = []
+        self.doors: list[runtime.Runtime] = []
+        self.open = 0
+        self.choice = Models(model)
+
+    async def models(self) -> Sequence[str]:
+        return await self.choice.listed()
+
+    @asynccontextmanager
+    async def door(self, place: server.Place, client: editor.Client) -> AsyncIterator[runtime.Runtime]:
+        permissions = approvals.Approvals(self.db)
+
+        async def build(conversation_id: str) -> AIAgent:
+            tools = [*self._tools, plans.TOOL]
+            model = self.choice.of(conversation_id)
+            return stage.agent(
+                self.db, model, session_id=conversation_id, tools=tools, approvals=permissions, **self._given
+            )
+
+        self.places.append(place)
+        self.clients.append(client)
+        self.open += 1
+        try:
+            async with runtime.Runtime(
+                self.db, build, approvals=permissions, models=self.choice, words=self.words
+            ) as door:
+                self.doors.append(door)
+                yield door
+        finally:
+            self.open -= 1
+
+
+class Editor:
+    """The other end. `answer` gives the result of a permission request, or None to leave it unanswered."""
+
+    def __init__(self, program: House) -> None:
+        self.program = program
+        self._came: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._asked: dict[Any, asyncio.Future[Any]] = {}
+        self._more = asyncio.Condition()
+        self._seen = self._number = 0
+        self._wire = schema.Wire()
+        self.frames: list[dict[str, Any]] = []
+        self.updates: list[dict[str, Any]] = []
+        self.questions: list[dict[str, Any]] = []
+        self.answer: Callable[[dict[str, Any]], Any] = lambda _: ONCE
+        self.reads = asyncio.Event()
+        self.reads.set()
+        self.gone = False
+
+    # --- the lines -----------------------------------------------------------------------------------
+
+    async def receive(self) -> bytes | None:
+        return await self._came.get()
+
+    async def send(self, frame: bytes) -> None:
+        if self.gone:
+            raise errors.Gone()
+        said = json.loads(frame)
+        self._wire.got(said)
+        self.frames.append(said)
+        await self.reads.wait()
+        if "method" not in said:
+            if (waiting := self._asked.pop(said["id"], None)) is not None:
+                waiting.set_result(said)
+        elif said["method"] == "session/request_permission":
+            self.questions.append(said["params"])
+            if (result := self.answer(said["params"])) is not None:
+                self.say({"jsonrpc": "2.0", "id": said["id"], "result": result})
+        async with self._more:
+            if said.get("method") == "session/update":
+                self.updates.append(said["params"])
+            self._more.notify_all()
+
+    # --- what tests do -------------------------------------------------------------------------------
+
+    def say(self, frame: Any) -> None:
+        self.expect(frame)
+        self.raw(json.dumps(frame).encode())
+
+    def expect(self, frame: Any) -> None:
+        """Let what answers this frame be known as an answer."""
+        if isinstance(frame, dict):
+            self._wire.sent(frame)
+
+    def raw(self, line: bytes) -> None:
+        self._came.put_nowait(line)
+
+    def leave(self) -> None:
+        self._came.put_nowait(None)
+
+    def asking(self, method: str, **params: Any) -> asyncio.Future[Any]:
+        """Ask, and do not wait for the answer."""
+        return self.put(method, params)
+
+    def put(self, method: str, params: Any) -> asyncio.Future[Any]:
+        """The same, with params of any kind."""
+        self._number += 1
+        answered = self._asked[self._number] = asyncio.get_running_loop().create_future()
+        self.say({"jsonrpc": "2.0", "id": self._number, "method": method, "params": params})
+        return answered
+
+    def tell(self, method: str, **params: Any) -> None:
+        self.say({"jsonrpc": "2.0", "method": method, "params": params})
+
+    async def ask(self, method: str, **params: Any) -> Any:
+        return result(await self.asking(method, **params))
+
+    async def new(self, cwd: str = FOLDER, **more: Any) -> str:
+        return str((await self.ask("session/new", cwd=cwd, mcpServers=[], **more))["sessionId"])
+
+    def prompting(self, session: str, text: str) -> asyncio.Future[Any]:
+        return self.asking("session/prompt", sessionId=session, prompt=[{"type": "text", "text": text}])
+
+    async def prompt(self, session: str, text: str) -> str:
+        return str(result(await self.prompting(session, text))["stopReason"])
+
+    async def until(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """The next update of this kind with these fields, behind those that were waited for before."""
+        async with self._more:
+            while True:
+                while self._seen < len(self.updates):
+                    self._seen += 1
+                    update = self.updates[self._seen - 1]["update"]
+                    if update["sessionUpdate"] == kind and fields.items() <= update.items():
+                        return update
+                await self._more.wait()
+
+    async def questioned(self, number: int = 1) -> dict[str, Any]:
+        """The permission request of this number, when it has come."""
+        async with self._more:
+            await self._more.wait_for(lambda: len(self.questions) >= number)
+        return self.questions[number - 1]
+
+    def told(self, *kinds: str, session: str | None = None) -> list[dict[str, Any]]:
+        """The updates of these kinds so far."""
+        mine = [each["update"] for each in self.updates if session in (None, each["sessionId"])]
+        return [each for each in mine if each["sessionUpdate"] in kinds]
+
+    def text(self, kind: str = "agent_message_chunk", session: str | None = None) -> str:
+        return "".join(each["content"].get("text", "") for each in self.told(kind, session=session))
+
+    def open_calls(self, session: str) -> set[str]:
+        return self._wire.open_calls(session)
+
+
+def result(answer: dict[str, Any]) -> Any:
+    if "error" in answer:
+        raise Refused(answer["error"])
+    return answer["result"]
+
+
+@asynccontextmanager
+async def seated(program: House, **capabilities: Any) -> AsyncIterator[Editor]:
+    """An editor that is served and was greeted; at the end of the block it leaves."""
+    person = Editor(program)
+    wire = channel.Channel(person, "1.0")
+    greeted = person.asking("initialize", protocolVersion=1, clientCapabilities=capabilities)
+    assert await wire.greeted()
+    await greeted
+
+    async def serve() -> None:
+        async with server.Server(program) as opened:
+            await server.attend(opened, wire)
+
+    serving = asyncio.create_task(serve())
+    try:
+        yield person
+    finally:
+        person.reads.set()
+        person.leave()
+        await serving
+
+
+Story = Callable[[Editor], Awaitable[None]]
+
+
+def run(story: Story, script: Any = (), *, model: Any = None, **given: Any) -> None:
+    """Tell a story of one editor; after it all doors are closed, and the store is sound."""
+
+    async def told(db: AsyncSessionDB) -> None:
+        program = House(db, model or ScriptedModel(script), **given)
+        async with seated(program) as person:
+            await story(person)
+        assert program.open == 0
+
+    stage.run(told)
+
+
+async def so(condition: Callable[[], object]) -> None:
+    """Until it is so; whoever tells a story gives up in time."""
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+async def refusal(asking: Awaitable[Any]) -> Refused:
+    try:
+        answered = await asking
+    except Refused as error:
+        return error
+    raise AssertionError(f"It was not refused: {answered}")

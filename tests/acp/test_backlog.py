@@ -1,0 +1,67 @@
+"""What is still to be told: pieces are put together where many wait, and nothing changes its place."""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast import events
+from holdfast.acp import backlog, telling
+
+
+async def taken(waiting: backlog.Backlog) -> list[backlog.Item]:
+    items = []
+    while not waiting.is_empty:
+        items.append(await waiting.first())
+        waiting.done()
+    return items
+
+
+def test_pieces_are_put_together_where_many_wait_and_keep_their_order() -> None:
+    async def story() -> list[backlog.Item]:
+        waiting = backlog.Backlog()
+        for number in range(500):
+            waiting.put(events.TextDelta(f"{number} "))
+        waiting.put(events.ToolStarted("c", "x", "{}"))
+        waiting.put(events.TextDelta("end"))
+        return await taken(waiting)
+
+    items = asyncio.run(story())
+    assert len(items) < 100
+    assert "".join(each.text for each in items if isinstance(each, events.TextDelta)) == (
+        "".join(f"{number} " for number in range(500)) + "end"
+    )
+    assert isinstance(items[-2], events.ToolStarted)
+
+
+def test_what_is_of_two_calls_stays_apart() -> None:
+    async def story() -> list[backlog.Item]:
+        waiting = backlog.Backlog()
+        for number in range(200):
+            waiting.put(events.ToolProgress(f"c{number % 2}", "x"))
+        return await taken(waiting)
+
+    assert len(asyncio.run(story())) == 200
+
+
+def test_one_look_is_enough_for_all_that_came_before_it() -> None:
+    async def story() -> list[backlog.Item]:
+        waiting = backlog.Backlog()
+        for item in (backlog.Look(), backlog.Look(), events.TextDelta("x"), backlog.Look(), backlog.Look()):
+            waiting.put(item)
+        return await taken(waiting)
+
+    assert asyncio.run(story()) == [backlog.Look(), events.TextDelta("x"), backlog.Look()]
+
+
+def test_whoever_waits_for_a_closed_one_does_not_wait() -> None:
+    async def story() -> None:
+        waiting = backlog.Backlog()
+        waiting.put(backlog.Ready(telling.agent_says("x")))
+        told = asyncio.create_task(waiting.told())
+        await asyncio.sleep(0)
+        waiting.close()
+        await told
+        waiting.put(backlog.Look())
+        await waiting.told()
+
+    asyncio.run(story())

@@ -1,0 +1,126 @@
+"""Cancelling a session at whatever moment: its prompts are answered, nothing stays open, and what was said is kept."""
+
+from __future__ import annotations
+
+from holdfast import AsyncSessionDB
+from tests.acp import seat
+from tests.agent import house, stage
+from tests.compaction.test_compress import WINDOW, filled
+
+
+def test_cancelling_in_the_middle_of_an_answer_keeps_what_was_said() -> None:
+    model = stage.Trickle("so far ")
+
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        prompting = editor.prompting(session, "hello")
+        await model.stuck.reached.wait()
+        editor.tell("session/cancel", sessionId=session)
+        assert seat.result(await prompting) == {"stopReason": "cancelled"}
+        said = await editor.program.db.transcript(session)
+        assert [each.role for each in said] == ["user", "assistant"]
+        assert "so far" in str(said[1].content)
+
+    seat.run(story, model=model)
+
+
+def test_cancelling_in_the_middle_of_a_tool_stops_it_and_closes_the_call() -> None:
+    stuck = stage.Stuck()
+
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        prompting = editor.prompting(session, "go")
+        await stuck.reached.wait()
+        editor.tell("session/cancel", sessionId=session)
+        assert seat.result(await prompting) == {"stopReason": "cancelled"}
+        assert stuck.cancelled
+        assert editor.open_calls(session) == set()
+
+    seat.run(story, [stage.calls("wait")], tools=[stage.tool("wait", stuck)])
+
+
+def test_cancelling_a_question_leaves_nothing_open() -> None:
+    async def story(editor: seat.Editor) -> None:
+        editor.answer = lambda _: None
+        session = await editor.new()
+        prompting = editor.prompting(session, "go")
+        await editor.questioned()
+        editor.tell("session/cancel", sessionId=session)
+        assert seat.result(await prompting) == {"stopReason": "cancelled"}
+        assert editor.program.shell.ran == []
+        assert editor.open_calls(session) == set()
+        assert await editor.prompt(session, "hello") == "end_turn"
+
+    seat.run(story, [house.runs("make test"), "here I am"])
+
+
+def test_a_question_that_was_settled_before_it_could_be_asked_is_not_asked() -> None:
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        await editor.until("available_commands_update")
+        (door,) = editor.program.doors
+        editor.reads.clear()
+        prompting = editor.prompting(session, "go")
+        await seat.so(lambda: door.approvals.questions(session))
+        editor.tell("session/cancel", sessionId=session)
+        await seat.so(lambda: not door.approvals.questions(session))
+        editor.reads.set()
+        assert seat.result(await prompting) == {"stopReason": "cancelled"}
+        assert editor.questions == []
+        assert editor.open_calls(session) == set()
+
+    seat.run(story, [house.runs("make test")])
+
+
+def test_cancelling_at_once_cancels_what_waits_too() -> None:
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        asked = [editor.prompting(session, "one"), editor.prompting(session, "two")]
+        editor.tell("session/cancel", sessionId=session)
+        assert [seat.result(await each)["stopReason"] for each in asked] == ["cancelled", "cancelled"]
+        assert await editor.prompt(session, "three") == "end_turn"
+
+    seat.run(story, ["here I am"] * 3)
+
+
+def test_a_request_that_is_not_wanted_any_more_is_cancelled() -> None:
+    model = stage.Trickle("so far ")
+
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        prompting = editor.prompting(session, "hello")
+        await model.stuck.reached.wait()
+        editor.tell("$/cancel_request", requestId=3)
+        assert seat.result(await prompting) == {"stopReason": "cancelled"}
+
+    seat.run(story, model=model)
+
+
+def test_cancelling_what_is_not_there_is_silent() -> None:
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        editor.tell("session/cancel", sessionId="nobody")
+        editor.tell("session/cancel", sessionId=session)
+        editor.tell("$/cancel_request", requestId=99)
+        assert await editor.prompt(session, "hello") == "end_turn"
+
+    seat.run(story, ["hi"])
+
+
+def test_a_command_that_takes_long_can_be_cancelled() -> None:
+    model = stage.Trickle()
+
+    async def told(db: AsyncSessionDB) -> None:
+        session = "talk"
+        await filled(db)
+        program = seat.House(db, model)
+        model.window = WINDOW
+        async with seat.seated(program) as editor:
+            await editor.ask("session/resume", sessionId=session, cwd="/", mcpServers=[])
+            prompting = editor.prompting(session, "/compact")
+            await model.stuck.reached.wait()
+            editor.tell("session/cancel", sessionId=session)
+            assert seat.result(await prompting) == {"stopReason": "cancelled"}
+            assert (await db.context(session)).cut_seq == 0
+
+    stage.run(told)

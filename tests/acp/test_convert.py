@@ -1,0 +1,135 @@
+"""Between the protocol's values and ours: nothing that came along gets out of its fences, and no answer is a yes by
+chance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from acp import schema
+from hypothesis import given
+from hypothesis import strategies as some
+
+from holdfast import errors, events, types
+from holdfast.acp import convert
+
+
+def text(words: str) -> schema.TextContentBlock:
+    return schema.TextContentBlock(type="text", text=words)
+
+
+def resource(words: str, uri: str = "file:///a/b.txt") -> schema.EmbeddedResourceContentBlock:
+    return schema.EmbeddedResourceContentBlock(
+        type="resource", resource=schema.TextResourceContents(uri=uri, text=words)
+    )
+
+
+@given(some.text(alphabet="`a\n ", max_size=60))
+def test_for_any_text_its_fences_are_longer_than_those_in_it(words: str) -> None:
+    first, *inner, last = convert.fenced(words).split("\n")
+    assert first == last
+    assert set(first) == {"`"}
+    assert not any(line.strip().startswith(first) for line in inner)
+
+
+def test_what_was_typed_is_told_from_what_came_along() -> None:
+    said = convert.said([text("Look at "), resource("secret plan"), text(" please")])
+    assert said.text == "Look at @b.txt please"
+    assert convert.said([text("Look at"), resource("x"), text("please")]).text == "Look at @b.txt please"
+    assert not said.is_plain
+    assert [convert.part(each).get("resource") for each in said.pieces if isinstance(each, convert.Words)] == [
+        None,
+        {"uri": "file:///a/b.txt", "name": "b.txt"},
+        None,
+    ]
+
+
+def test_a_file_that_is_no_text_is_named() -> None:
+    blob = schema.BlobResourceContents(uri="file:///a.bin", blob="AAAA", mime_type="application/octet-stream")
+    said = convert.said([schema.EmbeddedResourceContentBlock(type="resource", resource=blob)])
+    (piece,) = said.pieces
+    assert isinstance(piece, convert.Words)
+    assert "file:///a.bin" in piece.text
+
+
+def test_a_picture_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convert, "LARGEST", 2)
+    with pytest.raises(errors.RpcRefused, match="bytes"):
+        convert.said([schema.ImageContentBlock(type="image", data="AAAA", mime_type="image/png")])
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "title", "kind"),
+    [
+        ("shell", {"command": "make\ttest\nnow"}, "make test now", "execute"),
+        ("read_file", {"path": "a.py"}, "Read a.py", "read"),
+        ("edit_file", {"path": "a.py", "old": "x"}, "Edit a.py", "edit"),
+        ("search_files", {"pattern": "x"}, "Search x", "search"),
+        ("github__issues", {"query": "x"}, "github__issues x", "other"),
+        ("anything", {}, "anything", "other"),
+        ("shell", {"command": "x" * 1000}, "x" * 159 + "…", "execute"),
+        ("shell", {"command": 7}, "shell", "execute"),
+    ],
+)
+def test_a_call_has_a_title_of_one_line_and_a_kind(tool: str, arguments: dict[str, Any], title: str, kind: str) -> None:
+    assert convert.title(tool, arguments) == title
+    assert convert.kind(tool) == kind
+
+
+@pytest.mark.parametrize("given", ["", "{", "[1]", "7", "null"])
+def test_arguments_that_cannot_be_read_are_none(given: str) -> None:
+    assert convert.arguments(given) == {}
+
+
+def chosen(option: str) -> schema.RequestPermissionResponse:
+    return schema.RequestPermissionResponse(outcome=schema.AllowedOutcome(outcome="selected", option_id=option))
+
+
+@given(some.text(max_size=20))
+def test_for_any_answer_only_the_ways_to_say_yes_are_a_yes(option: str) -> None:
+    answered = convert.chosen(chosen(option))
+    assert answered == (option if option in ("once", "conversation", "always") else "deny")
+
+
+def test_every_choice_means_what_it_says() -> None:
+    asked = events.ApprovalAsked("r", "c", "shell", "Run it.", remembers="shell(make test)")
+    for each in convert.choices(asked):
+        answered = convert.chosen(chosen(each.option_id))
+        assert (answered == "deny") == (each.kind == "reject_once")
+        assert (answered in ("conversation", "always")) == (each.kind == "allow_always")
+
+
+def result(reason: events.Exit, **more: Any) -> events.TurnResult:
+    plain = {"failed": False, "partial": False, "completed": reason == "completed", "error": None} | more
+    return events.TurnResult(
+        final_response="",
+        messages=(),
+        api_calls=1,
+        interrupted=reason == "interrupted",
+        exit_reason=reason,
+        usage=types.Usage(),
+        session_id="s",
+        conversation_id="s",
+        **plain,
+    )
+
+
+@pytest.mark.parametrize(
+    ("ended", "stop"),
+    [
+        (result("completed"), "end_turn"),
+        (result("completed", partial=True), "max_tokens"),
+        (result("interrupted"), "cancelled"),
+        (result("steps"), "max_turn_requests"),
+        (result("cost"), "max_turn_requests"),
+    ],
+)
+def test_a_turn_that_did_not_fail_has_a_reason_for_its_end(ended: events.TurnResult, stop: str) -> None:
+    assert convert.stop(ended) == stop
+
+
+@pytest.mark.parametrize("reason", ["overflow", "model", "cut", "lease_lost", "busy", "store", "failed"])
+def test_a_turn_that_failed_is_an_error_with_its_sentence(reason: events.Exit) -> None:
+    with pytest.raises(errors.RpcRefused, match="It went wrong") as caught:
+        convert.stop(result(reason, failed=True, error="It went wrong."))
+    assert caught.value.code == -32603

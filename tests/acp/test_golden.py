@@ -1,0 +1,186 @@
+"""Golden frames: whole conversations of an editor as they go over the wire.
+
+`python -m tests.acp.test_golden` writes them anew. Ids, times and sizes that differ from run to run have names instead.
+Answers stand with what was asked; what came unasked stands behind them, in its order. The editor of these stories holds
+every frame to the protocol's schema.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncSessionDB, parts, types
+from holdfast.acp import plans
+from holdfast.model import ScriptedModel, port
+from tests.acp import seat
+from tests.agent import house, stage
+from tests.compaction.test_compress import WINDOW, Writer, filled
+
+GOLDEN = Path(__file__).parent / "golden"
+SESSION = re.compile(r"\d{8}_\d{6}_[0-9a-f]{6}")
+CHANGING = {"updatedAt", "used", "messageId"}
+CHOICES = ("modes", "configOptions")
+"""What is told again and again: the second time it is named by its number."""
+LONG = 240
+PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+
+
+class Recorder:
+    """An editor whose frames are kept."""
+
+    def __init__(self, editor: seat.Editor) -> None:
+        self.editor = editor
+        self.exchanges: list[dict[str, Any]] = [{"method": "initialize", "answer": editor.frames[0]["result"]}]
+
+    async def ask(self, method: str, **params: Any) -> Any:
+        answer = await self.editor.asking(method, **params)
+        kept = {key: answer[key] for key in ("result", "error") if key in answer}
+        self.exchanges.append({"method": method, "params": params, "answer": kept.get("result", kept)})
+        return answer.get("result")
+
+    async def new(self) -> str:
+        made = await self.ask("session/new", cwd=seat.FOLDER, mcpServers=[])
+        await self.editor.until("available_commands_update")
+        return str(made["sessionId"])
+
+    async def prompt(self, session: str, *blocks: str | dict[str, Any]) -> None:
+        said = [{"type": "text", "text": each} if isinstance(each, str) else each for each in blocks]
+        await self.ask("session/prompt", sessionId=session, prompt=said)
+
+    @property
+    def unasked(self) -> list[dict[str, Any]]:
+        """What the agent said of its own; commands are many, and stand elsewhere."""
+        said = [frame for frame in self.editor.frames if "method" in frame]
+        kinds = [frame["params"].get("update", {}).get("sessionUpdate") for frame in said]
+        return [
+            {"method": frame["method"], **frame["params"]}
+            for frame, kind in zip(said, kinds, strict=True)
+            if kind != "available_commands_update"
+        ]
+
+
+async def conversation(editor: Recorder) -> None:
+    session = await editor.new()
+    await editor.prompt(
+        session,
+        "Plan the trip",
+        {"type": "resource", "resource": {"uri": "file:///plan.md", "text": "# To the sea\n```\n"}},
+        {"type": "resource_link", "uri": "file:///map.png", "name": "map.png"},
+        {"type": "image", "mimeType": "image/png", "data": PICTURE},
+    )
+    await editor.ask("session/list")
+    await editor.ask("session/set_mode", sessionId=session, modeId="read-only")
+    await editor.ask("session/set_config_option", sessionId=session, configId="model", value="other/model")
+    await editor.ask("session/fork", sessionId=session, cwd=seat.FOLDER, mcpServers=[])
+    await editor.ask("session/close", sessionId=session)
+    await editor.ask("session/load", sessionId=session, cwd=seat.FOLDER, mcpServers=[])
+    await editor.ask("session/resume", sessionId=session, cwd=seat.FOLDER, mcpServers=[])
+
+
+async def approval(editor: Recorder) -> None:
+    session = await editor.new()
+    await editor.prompt(session, "Tidy up")
+    editor.editor.answer = lambda _: {"outcome": {"outcome": "cancelled"}}
+    await editor.prompt(session, "And the rest")
+    await editor.ask("session/load", sessionId=session, cwd=seat.FOLDER, mcpServers=[])
+
+
+async def compaction(editor: Recorder) -> None:
+    await filled(editor.editor.program.db, 12)
+    await editor.ask("session/load", sessionId="talk", cwd=seat.FOLDER, mcpServers=[])
+    await editor.prompt("talk", "/compact here 1")
+    await editor.ask("session/load", sessionId="talk", cwd=seat.FOLDER, mcpServers=[])
+
+
+async def refusals(editor: Recorder) -> None:
+    session = await editor.new()
+    await editor.ask("session/load", sessionId="nobody", cwd=seat.FOLDER, mcpServers=[])
+    await editor.ask("session/prompt", sessionId="nobody", prompt=[{"type": "text", "text": "Hello"}])
+    await editor.ask("session/prompt", sessionId=session, prompt=[])
+    await editor.ask("session/new", cwd="here", mcpServers=[])
+    await editor.ask("session/set_mode", sessionId=session, modeId="rampage")
+    await editor.ask("session/set_config_option", sessionId=session, configId="model", value="no/such")
+    await editor.ask("authenticate", methodId="password")
+    await editor.ask("session/dance")
+    await editor.prompt(session, "/nothing")
+    await editor.prompt(session, "Hello")
+
+
+def planned() -> port.Reply:
+    steps = [{"step": "Look", "status": "completed"}, {"step": "Go", "status": "in_progress"}]
+    return port.Reply(calls=(types.ToolCall("p1", plans.NAME, {"steps": steps}),), usage=types.Usage(10, 5))
+
+
+def thought() -> port.Reply:
+    return port.Reply((parts.Reasoning("Where to?"), parts.Text("To the sea.")), usage=types.Usage(10, 5))
+
+
+Story = Callable[[Recorder], Awaitable[None]]
+STORIES: dict[str, tuple[Story, Callable[[], dict[str, Any]]]] = {
+    "conversation": (conversation, lambda: {"script": [planned(), thought()]}),
+    "approval": (
+        approval,
+        lambda: {"script": [house.runs("rm -r build"), "Tidy now.", house.runs("make clean"), "As you like."]},
+    ),
+    "compaction": (compaction, lambda: {"model": ScriptedModel(window=WINDOW), "summarizer": Writer()}),
+    "refusals": (refusals, dict),
+}
+
+
+def played(name: str) -> str:
+    """What goes over the wire in a story."""
+    story, given = STORIES[name]
+    found: list[str] = []
+
+    async def told(db: AsyncSessionDB) -> None:
+        options = given()
+        model = options.pop("model", None) or ScriptedModel(options.pop("script", ()))
+        async with seat.seated(seat.House(db, model, **options)) as editor:
+            recorder = Recorder(editor)
+            await story(recorder)
+            found.append(steady({"exchanges": recorder.exchanges, "unasked": recorder.unasked}))
+
+    stage.run(told)
+    return found[0]
+
+
+def steady(frames: dict[str, Any]) -> str:
+    """The same, with names for what is another one each time."""
+    names: dict[str, str] = {}
+    choices: list[Any] = []
+
+    def named(value: Any, key: str = "") -> Any:
+        if key in CHOICES:
+            if value in choices:
+                return f"<{key} {choices.index(value) + 1}>"
+            choices.append(value)
+        if isinstance(value, dict):
+            return {name: named(each, name) for name, each in value.items()}
+        if isinstance(value, list):
+            return [named(each) for each in value]
+        if key in CHANGING:
+            return f"<{key}>"
+        if not isinstance(value, str):
+            return value
+        value = re.sub(r"[\d,]+ tokens", "<tokens>", value)
+        value = value if len(value) <= LONG else f"{value[:LONG]}…"
+        return SESSION.sub(lambda found: names.setdefault(found[0], f"<session {len(names) + 1}>"), value)
+
+    return json.dumps(named(frames), indent=1, ensure_ascii=False) + "\n"
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_frames_are_as_they_were(name: str) -> None:
+    assert played(name) == (GOLDEN / f"{name}.json").read_text("utf-8")
+
+
+if __name__ == "__main__":
+    GOLDEN.mkdir(exist_ok=True)
+    for each in STORIES:
+        (GOLDEN / f"{each}.json").write_text(played(each), "utf-8")

@@ -1,0 +1,48 @@
+"""The page about editors, held to what it says: settings that can be pasted, limits, modes and codes as they are."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from holdfast.acp import channel, modes
+from holdfast.rpc import frames
+
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "editors.md").read_text("utf-8")
+JSON = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+OTHERS = re.findall(r"```(?:lua|elisp)\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize("text", JSON)
+def test_settings_in_json_start_the_program(text: str) -> None:
+    ((agents, found),) = json.loads(text).items()
+    assert agents in ("agent_servers", "acp.agents")
+    assert found["Holdfast"]["command"].endswith("holdfast")
+    assert found["Holdfast"]["args"] == ["acp"]
+
+
+@pytest.mark.parametrize("text", OTHERS)
+def test_settings_in_other_languages_close_what_they_open(text: str) -> None:
+    bare = re.sub(r'"[^"]*"', "", text)
+    assert all(bare.count(opening) == bare.count(closing) > 0 for opening, closing in ("()",))
+    assert bare.count("{") == bare.count("}")
+    assert '"holdfast"' in text
+    assert '"acp"' in text
+
+
+def test_all_editors_have_their_settings() -> None:
+    assert (len(JSON), len(OTHERS)) == (3, 3)
+
+
+def test_modes_are_named_as_editors_show_them() -> None:
+    named = re.findall(r"\*([A-Z][a-z ]+)\*", PAGE.partition("**Modes.**")[2].partition("\n\n")[0])
+    assert {*named} == {each.name for each in modes.state(modes.DEFAULT).available_modes}
+
+
+def test_the_limit_and_the_codes_are_those_of_the_program() -> None:
+    assert f"at most {channel.LONGEST >> 20} MiB" in PAGE
+    codes = {-int(code) for code in re.findall(r"^\| −(\d+) \|", PAGE, re.MULTILINE)}
+    assert codes >= {frames.PARSE, frames.INVALID, frames.UNKNOWN, frames.PARAMS, frames.INTERNAL, -32002}

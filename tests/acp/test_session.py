@@ -1,0 +1,462 @@
+"""A session: prompts to their ends, what is told meanwhile and in which order, questions, cancelling, commands."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncSessionDB, SessionDB, errors, types
+from holdfast.acp import session as sessions
+from holdfast.agent.commands import port as commands
+from holdfast.model import ScriptedModel, port
+from holdfast.store import hints
+from tests.acp import seat
+from tests.agent import house, stage
+from tests.compaction.test_compress import WINDOW, filled
+from tests.tools import test_pictures
+
+BIG = "x" * 2_000_000
+
+
+def test_a_prompt_is_answered_after_all_that_came_of_it() -> None:
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        assert await editor.prompt(session, "hello") == "end_turn"
+        assert editor.text() == "hello yourself"
+        *_, usage, response = editor.frames
+        assert response["result"] == {"stopReason": "end_turn"}
+        assert usage["params"]["update"]["sessionUpdate"] == "usage_update"
+
+    seat.run(story, ["hello yourself"])
+
+
+def test_what_a_model_thinks_is_told_as_thoughts() -> None:
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        await editor.prompt(session, "hello")
+        assert editor.text("agent_thought_chunk") == "hm"
+        assert editor.text() == "so"
+
+    seat.run(story, [[port.Thought("hm"), port.Said("so"), port.Finished("stop")]])
+
+
+def test_a_reader_that_is_slow_misses_nothing() -> None:
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        editor.reads.clear()
+        prompting = editor.prompting(session, "hello")
+        await asyncio.sleep(0)
+        editor.reads.set()
+        await prompting
+        assert editor.text() == "".join(f"{n} " for n in range(500))
+
+    words = [*(port.Said(f"{n} ") for n in range(500)), port.Finished("stop")]
+    seat.run(story, [words])
+
+
+def test_two_prompts_at_once_are_answered_in_their_order() -> None:
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        first, second = editor.prompting(session, "one"), editor.prompting(session, "two")
+        assert [seat.result(await each)["stopReason"] for each in (first, second)] == ["end_turn", "end_turn"]
+        assert editor.text() == "AB"
+
+    seat.run(story, ["A", "B"])
+
+
+def test_sessions_do_not_hear_of_each_other() -> None:
+    async def story(editor: seat.Editor) -> None:
+        one, two = await editor.new(), await editor.new()
+        await editor.prompt(one, "hello")
+        await editor.prompt(two, "hello")
+        assert (editor.text(session=one), editor.text(session=two)) == ("A", "B")
+
+    seat.run(story, ["A", "B"])
+
+
+# --- what goes with a prompt ---------------------------------------------------------------------------
+
+
+def test_what_comes_along_is_in_the_message_and_comes_back_as_it_was() -> None:
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        blocks: list[dict[str, Any]] = [
+            {"type": "text", "text": "Look at "},
+            {"type": "resource_link", "uri": "file:///a/b.py", "name": "b.py"},
+            {
+                "type": "resource",
+                "resource": {"uri": "file:///c.txt", "text": "the code is 42", "mimeType": "text/plain"},
+            },
+            {"type": "image", "data": base64.b64encode(test_pictures.png()).decode(), "mimeType": "image/png"},
+        ]
+        await editor.ask("session/prompt", sessionId=session, prompt=blocks)
+        (asked,) = editor.program.model.requests
+        said = str(asked.messages[-1].content)
+        assert "file:///a/b.py" in said
+        assert "the code is 42" in said
+        await editor.ask("session/load", sessionId=session, cwd="/", mcpServers=[])
+        shown = [each["content"] for each in editor.told("user_message_chunk")]
+        assert [each["type"] for each in shown] == ["text", "resource_link", "resource_link", "image"]
+        assert shown[3]["data"] == blocks[3]["data"]
+
+    seat.run(story, ["I see"])
+
+
+def test_a_huge_resource_is_kept_whole() -> None:
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        blocks = [
+            {"type": "text", "text": "What is it?"},
+            {"type": "resource", "resource": {"uri": "file:///big.txt", "text": BIG}},
+        ]
+        await editor.ask("session/prompt", sessionId=session, prompt=blocks)
+        (said, _) = await editor.program.db.transcript(session)
+        assert BIG in str(said.content)
+
+    seat.run(story, ["Much."])
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        [],
+        [{"type": "text", "text": "  "}],
+        [{"type": "audio", "data": "AAAA", "mimeType": "audio/wav"}],
+        [{"type": "image", "data": "no base64", "mimeType": "image/png"}],
+        [{"type": "image", "data": "AAAA", "mimeType": "image/png"}],
+    ],
+)
+def test_a_prompt_that_cannot_be_read_is_refused_and_leaves_nothing(prompt: list[dict[str, Any]]) -> None:
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        refused = await seat.refusal(editor.ask("session/prompt", sessionId=session, prompt=prompt))
+        assert refused.code == -32602
+        with pytest.raises(errors.NoSuchSession):
+            await editor.program.db.head(session)
+
+    seat.run(story)
+
+
+# --- tools and questions -------------------------------------------------------------------------------
+
+
+def test_a_question_shows_the_call_and_its_answer_lets_it_run() -> None:
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        await editor.prompt(session, "go")
+        (asked,) = editor.questions
+        assert asked["toolCall"]["toolCallId"] == editor.told("tool_call")[0]["toolCallId"]
+        assert [each["kind"] for each in asked["options"]] == [
+            "allow_once",
+            "allow_always",
+            "allow_always",
+            "reject_once",
+        ]
+        assert editor.program.shell.ran == ["make test"]
+        states = [each.get("status") for each in editor.told("tool_call", "tool_call_update")]
+        assert states == ["in_progress", "pending", "in_progress", "completed"]
+
+    seat.run(story, [house.runs("make test"), "done"])
+
+
+@pytest.mark.parametrize("answer", ["deny", "whatever", None])
+def test_whatever_is_not_a_yes_is_a_no(answer: str | None) -> None:
+    async def story(editor: seat.Editor) -> None:
+        outcome = {"outcome": "selected", "optionId": answer} if answer else {"outcome": "cancelled"}
+        editor.answer = lambda _: {"outcome": outcome}
+        session = await editor.new()
+        assert await editor.prompt(session, "go") == "end_turn"
+        assert editor.program.shell.ran == []
+        assert editor.told("tool_call_update")[-1]["status"] == "failed"
+
+    seat.run(story, [house.runs("make test"), "a pity"])
+
+
+def test_an_editor_that_answers_nonsense_has_denied() -> None:
+    async def story(editor: seat.Editor) -> None:
+        editor.answer = lambda _: {"outcome": 7}
+        session = await editor.new()
+        assert await editor.prompt(session, "go") == "end_turn"
+        assert editor.program.shell.ran == []
+
+    seat.run(story, [house.runs("make test"), "a pity"])
+
+
+def test_a_remembered_answer_is_not_asked_for_again() -> None:
+    async def story(editor: seat.Editor) -> None:
+        editor.answer = lambda _: {"outcome": {"outcome": "selected", "optionId": "conversation"}}
+        session = await editor.new()
+        await editor.prompt(session, "go")
+        await editor.prompt(session, "again")
+        await editor.ask("session/close", sessionId=session)
+        await editor.ask("session/load", sessionId=session, cwd="/", mcpServers=[])
+        await editor.prompt(session, "and again")
+        assert editor.program.shell.ran == ["make test"] * 3
+        assert len(editor.questions) == 1
+
+    seat.run(
+        story,
+        [house.runs("make test"), "1", house.runs("make test"), "2", house.runs("make test"), "3"],
+    )
+
+
+def test_calls_that_a_provider_names_alike_are_told_apart_then_and_later() -> None:
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        await editor.prompt(session, "go")
+        await editor.prompt(session, "again")
+        then = [each["toolCallId"] for each in editor.told("tool_call")]
+        assert len({*then}) == 2
+        await editor.ask("session/close", sessionId=session)
+        await editor.ask("session/load", sessionId=session, cwd="/", mcpServers=[])
+        assert [each["toolCallId"] for each in editor.told("tool_call")[2:]] == then
+
+    seat.run(story, [house.runs("make"), "1", house.runs("make"), "2"])
+
+
+def test_what_is_dangerous_cannot_be_remembered() -> None:
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        await editor.prompt(session, "go")
+        (asked,) = editor.questions
+        assert [each["optionId"] for each in asked["options"]] == ["once", "deny"]
+
+    seat.run(story, [house.runs("rm -rf /"), "done"])
+
+
+def test_a_plan_is_shown_as_a_plan_and_as_nothing_else() -> None:
+    steps = [{"step": "look", "status": "completed"}, {"step": "leap", "status": "pending", "priority": "high"}]
+    call = port.Reply(calls=(types.ToolCall("p1", "update_plan", {"steps": steps}),), usage=types.Usage(10, 5))
+
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        await editor.prompt(session, "go")
+        await editor.ask("session/load", sessionId=session, cwd="/", mcpServers=[])
+        shown = editor.told("plan")
+        assert len(shown) == 2
+        assert shown[0] == shown[1]
+        assert [each["status"] for each in shown[0]["entries"]] == ["completed", "pending"]
+        assert not editor.told("tool_call", "tool_call_update")
+
+    seat.run(story, [call, "done"])
+
+
+# --- how a turn ends -----------------------------------------------------------------------------------
+
+
+def test_a_turn_that_failed_is_an_error_that_says_why_and_the_prompt_is_kept() -> None:
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        refused = await seat.refusal(editor.prompt(session, "hello"))
+        assert refused.code == -32603
+        assert "key" in str(refused)
+        assert [each.role for each in await editor.program.db.transcript(session)] == ["user"]
+        assert await editor.prompt(session, "again") == "end_turn"
+
+    seat.run(story, [errors.KeyRefused("The key was refused."), "now"])
+
+
+def test_a_client_that_vanishes_in_a_turn_loses_nothing() -> None:
+    model = stage.Trickle("so far ")
+
+    async def story(db: AsyncSessionDB) -> None:
+        program = seat.House(db, model)
+        async with seat.seated(program) as editor:
+            session = await editor.new()
+            editor.prompting(session, "hello")
+            editor.prompting(session, "this one waits")
+            await model.stuck.reached.wait()
+            editor.gone = True
+        assert program.open == 0
+        said = await db.transcript(session)
+        assert [each.role for each in said] == ["user", "assistant"]
+
+    stage.run(story)
+
+
+# --- commands ------------------------------------------------------------------------------------------
+
+
+def test_commands_are_told_after_the_session_is_known_and_those_of_other_places_are_not() -> None:
+    async def story(editor: seat.Editor) -> None:
+        await editor.new()
+        told = await editor.until("available_commands_update")
+        names = {each["name"] for each in told["availableCommands"]}
+        assert {"compact", "status", "undo", "model", "branch"} <= names
+        assert not names & {"quit", "new", "reset", "resume"}
+
+    seat.run(story)
+
+
+class Later:
+    """A server that brings a command some time after it was asked for."""
+
+    def __init__(self) -> None:
+        self.brought: list[commands.Slash] = []
+
+    def listed(self) -> list[commands.Slash]:
+        return self.brought
+
+    async def text(self, name: str, argument: str) -> str | None:
+        return f"Greet {argument}" if any(each.name == name for each in self.brought) else None
+
+
+async def nothing(_: commands.Asked) -> None:
+    pass
+
+
+def test_commands_that_come_later_are_told_and_say_their_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "EVERY", 0.01)
+    later = Later()
+
+    async def story(editor: seat.Editor) -> None:
+        here = await editor.new()
+        await editor.until("available_commands_update")
+        later.brought.append(commands.Slash(name="wiki:greet", help="Greets.", run=nothing, argument="NAME"))
+        told = await editor.until("available_commands_update")
+        assert told["availableCommands"][-1] == {
+            "name": "wiki:greet",
+            "description": "Greets.",
+            "input": {"hint": "NAME"},
+        }
+        assert await editor.prompt(here, "/wiki:greet Ann") == "end_turn"
+        (said, _) = await editor.program.db.transcript(here)
+        assert "Greet Ann" in str(said.content)
+
+    seat.run(story, ["Hello Ann"], words=later)
+
+
+def test_a_command_answers_and_is_no_message() -> None:
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        assert await editor.prompt(session, "/status") == "end_turn"
+        assert "model" in editor.text()
+        assert await editor.prompt(session, "/nonsense") == "end_turn"
+        assert "There is no command" in editor.text()
+        assert await editor.prompt(session, "/title The harbour") == "end_turn"
+        assert "with its first message" in editor.text()
+        with pytest.raises(errors.NoSuchSession):
+            await editor.program.db.head(session)
+
+    seat.run(story)
+
+
+def test_two_slashes_say_that_it_is_no_command() -> None:
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        await editor.prompt(session, "//status")
+        (said, _) = await editor.program.db.transcript(session)
+        assert "/status" in str(said.content)
+        assert "//status" not in str(said.content)
+
+    seat.run(story, ["what?"])
+
+
+def test_compact_is_the_same_as_everywhere_and_the_whole_transcript_comes_back() -> None:
+    async def told(db: AsyncSessionDB) -> None:
+        session = "talk"
+        await filled(db)
+        before = len(await db.transcript(session))
+        program = seat.House(db, ScriptedModel(["A summary of it all."] * 3, window=WINDOW))
+        async with seat.seated(program) as editor:
+            await editor.ask("session/resume", sessionId=session, cwd="/", mcpServers=[])
+            assert await editor.prompt(session, "/compact") == "end_turn"
+            assert (await db.context(session)).cut_seq > 0
+            assert "Summing up" in editor.text("agent_thought_chunk")
+            assert "Compacted up to" in editor.text()
+        async with seat.seated(program) as editor:
+            await editor.ask("session/load", sessionId=session, cwd="/", mcpServers=[])
+            shown = editor.told("user_message_chunk", "agent_message_chunk", "tool_call", "tool_call_update")
+            assert len(shown) >= before
+
+    stage.run(told)
+
+
+def test_retry_is_a_turn_of_its_own() -> None:
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        await editor.prompt(session, "hello")
+        assert await editor.prompt(session, "/retry") == "end_turn"
+        assert editor.text().endswith("B")
+        await editor.ask("session/load", sessionId=session, cwd="/", mcpServers=[])
+        replayed = editor.told("user_message_chunk")
+        assert [each["content"]["text"] for each in replayed] == ["hello"]
+
+    seat.run(story, ["A", "B"])
+
+
+def test_a_branch_is_told_of_and_the_session_stays() -> None:
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        await editor.prompt(session, "hello")
+        await editor.prompt(session, "/branch")
+        assert "is a branch of this now" in editor.text()
+        await editor.prompt(session, "still here")
+        assert len(await editor.program.db.transcript(session)) == 4
+        listed = (await editor.ask("session/list"))["sessions"]
+        assert len(listed) == 2
+
+    seat.run(story, ["A", "B"])
+
+
+# --- what others do ------------------------------------------------------------------------------------
+
+
+def test_what_others_say_in_the_conversation_is_told_before_what_comes_after_it() -> None:
+    async def story(editor: seat.Editor) -> None:
+        db = editor.program.db
+        session = await editor.new()
+        await editor.prompt(session, "hello")
+        await db.append_message(session, role="user", content="from the terminal")
+        await db.append_message(session, role="assistant", content="to the terminal")
+        await editor.prompt(session, "and I?")
+        assert editor.text("user_message_chunk") == "from the terminal"
+        assert editor.text() == "Ato the terminalB"
+
+    seat.run(story, ["A", "B"])
+
+
+def test_what_is_ours_is_never_told_as_somebody_elses_however_slow_an_editor_reads() -> None:
+    async def story(editor: seat.Editor) -> None:
+        here = await editor.new()
+        await editor.until("available_commands_update")
+        editor.reads.clear()
+        editor.asking("session/set_mode", sessionId=here, modeId="code")
+        await seat.so(lambda: any("config_option_update" in str(frame) for frame in editor.frames))
+        editor.program.db.hearing._spread(hints.Hint("moved", here))
+        prompting = editor.prompting(here, "hello")
+        (door,) = editor.program.doors
+        await seat.so(lambda: door.running(here))
+        await door.over(here)
+        editor.reads.set()
+        assert seat.result(await prompting) == {"stopReason": "end_turn"}
+        assert editor.told("user_message_chunk") == []
+        assert editor.text() == "A"
+
+    seat.run(story, ["A"])
+
+
+def test_what_another_process_writes_is_told_without_being_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "EVERY", 0.01)
+    place = str(tmp_path / "store.db")
+
+    async def story(db: AsyncSessionDB) -> None:
+        program = seat.House(db, ScriptedModel(["A"]))
+        async with seat.seated(program) as editor, AsyncSessionDB(SessionDB(place)) as other:
+            here = await editor.new()
+            await editor.prompt(here, "hello")
+            await editor.until("usage_update")
+            await other.append_message(here, role="user", content="from the terminal")
+            await other.append_message(here, role="assistant", content="to the terminal")
+            await editor.until("user_message_chunk")
+            await editor.until("agent_message_chunk")
+            assert editor.text("user_message_chunk") == "from the terminal"
+            assert editor.text() == "Ato the terminal"
+
+    stage.run(story, place)

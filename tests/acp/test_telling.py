@@ -1,0 +1,124 @@
+"""Events and messages as an editor is told of them: what began ends, and what was is told as it was."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from holdfast import events, types
+from holdfast.acp import telling
+
+
+def message(role: types.Role, content: types.Content = "", **more: Any) -> types.Message:
+    body = {"content": content, **more}
+    return types.Message(1, "u1", "s1", role, 0.0, json.dumps(body))
+
+
+def started(teller: telling.Teller, call: str = "c1", name: str = "shell") -> list[Any]:
+    return teller.tell(events.ToolStarted(call, name, '{"command": "make"}'))
+
+
+def kinds(updates: list[Any]) -> list[str]:
+    return [each.session_update for each in updates]
+
+
+def test_the_end_of_a_call_has_the_whole_result_where_the_log_has_it() -> None:
+    teller = telling.Teller("/")
+    started(teller)
+    (told,) = teller.tell(events.ToolFinished("c1", "shell", True, "begin"), "beginning to end")
+    assert told.status == "completed"
+    assert "beginning to end" in told.content[0].content.text
+
+
+def test_what_a_tool_shows_meanwhile_is_put_together_and_bounded() -> None:
+    teller = telling.Teller("/")
+    started(teller)
+    for _ in range(1000):
+        (told,) = teller.tell(events.ToolProgress("c1", "0123456789"))
+    shown = told.content[0].content.text
+    assert "0123456789" in shown
+    assert len(shown) < telling.PROGRESS + 20
+
+
+def test_a_call_that_was_not_told_of_has_no_end() -> None:
+    teller = telling.Teller("/")
+    assert teller.tell(events.ToolFinished("c9", "shell", True, "")) == []
+    assert teller.tell(events.ToolProgress("c9", "x")) == []
+
+
+def test_the_end_of_a_turn_ends_all_that_was_under_way() -> None:
+    teller = telling.Teller("/")
+    started(teller, "c1")
+    started(teller, "c2")
+    ended = teller.broken_off()
+    assert {each.tool_call_id: each.status for each in ended} == {"c1.0": "failed", "c2.0": "failed"}  # type: ignore[union-attr]
+    assert teller.broken_off() == []
+
+
+@pytest.mark.parametrize(
+    ("event", "kind"),
+    [
+        (events.TextDelta("x"), "agent_message_chunk"),
+        (events.ReasoningDelta("x"), "agent_thought_chunk"),
+        (events.Notice("x"), "agent_thought_chunk"),
+        (events.Notice("x", "error"), "agent_message_chunk"),
+        (events.Answer("x"), "agent_message_chunk"),
+        (events.Titled("x"), "session_info_update"),
+        (events.Compacted("s", 4, 100, 10), "agent_thought_chunk"),
+        (events.TurnQueued("h"), "agent_thought_chunk"),
+        (events.TurnStarted("c", "s", "a process ended", 1, "process"), "user_message_chunk"),
+    ],
+)
+def test_what_happens_is_told(event: events.AnyEvent, kind: str) -> None:
+    assert kinds(telling.Teller("/").tell(event)) == [kind]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        events.TextDelta(""),
+        events.TurnStarted("c", "s", "hello", 1),
+        events.MessageStored(1, "u", "user"),
+        events.Say("x"),
+        events.Moved("c"),
+        events.Quit(),
+    ],
+)
+def test_what_an_editor_knows_already_is_not_told(event: events.AnyEvent) -> None:
+    assert telling.Teller("/").tell(event) == []
+
+
+def test_a_call_in_the_log_is_told_as_it_was_told_then() -> None:
+    live, later = telling.Teller("/"), telling.Teller("/")
+    live.seq = 1  # as the message below
+    then = [*started(live), *live.tell(events.ToolFinished("c1", "shell", True, "out"), "out")]
+    call = {"id": "c1", "name": "shell", "arguments": {"command": "make"}}
+    now = [
+        *later.replay(message("assistant", tool_calls=[call])),
+        *later.replay(message("tool", "out", tool_call_id="c1")),
+    ]
+    assert now == then
+
+
+def test_a_result_that_says_why_there_is_none_is_a_failure() -> None:
+    teller = telling.Teller("/")
+    started(teller)
+    (told,) = teller.replay(message("tool", "Error: no such file", tool_call_id="c1"))
+    assert told.status == "failed"  # type: ignore[union-attr]
+
+
+def test_notes_for_the_model_are_not_shown_and_what_was_cut_says_so() -> None:
+    teller = telling.Teller("/")
+    said = [{"type": "note", "text": "It is Monday."}, {"type": "text", "text": "hello"}]
+    (told,) = teller.replay(message("user", said))
+    assert told.content.text == "hello"  # type: ignore[union-attr]
+    cut = [{"type": "text", "text": "so far"}, {"type": "cut", "text": "\n[interrupted]"}]
+    assert len(teller.replay(message("assistant", cut))) == 2
+
+
+def test_what_was_redacted_is_told_as_that() -> None:
+    redacted = types.Message(1, "u1", "s1", "user", 0.0, "")
+    (told,) = telling.Teller("/").replay(redacted)
+    assert told.content.text == telling.REDACTED  # type: ignore[union-attr]

@@ -1,0 +1,143 @@
+"""The whole program under an editor that offers files, terminals and servers of tools: each session has its own."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from acp import exceptions
+
+from holdfast import config
+from holdfast.acp import channel
+from holdfast.app import acp as program
+from tests.acp import desk, seat
+from tests.tools import leash as leashes
+from tests.tools.mcp import stage
+
+EVERYTHING = {"fs": {"readTextFile": True, "writeTextFile": True}, "terminal": True}
+
+
+class Editor(seat.Editor):
+    """It answers for its files and its terminals, too."""
+
+    def __init__(self) -> None:
+        super().__init__(None)  # type: ignore[arg-type]
+        self.desk = desk.Editor(session=None)
+        self.working = set[asyncio.Task[None]]()
+        self._does: dict[str, Callable[..., Awaitable[Any]]] = {
+            "fs/read_text_file": self.desk.read_text_file,
+            "fs/write_text_file": self.desk.write_text_file,
+            "terminal/create": self.desk.create_terminal,
+            "terminal/output": self.desk.terminal_output,
+            "terminal/wait_for_exit": self.desk.wait_for_terminal_exit,
+            "terminal/kill": self.desk.kill_terminal,
+            "terminal/release": self.desk.release_terminal,
+        }
+
+    async def send(self, frame: bytes) -> None:
+        await super().send(frame)
+        said = self.frames[-1]
+        if (doing := self._does.get(said.get("method", ""))) is not None:
+            task = asyncio.create_task(self._do(said["id"], doing, said["params"]))
+            self.working.add(task)
+            task.add_done_callback(self.working.discard)
+
+    async def _do(self, number: Any, doing: Callable[..., Awaitable[Any]], params: dict[str, Any]) -> None:
+        names = {"sessionId": "session_id", "terminalId": "terminal_id", "outputByteLimit": "output_byte_limit"}
+        try:
+            made = await doing(**{names.get(name, name): value for name, value in params.items()})
+        except exceptions.RequestError as error:
+            self.say({"jsonrpc": "2.0", "id": number, "error": error.to_error_obj()})
+            return
+        done = made.model_dump(mode="json", by_alias=True, exclude_none=True) if made is not None else {}
+        self.say({"jsonrpc": "2.0", "id": number, "result": done})
+
+
+def run(story: Callable[[Editor], Awaitable[None]], home: Path, offered: dict[str, Any]) -> None:
+    """An editor that offers this, served by the program with its offline model."""
+    settings = config.Settings(
+        home=str(home), database=str(home / "store.db"), colour=False, columns=None, model="offline"
+    )
+
+    async def told() -> None:
+        person = Editor()
+        wire = channel.Channel(person, "1.0")
+        greeted = person.asking("initialize", protocolVersion=1, clientCapabilities=offered)
+        assert await wire.greeted()
+        await greeted
+        serving = asyncio.create_task(program.serve(wire, settings))
+        try:
+            await story(person)
+        finally:
+            person.leave()
+            await serving
+
+    asyncio.run(told())
+
+
+def test_what_is_not_saved_is_read_and_a_command_is_seen_in_a_terminal(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "a.txt").write_text("saved\n")
+
+    async def story(editor: Editor) -> None:
+        session = await editor.new(str(project))
+        editor.desk.buffers[str(project / "a.txt")] = "not saved\n"
+        assert await editor.prompt(session, "read a.txt") == "end_turn"
+        call = editor.told("tool_call")[-1]
+        assert call["locations"] == [{"path": str(project / "a.txt")}]
+        assert "1\tnot saved" in editor.text()
+        assert await editor.prompt(session, "run echo here; pwd") == "end_turn"
+        shown = [each for each in editor.told("tool_call_update") if each.get("content")]
+        assert {"type": "terminal", "terminalId": "terminal-1"} in shown[-1]["content"]
+        assert shown[-1]["status"] == "completed"
+        assert f"here\n{project}\n[exit code 0]" in editor.text()
+        assert editor.desk.terminals == {}
+
+    run(story, tmp_path / "home", EVERYTHING)
+
+
+def test_an_editor_that_offers_nothing_is_asked_for_nothing(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "a.txt").write_text("saved\n")
+
+    async def story(editor: Editor) -> None:
+        session = await editor.new(str(project))
+        await editor.prompt(session, "read a.txt")
+        await editor.prompt(session, "run echo here")
+        assert "1\tsaved" in editor.text()
+        assert "here\n[exit code 0]" in editor.text()
+        assert editor.desk.asked == []
+
+    run(story, tmp_path / "home", {})
+
+
+def test_servers_of_tools_belong_to_the_session_that_brought_them(tmp_path: Path) -> None:
+    async def story(editor: Editor) -> None:
+        mark = leash.environment[leashes.NAME]
+        server = {
+            "name": "raw",
+            "command": sys.executable,
+            "args": ["-I", str(stage.HERE / "raw.py"), "plain"],
+            "env": [{"name": leashes.NAME, "value": mark}],
+        }
+        first = str((await editor.ask("session/new", cwd=str(tmp_path), mcpServers=[server]))["sessionId"])
+        second = await editor.new(str(tmp_path))
+        async with asyncio.timeout(stage.PATIENCE):
+            while "raw__echo" not in editor.text(session=first):
+                await editor.prompt(first, "hello")
+                await editor.prompt(first, "/tools")
+        await editor.prompt(second, "hello")
+        await editor.prompt(second, "/tools")
+        assert "read_file" in editor.text(session=second)
+        assert "raw__echo" not in editor.text(session=second)
+        assert leash.at_large()
+        await editor.ask("session/close", sessionId=first)
+        leashes.until(lambda: not leash.at_large(), "it is gone with its session")
+
+    with leashes.leashed() as leash:
+        run(story, tmp_path / "home", EVERYTHING)

@@ -1,0 +1,74 @@
+"""`holdfast acp`: standard output carries frames only, and the end of the input is the end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from importlib import util
+from pathlib import Path
+
+import pytest
+
+from tests.cli import inside, program
+from tests.rpc.stage import request
+
+OFFLINE = {"HOLDFAST_MODEL": "offline"}
+HELLO = request(1, "initialize", {"protocolVersion": 1})
+
+
+def test_what_is_piped_in_is_answered_by_frames_and_nothing_else(tmp_path: Path) -> None:
+    lines = [
+        json.dumps(HELLO).encode(),
+        b"\xff\xfe nonsense",
+        b"[]",
+        json.dumps(request(2, "session/list", {})).encode(),
+        json.dumps(request(3, "session/explode", {})).encode(),
+        json.dumps({"jsonrpc": "2.0", "method": "session/dance"}).encode(),
+    ]
+    with subprocess.Popen(
+        [*program.PROGRAM, "acp"],
+        cwd=tmp_path,
+        env=program.environment(tmp_path, OFFLINE),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"\n".join(lines) + b"\n")
+        process.stdin.flush()
+        answers = [json.loads(process.stdout.readline()) for _ in range(5)]
+        rest, said = process.communicate(timeout=program.PATIENCE)
+        assert process.returncode == 0, said
+    assert rest == b""
+    found = {each["id"]: each for each in answers}
+    assert found[1]["result"]["agentInfo"]["name"] == "holdfast"
+    assert found[2]["result"] == {"sessions": []}
+    assert found[3]["error"]["code"] == -32601
+    assert [each["error"]["code"] for each in answers if each["id"] is None] == [-32700, -32600]
+    assert b"Traceback" not in said
+
+
+def test_it_leaves_when_it_is_asked_to(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [*program.PROGRAM, "acp"],
+        env=program.environment(tmp_path, OFFLINE),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for frame in (HELLO, request(2, "session/list", {})):
+            process.stdin.write(json.dumps(frame).encode() + b"\n")
+            process.stdin.flush()
+            process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(program.PATIENCE) == 128 + signal.SIGTERM
+
+
+def test_a_part_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(util, "find_spec", lambda _: None)
+    done = inside.run(tmp_path, "acp")
+    assert done.code == 1
+    assert "pip install 'holdfast[acp]'" in done.err
