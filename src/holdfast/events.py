@@ -51,6 +51,8 @@ class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
     usage: types.Usage
     session_id: str
     conversation_id: str
+    refused: bool = False
+    """Whether the provider declined to answer, or to go on; the exit says whether anything was answered."""
 
 
 # --- what a run emits ----------------------------------------------------------------------------------

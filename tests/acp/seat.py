@@ -107,6 +107,12 @@ class Editor:
         self.reads = asyncio.Event()
         self.reads.set()
         self.gone = False
+        self.serving: asyncio.Task[None]
+
+    @property
+    def number(self) -> int:
+        """The id of the last request."""
+        return self._number
 
     # --- the lines -----------------------------------------------------------------------------------
 
@@ -223,13 +229,15 @@ async def seated(program: House, **capabilities: Any) -> AsyncIterator[Editor]:
         async with server.Server(program) as opened:
             await server.attend(opened, wire)
 
-    serving = asyncio.create_task(serve())
+    serving = person.serving = asyncio.create_task(serve())
     try:
         yield person
     finally:
         person.reads.set()
         person.leave()
-        await serving
+        await asyncio.wait([serving])
+        if not serving.cancelled():
+            serving.result()
 
 
 Story = Callable[[Editor], Awaitable[None]]

@@ -10,7 +10,7 @@ from holdfast.acp import backlog, telling
 
 async def taken(waiting: backlog.Backlog) -> list[backlog.Item]:
     items = []
-    while not waiting.is_empty:
+    while len(waiting):
         items.append(await waiting.first())
         waiting.done()
     return items
@@ -63,5 +63,20 @@ def test_whoever_waits_for_a_closed_one_does_not_wait() -> None:
         await told
         waiting.put(backlog.Look())
         await waiting.told()
+
+    asyncio.run(story())
+
+
+def test_whoever_waits_for_what_is_there_does_not_wait_for_what_comes_after_it() -> None:
+    async def story() -> None:
+        waiting = backlog.Backlog()
+        waiting.put(events.TextDelta("mine"))
+        told = asyncio.create_task(waiting.told())
+        await asyncio.sleep(0)
+        waiting.put(events.Notice("somebody else's"))
+        await waiting.first()
+        waiting.done()
+        await told
+        assert len(waiting) == 1
 
     asyncio.run(story())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from holdfast import AsyncSessionDB
 from tests.acp import seat
 from tests.agent import house, stage
@@ -122,5 +124,51 @@ def test_a_command_that_takes_long_can_be_cancelled() -> None:
             editor.tell("session/cancel", sessionId=session)
             assert seat.result(await prompting) == {"stopReason": "cancelled"}
             assert (await db.context(session)).cut_seq == 0
+
+    stage.run(told)
+
+
+def test_a_request_that_is_not_wanted_before_it_is_begun_is_cancelled() -> None:
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        prompting = editor.prompting(session, "hello")
+        editor.tell("$/cancel_request", requestId=editor.number)
+        assert seat.result(await prompting) == {"stopReason": "cancelled"}
+
+    seat.run(story, model=stage.Trickle("so far "))
+
+
+def test_only_the_request_that_is_not_wanted_is_cancelled() -> None:
+    stuck = stage.Stuck()
+
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        first = editor.prompting(session, "one")
+        running = editor.number
+        await stuck.reached.wait()
+        second, unwanted = editor.prompting(session, "two"), editor.number + 1
+        third = editor.prompting(session, "three")
+        editor.tell("$/cancel_request", requestId=unwanted)
+        assert seat.result(await third) == {"stopReason": "cancelled"}
+        assert not first.done()
+        editor.tell("$/cancel_request", requestId=running)
+        assert seat.result(await first) == {"stopReason": "cancelled"}
+        assert seat.result(await second) == {"stopReason": "end_turn"}
+
+    seat.run(story, [stage.calls("wait"), "here I am"], tools=[stage.tool("wait", stuck)])
+
+
+def test_a_prompt_is_answered_when_the_program_is_asked_to_leave() -> None:
+    model = stage.Trickle("so far ")
+
+    async def told(db: AsyncSessionDB) -> None:
+        program = seat.House(db, model)
+        async with seat.seated(program) as editor:
+            session = await editor.new()
+            prompting = editor.prompting(session, "hello")
+            await model.stuck.reached.wait()
+            editor.serving.cancel()
+            assert seat.result(await prompting) == {"stopReason": "cancelled"}
+            await asyncio.wait([editor.serving])
 
     stage.run(told)

@@ -78,6 +78,10 @@ def read(*lines: bytes, longest: int = channel.LONGEST) -> tuple[list[dict[str, 
         (b"hello", -32700),
         (b"\xff\xfe", -32700),
         (b"[" * 5_000, -32700),
+        (line(HELLO).decode().encode("utf-16"), -32700),
+        (b"\xef\xbb\xbf" + line(HELLO), -32700),
+        (b'{"jsonrpc": "2.0", "id": 1, "method": "x", "params": {"a": 1e999}}', -32700),
+        (b'{"jsonrpc": "2.0", "id": 1, "method": "x", "params": {"a": 1e999, "b": "\\ud800"}}', -32700),
         (b"[1]", -32600),
         (b"[]", -32600),
         (b"7", -32600),
@@ -243,3 +247,21 @@ def test_whoever_is_gone_is_owed_no_answer() -> None:
 @pytest.mark.parametrize("method", ["$/anything", "session/dance", "_own/thing", "$/cancel_request"])
 def test_a_notification_nobody_knows_is_silent(method: str) -> None:
     assert read(line({"jsonrpc": "2.0", "method": method})) == ([], [])
+
+
+def test_whoever_is_turned_away_is_told_why_whatever_is_asked() -> None:
+    cancel = {"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "x"}}
+    carrier = Lines(line(NEW), line(cancel), line(HELLO | {"id": 3}), line(NEW | {"id": 4}))
+
+    async def story() -> None:
+        wire = channel.Channel(carrier, "1.0")
+        assert await wire.greeted()
+        await wire.turn_away("The store cannot be opened.")
+
+    asyncio.run(story())
+    assert [each["id"] for each in carrier.sent] == [2, 3, 4]
+    assert [each.get("error") for each in carrier.sent] == [
+        {"code": -32603, "message": "The store cannot be opened."},
+        None,
+        {"code": -32603, "message": "The store cannot be opened."},
+    ]

@@ -66,7 +66,7 @@ def test_a_new_file_has_no_old_text(tmp_path: Path) -> None:
     given = {"path": "a.txt", "content": "one\n\x1b[2J\n"}
     do = doing.Doing(tmp_path)
     result = do.text("write_file", **given)
-    for words in (None, do.acts[-1].detail, result):
+    for words in (None, result):
         assert pairs(diffs.content("write_file", given, words, tmp_path)) == [
             (str(tmp_path / "a.txt"), None, given["content"])
         ]

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import get_args
 
+import pytest
+
 from holdfast.acp import modes
 from holdfast.agent import approvals
+from tests.acp import seat
+from tests.agent import house
 
 
 def test_every_mode_there_is_can_be_chosen() -> None:
@@ -24,3 +28,53 @@ def test_the_model_that_answers_is_always_among_those_to_choose_and_each_is_ther
     _, model = modes.options("ask", "own/model", ["a/b", "own/model", "a/b"])
     assert model.current_value == "own/model"
     assert [each.value for each in model.options] == ["own/model", "a/b"]  # type: ignore[union-attr]
+
+
+def test_the_strictest_mode_is_the_one_that_does_least() -> None:
+    assert modes.strictest("code", "read-only", "ask") == "read-only"
+    assert modes.strictest("code", "ask") == "ask"
+    assert modes.strictest("code") == "code"
+
+
+@pytest.mark.parametrize("mode", get_args(approvals.Mode))
+@pytest.mark.parametrize("method", ["session/load", "session/resume"])
+def test_what_is_opened_anew_while_it_is_open_keeps_its_mode(mode: str, method: str) -> None:
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        await editor.prompt(session, "hello")
+        await editor.ask("session/set_mode", sessionId=session, modeId=mode)
+        again = await editor.ask(method, sessionId=session, cwd="/", mcpServers=[])
+        assert again["modes"]["currentModeId"] == mode
+        assert editor.program.doors[-1].approvals.mode == mode
+        await editor.ask("session/close", sessionId=session)
+        later = await editor.ask(method, sessionId=session, cwd="/", mcpServers=[])
+        assert later["modes"]["currentModeId"] == modes.DEFAULT
+
+    seat.run(story, ["hello"])
+
+
+@pytest.mark.parametrize(("mode", "forked"), [("read-only", "read-only"), ("ask", "ask"), ("code", "ask")])
+def test_a_fork_does_no_more_than_what_it_came_from(mode: str, forked: str) -> None:
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        await editor.prompt(session, "hello")
+        await editor.ask("session/set_mode", sessionId=session, modeId=mode)
+        fork = await editor.ask("session/fork", sessionId=session, cwd="/", mcpServers=[])
+        assert fork["modes"]["currentModeId"] == forked
+        assert editor.program.doors[-1].approvals.mode == forked
+
+    seat.run(story, ["hello"])
+
+
+def test_a_question_that_is_open_when_read_only_is_chosen_is_taken_back() -> None:
+    async def story(editor: seat.Editor) -> None:
+        editor.answer = lambda _: None
+        session = await editor.new()
+        prompting = editor.prompting(session, "go")
+        await editor.questioned()
+        await editor.ask("session/set_mode", sessionId=session, modeId="read-only")
+        assert seat.result(await prompting)["stopReason"] == "end_turn"
+        assert editor.program.shell.ran == []
+        assert editor.told("tool_call_update")[-1]["status"] == "failed"
+
+    seat.run(story, [house.runs("make"), "a pity"])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast import AsyncSessionDB, errors, types
-from holdfast.acp import server
+from holdfast.acp import listing, server
 from holdfast.acp import session as sessions
 from holdfast.model import ScriptedModel
 from tests.acp import seat
@@ -189,7 +190,7 @@ def test_a_fork_in_the_middle_of_a_turn_is_refused() -> None:
         prompting = editor.prompting(session, "one")
         await model.stuck.reached.wait()
         refused = await seat.refusal(editor.ask("session/fork", sessionId=session, cwd="/", mcpServers=[]))
-        assert refused.code == -32603
+        assert refused.code == -32001
         editor.tell("session/cancel", sessionId=session)
         await prompting
 
@@ -229,11 +230,61 @@ def test_a_deleted_conversation_is_not_found() -> None:
     seat.run(story, ["A"])
 
 
+def test_what_has_not_begun_is_opened_again_all_the_same() -> None:
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        for method in ("session/load", "session/resume"):
+            await editor.ask(method, sessionId=session, cwd="/", mcpServers=[])
+        fork = (await editor.ask("session/fork", sessionId=session, cwd="/", mcpServers=[]))["sessionId"]
+        assert fork != session
+        assert [await editor.prompt(each, "hello") for each in (session, fork)] == ["end_turn", "end_turn"]
+
+    seat.run(story, ["A", "B"])
+
+
+def test_a_conversation_that_is_deleted_while_it_is_open_is_not_found(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        await editor.prompt(session, "one")
+        await editor.program.db.delete_conversation(session)
+        assert (await seat.refusal(editor.prompt(session, "two"))).code == -32002
+
+    seat.run(story, ["A"])
+    assert not [each for each in caplog.records if each.exc_info]
+
+
+def test_what_closes_slowly_keeps_no_other_session_waiting() -> None:
+    async def story(editor: seat.Editor) -> None:
+        slow, leave = await editor.new(), asyncio.Event()
+        (door,) = editor.program.doors
+        door.over = lambda _: leave.wait()  # type: ignore[method-assign, assignment, return-value]
+        closing = editor.asking("session/close", sessionId=slow)
+        await editor.ask("session/close", sessionId=await editor.new())
+        assert not closing.done()
+        leave.set()
+        assert seat.result(await closing) == {}
+
+    seat.run(story)
+
+
+def test_servers_that_cannot_be_read_are_told_of() -> None:
+    async def story(editor: seat.Editor) -> None:
+        params = {"cwd": "/", "mcpServers": [{"name": "x"}, [[]]]}
+        editor.raw(b'{"jsonrpc": "2.0", "id": 77, "method": "session/new", "params": %s}' % json.dumps(params).encode())
+        editor.expect({"jsonrpc": "2.0", "id": 77, "method": "session/new", "params": {"cwd": "/", "mcpServers": []}})
+        await editor.until("available_commands_update")
+        session = editor.updates[0]["sessionId"]
+        await editor.prompt(session, "hello")
+        assert "2 of the 2 MCP servers" in editor.text("agent_thought_chunk")
+
+    seat.run(story, ["A"])
+
+
 # --- listing -------------------------------------------------------------------------------------------
 
 
 def test_conversations_are_listed_a_page_at_a_time_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "PAGE", 3)
+    monkeypatch.setattr(listing, "PAGE", 3)
 
     async def story(editor: seat.Editor) -> None:
         for number in range(7):
@@ -258,8 +309,38 @@ def test_conversations_of_others_are_not_listed() -> None:
         await editor.program.db.create_session("theirs", source="test", owner="telegram:7")
         await editor.program.db.append_message("theirs", role="user", content="hi")
         assert (await editor.ask("session/list"))["sessions"] == []
+        for method in ("session/load", "session/resume", "session/fork"):
+            refused = await seat.refusal(editor.ask(method, sessionId="theirs", cwd="/", mcpServers=[]))
+            assert refused.code == -32002
+        assert editor.updates == []
 
     seat.run(story)
+
+
+def test_a_conversation_that_moves_to_the_front_between_pages_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "PAGE", 2)
+
+    async def story(editor: seat.Editor) -> None:
+        db = editor.program.db
+        for number in range(6):
+            await db.create_session(f"talk{number}", source="test")
+            await db.append_message(f"talk{number}", role="user", content="hi")
+        first = await editor.ask("session/list")
+        await db.append_message("talk1", role="user", content="again")
+        await db.delete_conversation("talk5")
+        second = await editor.ask("session/list", cursor=first["nextCursor"])
+        third = await editor.ask("session/list", cursor=second["nextCursor"])
+        pages = [[each["sessionId"] for each in page["sessions"]] for page in (first, second, third)]
+        assert pages == [["talk5", "talk4"], ["talk3", "talk2"], ["talk0"]]
+        assert "nextCursor" not in third
+
+    seat.run(story)
+
+
+@pytest.mark.parametrize("cursor", ["", "50", "1 0x1p+3", "x 0x1p+3 a", "1 0x1p+9999 a", "1 zp+1 a", "1 nan a"])
+def test_a_cursor_that_was_never_given_is_refused(cursor: str) -> None:
+    with pytest.raises(errors.RpcRefused, match="cursor"):
+        listing.cursor(cursor)
 
 
 # --- how a session behaves -----------------------------------------------------------------------------

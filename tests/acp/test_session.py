@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncSessionDB, SessionDB, errors, types
+from holdfast import AsyncSessionDB, SessionDB, errors, parts, types
 from holdfast.acp import session as sessions
 from holdfast.agent.commands import port as commands
 from holdfast.model import ScriptedModel, port
@@ -100,10 +100,39 @@ def test_what_comes_along_is_in_the_message_and_comes_back_as_it_was() -> None:
         assert "the code is 42" in said
         await editor.ask("session/load", sessionId=session, cwd="/", mcpServers=[])
         shown = [each["content"] for each in editor.told("user_message_chunk")]
-        assert [each["type"] for each in shown] == ["text", "resource_link", "resource_link", "image"]
+        assert [each["type"] for each in shown] == ["text", "resource_link", "resource", "image"]
+        assert shown[2]["resource"] == {"uri": "file:///c.txt", "text": "the code is 42"}
         assert shown[3]["data"] == blocks[3]["data"]
 
     seat.run(story, ["I see"])
+
+
+def test_what_was_typed_is_kept_to_the_letter() -> None:
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        await editor.prompt(session, "    indented\nnext\n")
+        blocks = [{"type": "text", "text": "one"}, {"type": "text", "text": "  two"}]
+        await editor.ask("session/prompt", sessionId=session, prompt=blocks)
+        await editor.prompt(session, "  //no command ")
+        said = [each.content for each in await editor.program.db.transcript(session) if each.role == "user"]
+        assert said[0][-1] == {"type": "text", "text": "    indented\nnext\n"}
+        assert said[1:] == [blocks, "  /no command "]
+
+    seat.run(story, ["A", "B", "C"])
+
+
+@pytest.mark.parametrize("words", ["", "I must not say"])
+def test_what_a_provider_refuses_is_a_refusal(words: str) -> None:
+    said = (parts.Text(words),) if words else ()
+    refused = port.Reply(said, (), "refused", types.Usage(), "scripted/model")
+
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        assert await editor.prompt(session, "go") == "refusal"
+        assert (words or "declined") in editor.text()
+        assert await editor.prompt(session, "and now?") == "end_turn"
+
+    seat.run(story, [refused, "well"])
 
 
 def test_a_huge_resource_is_kept_whole() -> None:

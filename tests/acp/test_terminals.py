@@ -136,14 +136,46 @@ def test_cancelled_at_any_moment_nothing_runs_on(tmp_path: Path, place: Path, le
         running = asyncio.create_task(do("shell", command="sleep 600"))
         await reached.wait()
         running.cancel()
-        asyncio.get_running_loop().call_later(0.05, go_on.set)
+        if when == "wait":
+            go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await running
-        assert editor.asked[-1] == "release"
-        assert editor.terminals == {}
+        # A terminal that comes when nobody waits for it any more is let go of, and has run nothing.
+        go_on.set()
+        async with asyncio.timeout(30):
+            while editor.asked[-1] != "release" or editor.terminals:
+                await asyncio.sleep(0.001)
+        assert leash.at_large() == []
 
     play(work, leash, tmp_path)
     assert list(place.iterdir()) == []
+
+
+def test_kill_and_release_are_asked_at_once_of_an_editor_that_answers_neither(
+    tmp_path: Path, leash: leashes.Leash, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(editor: desk.Editor, do: desk.Doing) -> None:
+        reached, both, never = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def before(method: str) -> None:
+            if method == "wait":
+                reached.set()
+            if method in ("kill", "release"):
+                if {"kill", "release"} <= {*editor.asked}:
+                    both.set()
+                await never.wait()
+
+        editor.before = before
+        running = asyncio.create_task(do("shell", command="sleep 600"))
+        await reached.wait()
+        running.cancel()
+        async with asyncio.timeout(30):
+            await both.wait()
+        never.set()
+        await asyncio.wait([running])
+
+    monkeypatch.setattr(terminals, "ENDING", 600)
+    play(work, leash, tmp_path)
 
 
 def test_what_a_command_leaves_is_stopped_and_told(tmp_path: Path, leash: leashes.Leash) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import AIAgent, AsyncSessionDB, types
+from holdfast import AIAgent, AsyncSessionDB, events, types
 from holdfast.agent import approvals
 from holdfast.model import ScriptedModel, port
-from holdfast.tools import permits
+from holdfast.tools import making, memory, permits, plugins
 from holdfast.tools import port as tools
 from tests.agent import house, stage
 
@@ -40,7 +40,7 @@ def acted(mode: approvals.Mode, change: Change, law: permits.Law | None = None) 
 
     async def story(db: AsyncSessionDB) -> list[Any]:
         permissions = approvals.Approvals(db, law=law)
-        permissions.mode = mode
+        permissions.choose(mode)
         model = ScriptedModel([port.Reply(calls=calls, usage=types.Usage(1, 1)), "done"])
         agent: AIAgent = stage.agent(db, model, tools=[change.tool, shell.tool], approvals=permissions)
         await agent.run_conversation("go")
@@ -48,6 +48,92 @@ def acted(mode: approvals.Mode, change: Change, law: permits.Law | None = None) 
 
     audit = stage.run(story)
     return change.done, shell.ran, audit
+
+
+def called(mode: approvals.Mode, tool: tools.Tool, **arguments: Any) -> tuple[str, list[Any]]:
+    """Let a model call a tool: what it was told, and the audit."""
+    call = types.ToolCall("c1", tool.spec.name, arguments)
+
+    async def story(db: AsyncSessionDB) -> tuple[str, list[Any]]:
+        permissions = approvals.Approvals(db)
+        permissions.choose(mode)
+        model = ScriptedModel([port.Reply(calls=(call,), usage=types.Usage(1, 1)), "done"])
+        result = await stage.agent(db, model, tools=[tool], approvals=permissions).run_conversation("go")
+        told = next(str(each.content) for each in result.messages if each.role == "tool")
+        return told, [(each.tool, each.allowed, each.by) for each in await db.audit()]
+
+    return stage.run(story)
+
+
+class Notes:
+    """Notes that nobody may take."""
+
+    def __init__(self) -> None:
+        self.asked = list[str]()
+
+    async def memories(self) -> list[types.Memory]:
+        self.asked.append("list")
+        return []
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(name)
+
+
+@pytest.mark.parametrize("action", ["remember", "revise", "forget"])
+def test_read_only_notes_nothing(action: str) -> None:
+    told, audit = called("read-only", memory.memory(Notes()), action=action, text="x", id=1)
+    assert approvals.READ_ONLY in told
+    assert audit == [("memory", False, "mode: read-only")]
+
+
+def test_read_only_reads_what_was_noted() -> None:
+    notes = Notes()
+    assert "Nothing is remembered" in called("read-only", memory.memory(notes), action="list")[0]
+    assert notes.asked == ["list"]
+
+
+@pytest.mark.parametrize("mode", ["ask", "read-only"])
+def test_read_only_does_nothing_of_which_it_is_not_known_what_it_does(mode: approvals.Mode) -> None:
+    done = list[str]()
+
+    @making.tool
+    def launch() -> str:
+        """Launches."""
+        done.append("launched")
+        return "Off it goes."
+
+    found = plugins.known(launch)
+    told, _ = called(mode, found)
+    assert bool(done) == (mode == "ask")
+    assert (approvals.READ_ONLY in told) == (mode == "read-only")
+
+
+def test_read_only_runs_what_says_that_it_changes_nothing() -> None:
+    @making.tool(parallel=True)
+    def look() -> str:
+        """Looks."""
+        return "There it is."
+
+    assert called("read-only", plugins.known(look))[0] == "There it is."
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_what_is_asked_for_when_read_only_is_chosen_is_not_done(late: bool) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        home = house.House(db, [house.runs("make"), "a pity"])
+        async with home.door as door:
+            with door.listen("talk", answers=True) as heard:
+                done = door.submit("talk", events.Submit("go"))
+                question = await house.asked(heard)
+                if late:
+                    # Somebody has said yes, and nothing has come of it yet.
+                    await home.approvals.answer("talk", events.Approve(question.request_id, "once", "me"))
+                home.approvals.choose("read-only")
+                await done
+        assert home.shell.ran == []
+        assert await house.audit(db) == [("make", False, "mode: read-only", None)]
+
+    stage.run(story)
 
 
 def test_code_changes_files_and_runs_nothing_unasked() -> None:

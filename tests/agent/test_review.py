@@ -305,6 +305,22 @@ def test_turns_that_were_not_delivered_are_not_looked_over() -> None:
     stage.run(story)
 
 
+def test_where_nothing_is_to_be_changed_nothing_is_noted() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        reviews = ScriptedModel([NOTHING] * 2)
+        agent = reviewing(db, Both(ScriptedModel(["Good to know.", "That too."]), reviews))
+        agent.approvals.choose("read-only")
+        await agent.run_conversation("I like tea")
+        await settled(agent)
+        assert reviews.requests == []
+        agent.approvals.choose("ask")
+        await agent.run_conversation("and cake")
+        await settled(agent)
+        assert len(reviews.requests) == 1
+
+    stage.run(story)
+
+
 def test_the_result_is_delivered_before_it_begins() -> None:
     async def story(db: AsyncSessionDB) -> None:
         order: list[str] = []

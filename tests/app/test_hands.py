@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import msgspec
 import pytest
 
-from holdfast import config
+from holdfast import AsyncSessionDB, SessionDB, config
+from holdfast.acp import convert
+from holdfast.agent import notes
 from holdfast.app import hands
 from holdfast.gateway import settings as gateways
+from holdfast.tools import memory, port
 
 
 def test_no_token_that_settings_name_is_in_the_environment_of_commands(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,3 +29,26 @@ def test_no_token_that_settings_name_is_in_the_environment_of_commands(monkeypat
     made = hands.environment(found)()
     assert not {"CAT", "DOG", "OTHER", "HOLDFAST_DB"} & set(made)
     assert made["PLAIN"] == "1"
+
+
+def every_tool(folder: Path, store: AsyncSessionDB) -> list[port.Tool]:
+    """All that the program itself gives an agent; none of them is run."""
+    settings = config.load({}, files=False)
+    known: Any = None
+    return [
+        *hands.of_machine(known, settings, [str(folder)]),
+        *hands.of_project(str(folder), [], lambda: None),
+        *hands.of_past(store),
+        memory.memory(notes.Notes(store, "")),
+    ]
+
+
+def test_of_every_tool_an_editor_knows_what_it_is_and_a_read_only_session_whether_it_changes_something(
+    tmp_path: Path,
+) -> None:
+    with SessionDB(":memory:") as db:
+        tools = every_tool(tmp_path, AsyncSessionDB(db))
+    assert [each.spec.name for each in tools if convert.kind(each.spec.name) == "other"] == []
+    silent = {each.spec.name for each in tools if not each.parallel and not each.alters({})}
+    # These say in a plan what they would do, and are asked about. Whatever else there is either looks, or says so.
+    assert silent == {"shell", "start_process", "write_process", "write_file", "edit_file"}

@@ -72,3 +72,22 @@ def test_a_part_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     done = inside.run(tmp_path, "acp")
     assert done.code == 1
     assert "pip install 'holdfast[acp]'" in done.err
+
+
+def test_a_start_that_fails_after_the_greeting_is_answered(tmp_path: Path) -> None:
+    (tmp_path / "store.db").write_text("This is no store, and longer than the head of one would be. " * 20)
+    lines = [HELLO, request(2, "session/new", {"cwd": str(tmp_path), "mcpServers": []})]
+    done = subprocess.run(
+        [*program.PROGRAM, "acp", "--db", str(tmp_path / "store.db")],
+        env=program.environment(tmp_path, OFFLINE),
+        input="\n".join(map(json.dumps, lines)),
+        capture_output=True,
+        check=False,
+        encoding="utf-8",
+        timeout=program.PATIENCE,
+    )
+    hello, refused = map(json.loads, done.stdout.splitlines())
+    assert hello["result"]["protocolVersion"] == 1
+    assert (refused["id"], refused["error"]["code"]) == (2, -32603)
+    assert refused["error"]["message"] in done.stderr
+    assert done.returncode == 1

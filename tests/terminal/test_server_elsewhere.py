@@ -88,7 +88,7 @@ async def looked(desk: calling.Desk) -> None:
     """As now and then."""
     for session in desk.server._sessions:
         session.glance()
-        await session._backlog.told()
+        await session._backlog.told_all()
 
 
 def test_nothing_is_told_where_nothing_happens_and_own_turns_are_told_once() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from typing import NamedTuple, TypeAlias
 
 from acp import schema
 
 from holdfast import events
 from holdfast.acp import telling
+from holdfast.rpc import backlog
 
 LONG = 64
 """So many wait before pieces of a reply are put together."""
@@ -34,50 +33,15 @@ class Look(NamedTuple):
 Item: TypeAlias = events.AnyEvent | Ready | Shown | Look
 
 
-class Backlog:
-    """Anybody puts, one takes."""
-
-    def __init__(self) -> None:
-        self._items = deque[Item]()
-        self._some, self._none = asyncio.Event(), asyncio.Event()
-        self._none.set()
-        self._closed = False
+class Backlog(backlog.Backlog[Item]):
+    """What one session has to tell."""
 
     def put(self, item: Item) -> None:
-        if self._closed:
-            return
-        last = self._items[-1] if self._items and (isinstance(item, Look) or len(self._items) >= LONG) else None
+        last = self._items[-1] if self._items and (isinstance(item, Look) or len(self) >= LONG) else None
         if (longer := _joined(last, item)) is not None:
             self._items[-1] = longer
         else:
-            self._items.append(item)
-        self._none.clear()
-        self._some.set()
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._items
-
-    async def first(self) -> Item:
-        """What is next; it stays here until it is `done`."""
-        await self._some.wait()
-        return self._items[0]
-
-    def done(self) -> None:
-        self._items.popleft()
-        if not self._items:
-            self._some.clear()
-            self._none.set()
-
-    def close(self) -> None:
-        """Nobody takes any more: what is left is not told, and nobody waits for it."""
-        self._closed = True
-        self._items.clear()
-        self._none.set()
-
-    async def told(self) -> None:
-        """Until nothing is left."""
-        await self._none.wait()
+            self.add(item)
 
 
 def _joined(last: Item | None, item: Item) -> Item | None:

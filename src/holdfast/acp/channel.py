@@ -6,10 +6,15 @@ here, at once: what answers all the rest is loaded after it. A frame goes out in
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import math
+import re
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 import msgspec
@@ -27,6 +32,10 @@ MOST = 20
 CANCEL = "$/cancel_request"
 
 Frame = dict[str, Any]
+
+ASKED: ContextVar[Frame | None] = ContextVar("asked", default=None)
+"""The request at hand, as it came: the SDK tells neither its id nor what of it could not be read."""
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class Lines(Protocol):
@@ -48,8 +57,10 @@ class Channel:
         self._prompts: dict[object, str] = {}
         self.offered: Frame = {}
         """What the editor can do, once it has said so."""
-        self.cancelled: Callable[[str], object] = lambda _: None
-        """Called with the session of a prompt whose request is not wanted any more."""
+        self._settled = asyncio.Event()
+        self._settled.set()
+        self.cancelled: Callable[[str, object], object] = lambda *_: None
+        """Called with the session and the id of a prompt whose answer is not wanted any more."""
 
     async def greeted(self) -> bool:
         """Until `initialize` was answered, or something else came; whether anything did."""
@@ -61,26 +72,42 @@ class Channel:
                 return True
         return False
 
+    async def turn_away(self, why: str) -> None:
+        """Answer whatever is asked with this sentence, for as long as anybody asks."""
+        while (frame := await self.receive()) is not None:
+            if "method" in frame and "id" in frame:
+                await self._refuse(frame["id"], frames.INTERNAL, why)
+
+    async def settled(self, seconds: float) -> None:
+        """Until every prompt is answered; no longer than this."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._settled.wait()
+
     # --- what the SDK calls --------------------------------------------------------------------------
 
     async def receive(self) -> Frame | None:
-        if self._kept:
-            return self._kept.popleft()
-        while (frame := await self._next()) is not None:
+        found = self._kept.popleft() if self._kept else None
+        while found is None and (frame := await self._next()) is not None:
             if frame.get("method") != "initialize" and self._counts(frame):
-                return frame
-        return None
+                found = frame
+        # The SDK begins the work on it right after this, in a copy of this context.
+        ASKED.set(found)
+        return found
 
     async def send(self, message: Frame) -> None:
         is_answer = "method" not in message
-        if is_answer:
-            self._prompts.pop(_key(message.get("id")), None)
         try:
             await self._lines.send(msgspec.json.encode(_brief(message) if is_answer else message, enc_hook=str))
         except errors.Gone:
             # To whom an answer cannot be given any more, none is owed.
             if not is_answer:
                 raise ConnectionError("The editor is gone.") from None
+        finally:
+            if is_answer:
+                self._prompts.pop(_key(message.get("id")), None)
+                if not self._prompts:
+                    self._settled.set()
 
     async def close(self) -> None:
         """The lines belong to whoever opened them."""
@@ -129,14 +156,17 @@ class Channel:
         params = frame.get("params")
         given = params if isinstance(params, dict) else {}
         if frame.get("method") == CANCEL:
-            if (session := self._prompts.get(_key(given.get("requestId")))) is not None:
-                self.cancelled(session)
+            unwanted = _key(given.get("requestId"))
+            if (session := self._prompts.get(unwanted)) is not None:
+                # The SDK may still be about to begin with it.
+                asyncio.get_running_loop().call_soon(self.cancelled, session, unwanted)
             return False
         if "method" in frame and "id" not in frame:
             # Nobody has to know a notification, and nobody is told that it is not known.
             return frame["method"] == "session/cancel" and isinstance(given.get("sessionId"), str)
         if frame.get("method") == "session/prompt":
             self._prompts[_key(frame["id"])] = str(given.get("sessionId"))
+            self._settled.clear()
         return True
 
 
@@ -145,11 +175,19 @@ def _decoded(line: bytes) -> Any:
     try:
         return msgspec.json.decode(line)
     except msgspec.DecodeError:
-        return _whole(json.loads(line, parse_constant=_refuse_constant))
+        if _HALF.search(line) is None:
+            raise
+    return _whole(json.loads(line.decode(), parse_constant=_refuse_constant, parse_float=_finite))
 
 
 def _refuse_constant(name: str) -> object:
     raise ValueError(f"{name} is no value of JSON.")
+
+
+def _finite(digits: str) -> float:
+    if math.isinf(number := float(digits)):
+        raise ValueError(f"{digits} is too large a number.")
+    return number
 
 
 def _whole(value: Any) -> Any:

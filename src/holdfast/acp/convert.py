@@ -17,7 +17,7 @@ from acp import schema
 
 from holdfast import errors, events, parts, types
 from holdfast.rpc import frames
-from holdfast.tools import pictures
+from holdfast.tools import differences, pictures
 
 MOST, LARGEST = 8, 5_000_000
 """Pictures of one prompt; bytes of one of them."""
@@ -44,6 +44,7 @@ _KINDS: dict[str, Kind] = {
     "recall": "read",
     "write_file": "edit",
     "edit_file": "edit",
+    "find_files": "search",
     "search_files": "search",
     "search_conversation": "search",
     "shell": "execute",
@@ -53,8 +54,16 @@ _KINDS: dict[str, Kind] = {
     "kill_process": "execute",
     "memory": "think",
 }
-_VERBS = {"read_file": "Read", "write_file": "Write", "edit_file": "Edit", "search_files": "Search"}
-_TOLD = ("path", "pattern", "query", "folder", "name", "id")
+_VERBS = {
+    "read_file": "Read",
+    "write_file": "Write",
+    "edit_file": "Edit",
+    "find_files": "Find",
+    "search_files": "Search",
+}
+_EMBEDDED = re.compile(r"\n(`{3,})\n(.*)\n\1\n\n", re.DOTALL)
+"""A file that came along, behind its address, as it is stored."""
+_TOLD = ("path", "pattern", "query", "folder", "name", "id", "text")
 
 
 # --- what a person says --------------------------------------------------------------------------------
@@ -90,6 +99,21 @@ class Said(NamedTuple):
                 apart = not text or not word or text[-1].isspace() or word[0].isspace()
                 text += word if apart else f" {word}"
         return text.strip()
+
+    @property
+    def typed(self) -> str:
+        """What was typed, as it was."""
+        return "".join(each.text for each in self.pieces if isinstance(each, Words) and not each.source)
+
+    @property
+    def unescaped(self) -> Said:
+        """Without the stroke it begins with: whoever types two means one."""
+        kept = list(self.pieces)
+        for place, piece in enumerate(kept):
+            if isinstance(piece, Words) and piece.text.strip():
+                kept[place] = piece._replace(text=piece.text.replace("/", "", 1))
+                break
+        return Said(tuple(kept))
 
     @property
     def is_plain(self) -> bool:
@@ -169,8 +193,12 @@ def blocks(content: types.Content) -> list[Block]:
 
 def _block(given: Mapping[str, Any]) -> Block | None:
     match given:
-        case {"type": "text", "resource": {"uri": str(uri), "name": str(name)}}:
-            return schema.ResourceContentBlock(type="resource_link", uri=uri, name=name)
+        case {"type": "text", "text": str(text), "resource": {"uri": str(uri), "name": str(name)}}:
+            whole = _EMBEDDED.fullmatch(text.removeprefix(f"\n\n{uri}"))
+            if whole is None:
+                return schema.ResourceContentBlock(type="resource_link", uri=uri, name=name)
+            came = schema.TextResourceContents(uri=uri, text=whole[2])
+            return schema.EmbeddedResourceContentBlock(type="resource", resource=came)
         case {"type": "text" | "cut", "text": str(text)} if text:
             return block(text)
         case _:
@@ -215,12 +243,11 @@ def title(tool: str, given: Mapping[str, Any]) -> str:
     return _short(f"{_VERBS.get(tool, tool)} {about}")
 
 
-def result(tool: str, text: str) -> list[schema.ContentToolCallContent]:
-    """What came of a call, as text. What a tool of our own shows is no Markdown."""
+def result(text: str) -> list[schema.ContentToolCallContent]:
+    """What came of a call, as text. It is no Markdown: an editor might fetch a picture that a file or server names."""
     if not text.strip():
         return []
-    shown = fenced(text) if tool in _KINDS else text
-    return [schema.ContentToolCallContent(type="content", content=block(shown))]
+    return [schema.ContentToolCallContent(type="content", content=block(fenced(text)))]
 
 
 def succeeded(content: types.Content) -> bool:
@@ -229,7 +256,7 @@ def succeeded(content: types.Content) -> bool:
 
 
 def _short(words: str) -> str:
-    line = " ".join(words.split())
+    line = differences.clear(" ".join(words.split()))
     return line if len(line) <= TITLE else f"{line[: TITLE - 1]}…"
 
 
@@ -256,10 +283,15 @@ def chosen(response: schema.RequestPermissionResponse) -> events.Answered:
             return "deny"
 
 
-def question(asked: events.ApprovalAsked) -> list[schema.ContentToolCallContent]:
-    """What is asked, in words, where there is no difference to show."""
-    warning = f"**{asked.danger}**\n\n" if asked.danger else ""
-    return [schema.ContentToolCallContent(type="content", content=block(f"{warning}{asked.summary}"))]
+def question(asked: events.ApprovalAsked, *, whole: bool = True) -> list[schema.ContentToolCallContent]:
+    """What is asked, in words that are seen as they are; the `whole` of it, where no difference shows that."""
+    more = asked.detail if whole and asked.detail not in asked.summary else ""
+    said = [f"{asked.danger}\n{asked.summary}".strip(), more]
+    return [
+        schema.ContentToolCallContent(type="content", content=block(fenced(differences.clear(each))))
+        for each in said
+        if each
+    ]
 
 
 # --- how a turn ended ----------------------------------------------------------------------------------
@@ -268,6 +300,8 @@ def question(asked: events.ApprovalAsked) -> list[schema.ContentToolCallContent]
 def stop(result: events.TurnResult) -> Stop:
     """Why a turn ended; RpcRefused, with the sentence for people, where it failed."""
     match result.exit_reason:
+        case "completed" | "model" if result.refused:
+            return "refusal"
         case "completed":
             return "max_tokens" if result.partial else "end_turn"
         case "interrupted":

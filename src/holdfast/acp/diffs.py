@@ -11,8 +11,10 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import msgspec
 from acp import schema
+
+from holdfast.acp import convert
+from holdfast.tools import differences
 
 Content = schema.ContentToolCallContent | schema.FileEditToolCallContent | schema.TerminalToolCallContent
 
@@ -42,7 +44,7 @@ def content(tool: str, arguments: dict[str, Any] | str, words: str | None, cwd: 
 
     Paths are as the model gave them, from the folder of the session; an editor wants them absolute.
     """
-    given = _given(arguments)
+    given = convert.arguments(arguments)
     path = _path(given.get("path"), cwd)
     match tool:
         case "read_file" if path:
@@ -52,17 +54,6 @@ def content(tool: str, arguments: dict[str, Any] | str, words: str | None, cwd: 
         case "search_files":
             return Shown([], list(_hits(words or "", cwd)))
     return Shown([], [_location(path)] if path else [])
-
-
-def _given(arguments: dict[str, Any] | str) -> dict[str, Any]:
-    """The arguments of a call; nothing where a model wrote no JSON."""
-    if isinstance(arguments, dict):
-        return arguments
-    try:
-        found = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _path(given: object, cwd: str | os.PathLike[str]) -> str:
@@ -87,11 +78,14 @@ class _Hunk(NamedTuple):
 
 def _changed(tool: str, path: str, given: dict[str, Any], words: str | None) -> Shown:
     """The difference as it was found, where it is there and whole; otherwise as it was asked for."""
-    hunks = _hunks(words or "")
+    done = (words or "").startswith(("Written: ", "Changed: "))
+    # What is asked for is shown with nothing left out: what does not begin as a difference is more than one.
+    hunks = _hunks(words or "") if done or (words or "").startswith("@@ ") else []
     if hunks:
         found: list[Content] = [_diff(path, each.old, each.new) for each in hunks]
         if all(not each.old for each in hunks) and isinstance(given.get("content"), str):
-            found = [_diff(path, None, given["content"])]  # A new file, as it is and not as it was shown.
+            # A new file: as it is when it is there, and before that with nothing hidden.
+            found = [_diff(path, None, given["content"] if done else "\n".join(each.new for each in hunks))]
         return Shown(found, [_location(path, each.line) for each in hunks[:PLACES]])
     if words is not None and not words.startswith("Written: " if tool == "write_file" else "Changed: "):
         return Shown([], [_location(path)])  # It came to nothing, or to more than can be told: the words say it.
@@ -127,7 +121,7 @@ def _hunks(words: str) -> list[_Hunk]:
         if all(line.endswith(_WINDOWS) for line in body):
             body = [line.removesuffix(_WINDOWS) for line in body]
         old, new = [line[1:] for line in body if line[0] in " -"], [line[1:] for line in body if line[0] in " +"]
-        if (len(old), len(new)) != (gone, come) or any("[… " in line for line in body):
+        if (len(old), len(new)) != (gone, come) or any(map(differences.is_cut, body)):
             return []
         same = next((number for number, line in enumerate(body) if line[0] != " "), 0)
         found.append(_Hunk(int(head[3]) + same, "\n".join(old), "\n".join(new)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from acp import interfaces, schema
 
@@ -12,24 +12,47 @@ from holdfast.acp import telling
 
 logger = logging.getLogger("holdfast.acp")
 
-Client: TypeAlias = interfaces.Client
 Offered: TypeAlias = schema.ClientCapabilities
 Tell = Callable[[telling.Update], Awaitable[None]]
 
 
+class Client(Protocol):
+    """What tools may ask of an editor. All raise RequestError where it refuses, and ConnectionError when it is gone."""
+
+    async def session_update(self, session_id: str, update: telling.Update) -> None: ...
+    async def read_text_file(self, session_id: str, path: str) -> schema.ReadTextFileResponse: ...
+    async def write_text_file(self, session_id: str, path: str, content: str) -> object: ...
+    async def create_terminal(
+        self,
+        session_id: str,
+        command: str,
+        args: list[str],
+        env: list[schema.EnvVariable],
+        cwd: str,
+        output_byte_limit: int,
+    ) -> schema.CreateTerminalResponse: ...
+    async def terminal_output(self, session_id: str, terminal_id: str) -> schema.TerminalOutputResponse: ...
+    async def wait_for_terminal_exit(self, session_id: str, terminal_id: str) -> schema.WaitForTerminalExitResponse: ...
+    async def kill_terminal(self, session_id: str, terminal_id: str) -> object: ...
+    async def release_terminal(self, session_id: str, terminal_id: str) -> object: ...
+
+
 class Editor:
-    """A connection whose updates wait for those before them: none overtakes the call that it is about."""
+    """A connection whose updates wait for those before them: none overtakes the call that it is about.
+
+    What is asked of it is asked at once.
+    """
 
     def __init__(self, conn: interfaces.Client, tell: Tell) -> None:
-        self._conn, self._tell = conn, tell
+        self._tell = tell
+        self.read_text_file, self.write_text_file = conn.read_text_file, conn.write_text_file
+        self.create_terminal, self.terminal_output = conn.create_terminal, conn.terminal_output
+        self.wait_for_terminal_exit = conn.wait_for_terminal_exit
+        self.kill_terminal, self.release_terminal = conn.kill_terminal, conn.release_terminal
 
-    async def session_update(self, session_id: str, update: telling.Update, **_: Any) -> None:  # noqa: ARG002
+    async def session_update(self, session_id: str, update: telling.Update) -> None:  # noqa: ARG002
         """Returns when the editor was told."""
         await self._tell(update)
-
-    def __getattr__(self, name: str) -> Any:
-        """What is asked of the editor is asked at once."""
-        return getattr(self._conn, name)
 
 
 def offered(said: Mapping[str, Any]) -> Offered:

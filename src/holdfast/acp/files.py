@@ -9,15 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from acp import interfaces, schema
+from acp import schema
 
 from holdfast import errors
 from holdfast.acp import asking
+from holdfast.acp import editor as editors
 from holdfast.tools import files, port, workspace
 
 
 def tools(
-    conn: interfaces.Client,
+    conn: editors.Client,
     session_id: str,
     capabilities: schema.ClientCapabilities | None,
     roots: Sequence[str | os.PathLike[str]],
@@ -35,9 +36,7 @@ def tools(
 class Editor:
     """The files of one session. What it does not offer is left to the disk."""
 
-    def __init__(
-        self, conn: interfaces.Client, session_id: str, roots: Sequence[str], reads: bool, writes: bool
-    ) -> None:
+    def __init__(self, conn: editors.Client, session_id: str, roots: Sequence[str], reads: bool, writes: bool) -> None:
         self._conn, self._session_id, self._reads, self._writes = conn, session_id, reads, writes
         # An editor may know a folder by a link, and has its files under that name.
         self._spelled = {os.path.realpath(root): os.path.abspath(root) for root in reversed(roots)}

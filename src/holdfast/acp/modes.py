@@ -15,11 +15,17 @@ from holdfast.agent import approvals
 MODE, MODEL = "mode", "model"
 DEFAULT: approvals.Mode = "ask"
 
+_STRICTEST_FIRST: tuple[approvals.Mode, ...] = ("read-only", "ask", "code")
 _NAMES: dict[approvals.Mode, tuple[str, str]] = {
     "ask": ("Ask", "Asks before it changes files or runs commands."),
     "code": ("Code", "Changes files of the project without asking; asks before it runs commands or reaches out."),
     "read-only": ("Read only", "Looks and answers: it changes nothing and runs nothing."),
 }
+
+
+def strictest(*chosen: approvals.Mode) -> approvals.Mode:
+    """The one of these that does least unasked."""
+    return min(chosen, key=_STRICTEST_FIRST.index)
 
 
 def of(name: object) -> approvals.Mode | None:

@@ -10,33 +10,30 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+import weakref
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from datetime import UTC, datetime
-from functools import wraps
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 from acp import exceptions, interfaces, schema
 from acp.agent import connection
 
 from holdfast import errors, types
-from holdfast.acp import channel, convert, editor, modes, telling
+from holdfast.acp import border, channel, convert, editor, listing, modes, telling
 from holdfast.acp import session as sessions
-from holdfast.agent import runtime, turn
+from holdfast.agent import approvals, runtime, turn
 from holdfast.rpc import frames
 from holdfast.store import aio, state
 
 logger = logging.getLogger("holdfast.acp")
 
-P = ParamSpec("P")
-T = TypeVar("T")
 Servers: TypeAlias = Sequence[schema.HttpMcpServer | schema.SseMcpServer | schema.AcpMcpServer | schema.McpServerStdio]
 
-PAGE = 50
-"""Conversations of one answer."""
 MOST = 100
 """Sessions that may be open at once."""
-NOT_FOUND = -32002
+LEAVING = 2.0
+"""Seconds in which prompts are answered when this ends."""
 
 
 class Place(NamedTuple):
@@ -57,7 +54,7 @@ class House(Protocol):
     async def models(self) -> Sequence[str]:
         """Names of models that can be had; bounded in time."""
 
-    def door(self, place: Place, editor: interfaces.Client) -> AbstractAsyncContextManager[runtime.Runtime]:
+    def door(self, place: Place, client: editor.Client) -> AbstractAsyncContextManager[runtime.Runtime]:
         """A door for one session, with tools for its folders; closed when the session is."""
 
 
@@ -70,28 +67,6 @@ class Open(NamedTuple):
     stack: AsyncExitStack
 
 
-def answered(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-    """The border of one request: what it raises is one of the protocol's errors."""
-
-    @wraps(method)
-    async def answer(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return await method(*args, **kwargs)
-        except exceptions.RequestError:
-            raise
-        except errors.RpcRefused as error:
-            raise exceptions.RequestError(error.code, str(error), error.data) from None
-        except (errors.NoSuchSession, errors.IdInvalid) as error:
-            raise exceptions.RequestError(NOT_FOUND, str(error)) from None
-        except errors.HoldfastError as error:
-            raise exceptions.RequestError(frames.INTERNAL, str(error), {"type": type(error).__name__}) from None
-        except Exception:
-            logger.exception("a request failed")
-            raise exceptions.RequestError(frames.INTERNAL, "The request failed; the log says more.") from None
-
-    return answer
-
-
 class Server:
     """The sessions of one editor. `async with` it: leaving it closes them."""
 
@@ -99,14 +74,19 @@ class Server:
         self._house = house
         self._editor: interfaces.Client | None = None
         self._open: dict[str, Open] = {}
-        self._order = asyncio.Lock()
-        """What opens and closes is done one after the other."""
+        self._orders = weakref.WeakValueDictionary[str, asyncio.Lock]()
+        """What opens and closes one session is done one after the other."""
+        self._opening = 0
         self._later = set[asyncio.Task[None]]()
 
     async def __aenter__(self) -> Server:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all sessions: what runs in them is stopped, and its prompts get their answer."""
         for task in self._later:
             task.cancel()
         await asyncio.gather(*(self._close(each) for each in tuple(self._open)))
@@ -116,7 +96,7 @@ class Server:
 
     # --- before sessions -----------------------------------------------------------------------------
 
-    @answered
+    @border.answered
     async def authenticate(self, method_id: str, **_: Any) -> schema.AuthenticateResponse:
         """Keys are the settings': there is nothing to log in to, and no way to was offered."""
         raise errors.RpcRefused(
@@ -125,7 +105,7 @@ class Server:
 
     # --- opening and closing -------------------------------------------------------------------------
 
-    @answered
+    @border.answered
     async def new_session(
         self, cwd: str, additional_directories: list[str] | None = None, mcp_servers: Servers | None = None, **_: Any
     ) -> schema.NewSessionResponse:
@@ -135,7 +115,7 @@ class Server:
             session_id=fresh, modes=modes.state(found.mode), config_options=found.options()
         )
 
-    @answered
+    @border.answered
     async def load_session(
         self,
         cwd: str,
@@ -148,7 +128,7 @@ class Server:
         found = await self._again(session_id, folders, mcp_servers or (), replayed=True)
         return schema.LoadSessionResponse(modes=modes.state(found.mode), config_options=found.options())
 
-    @answered
+    @border.answered
     async def resume_session(
         self,
         session_id: str,
@@ -161,7 +141,7 @@ class Server:
         found = await self._again(session_id, folders, mcp_servers or (), replayed=False)
         return schema.ResumeSessionResponse(modes=modes.state(found.mode), config_options=found.options())
 
-    @answered
+    @border.answered
     async def fork_session(
         self,
         session_id: str,
@@ -172,35 +152,42 @@ class Server:
     ) -> schema.ForkSessionResponse:
         """Between turns: half of one would be nobody's to finish."""
         folders = _folders(cwd, additional_directories)
-        here = (await self._house.db.snapshot(session_id)).conversation_id
-        async with turn.begin(self._house.db, here, patience=0):
-            made = await self._house.db.branch(here)
-        found = await self._opened(made.conversation_id, made.conversation_id, folders, mcp_servers or ())
+        here = await self._known(session_id)
+        made = await self._forked(here)
+        found = await self._opened(made, made, folders, mcp_servers or ())
         found.follow(here)
+        found.set_mode(modes.strictest(found.mode, self._mode(here) or found.mode))
         return schema.ForkSessionResponse(
-            session_id=made.conversation_id, modes=modes.state(found.mode), config_options=found.options()
+            session_id=made, modes=modes.state(found.mode), config_options=found.options()
         )
 
-    @answered
+    async def _forked(self, conversation_id: str) -> str:
+        """A branch; of what has not begun, something else that has not."""
+        try:
+            async with turn.begin(self._house.db, conversation_id, patience=0):
+                return (await self._house.db.branch(conversation_id)).conversation_id
+        except errors.ConversationDeleted:
+            raise
+        except errors.NoSuchSession:
+            return state.mint_session_id(time.time())
+
+    @border.answered
     async def close_session(self, session_id: str, **_: Any) -> schema.CloseSessionResponse:
         self._session(session_id)
-        async with self._order:
+        async with self._in_order(session_id):
             await self._close(session_id)
         return schema.CloseSessionResponse()
 
-    @answered
+    @border.answered
     async def list_sessions(
         self, cwd: str | None = None, cursor: str | None = None, **_: Any
     ) -> schema.ListSessionsResponse:
         """A conversation belongs to no folder: it can be opened in any, and is listed in whichever is asked for."""
         folder = _folders(cwd)[0] if cwd else os.getcwd()
-        if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 16):
-            raise errors.RpcRefused(frames.PARAMS, "That cursor was never given.")
-        skip = int(cursor or 0)
-        heads = await self._house.db.list_sessions(owner="", limit=PAGE + 1, skip=skip)
-        listed = [self._listed(head, folder, cwd is not None) for head in heads[:PAGE]]
-        more = str(skip + PAGE) if len(heads) > PAGE else None
-        return schema.ListSessionsResponse(sessions=listed, next_cursor=more)
+        after = listing.cursor(cursor) if cursor is not None else None
+        heads, more = await listing.page(self._house.db, after, listing.PAGE)
+        listed = [self._listed(head, folder, cwd is not None) for head in heads]
+        return schema.ListSessionsResponse(sessions=listed, next_cursor=str(more) if more is not None else None)
 
     def _listed(self, head: types.Session, folder: str, asked: bool) -> schema.SessionInfo:
         found = self._open.get(head.conversation_id)
@@ -212,23 +199,50 @@ class Server:
         self, session_id: str, folders: tuple[str, ...], servers: Servers, *, replayed: bool
     ) -> sessions.Session:
         """A conversation that has begun. One that is open already is opened anew: its folders may be others."""
-        here = (await self._house.db.snapshot(session_id)).conversation_id
+        here = await self._known(session_id)
         return await self._opened(session_id, here, folders, servers, replayed=replayed)
+
+    async def _known(self, session_id: str) -> str:
+        """The conversation of this id; NoSuchSession where there is none, or it is somebody else's."""
+        if (found := self._open.get(session_id)) is not None:
+            return found.session.conversation_id
+        here = await self._house.db.conversation((await self._house.db.snapshot(session_id)).conversation_id)
+        if here.owner:
+            raise errors.NoSuchSession(session_id)
+        return here.id
+
+    def _in_order(self, id: str) -> asyncio.Lock:
+        return self._orders.setdefault(id, asyncio.Lock())
 
     async def _opened(
         self, id: str, conversation_id: str, folders: tuple[str, ...], servers: Servers, *, replayed: bool = False
     ) -> sessions.Session:
-        async with self._order:
-            if id in self._open:
+        with self._room(id):
+            async with self._in_order(id), AsyncExitStack() as stack:
+                mode = self._mode(conversation_id) or modes.DEFAULT
                 await self._close(id)
-            if len(self._open) >= MOST:
-                raise errors.RpcRefused(frames.INVALID, f"At most {MOST} sessions are open at once. Close one.")
-            async with AsyncExitStack() as stack:
                 made = await self._made(stack, id, conversation_id, folders, servers)
+                made.session.set_mode(mode)
                 await made.session.begin(replayed)
                 self._open[id] = made._replace(stack=stack.pop_all())
         self._afterwards(made.session.announce())
         return made.session
+
+    def _mode(self, conversation_id: str) -> approvals.Mode | None:
+        """What was chosen for a conversation that is open: the strictest, where it is so more than once."""
+        open_ones = [each.session for each in self._open.values() if each.session.conversation_id == conversation_id]
+        return modes.strictest(*(each.mode for each in open_ones)) if open_ones else None
+
+    @contextmanager
+    def _room(self, id: str) -> Iterator[None]:
+        """A place for one more; RpcRefused where there is none."""
+        if len(self._open.keys() - {id}) + self._opening >= MOST:
+            raise errors.RpcRefused(frames.INVALID, f"At most {MOST} sessions are open at once. Close one.")
+        self._opening += 1
+        try:
+            yield
+        finally:
+            self._opening -= 1
 
     async def _made(
         self, stack: AsyncExitStack, id: str, conversation_id: str, folders: tuple[str, ...], servers: Servers
@@ -239,11 +253,12 @@ class Server:
         async def tell(update: telling.Update) -> None:
             await made[0].tell(update)
 
-        tools = cast("interfaces.Client", editor.Editor(self._editor, tell))
+        tools = editor.Editor(self._editor, tell)
         place = Place(id, conversation_id, folders, servers)
         door = await stack.enter_async_context(self._house.door(place, tools))
         names = sessions.Names(id, conversation_id, folders[0])
         made.append(sessions.Session(names, door, self._editor, await self._house.models()))
+        made[0].remarks += _left_out(servers)
         stack.push_async_callback(made[0].close)
         return Open(made[0], folders, door, stack)
 
@@ -268,20 +283,20 @@ class Server:
         found = self._open.get(session_id)
         if found is None:
             raise errors.RpcRefused(
-                NOT_FOUND, f"{errors.shown(session_id)} is not open here: session/load opens what there is."
+                border.NOT_FOUND, f"{errors.shown(session_id)} is not open here: session/load opens what there is."
             )
         return found.session
 
     # --- how a session behaves -----------------------------------------------------------------------
 
-    @answered
+    @border.answered
     async def set_session_mode(self, session_id: str, mode_id: str, **_: Any) -> schema.SetSessionModeResponse:
         found = self._session(session_id)
         _choose_mode(found, mode_id)
         found.tell_options()
         return schema.SetSessionModeResponse()
 
-    @answered
+    @border.answered
     async def set_config_option(
         self, config_id: str, session_id: str, value: str | bool, **_: Any
     ) -> schema.SetSessionConfigOptionResponse:
@@ -300,20 +315,20 @@ class Server:
 
     # --- prompts -------------------------------------------------------------------------------------
 
-    @answered
+    @border.answered
     async def prompt(self, session_id: str, prompt: list[convert.Block], **_: Any) -> schema.PromptResponse:
-        found = self._session(session_id)
-        return schema.PromptResponse(stop_reason=await found.prompt(convert.said(prompt)))
+        found, asked = self._session(session_id), channel.ASKED.get() or {}
+        return schema.PromptResponse(stop_reason=await found.prompt(convert.said(prompt), asked.get("id")))
 
     async def cancel(self, session_id: str, **_: Any) -> None:
         """Of what is not open there is nothing to cancel."""
         if (found := self._open.get(session_id)) is not None:
             found.session.cancel()
 
-    def cancelled(self, session_id: str) -> None:
-        """The answer to a prompt of this session is not wanted any more."""
+    def unwanted(self, session_id: str, request: object) -> None:
+        """The answer to this prompt is not wanted any more."""
         if (found := self._open.get(session_id)) is not None:
-            found.session.cancel()
+            found.session.drop(request)
 
     # --- what is not of the protocol -----------------------------------------------------------------
 
@@ -331,6 +346,15 @@ def _choose_mode(session: sessions.Session, name: object) -> None:
     session.set_mode(mode)
 
 
+def _left_out(servers: Servers) -> list[str]:
+    """What there is to say of servers that came with the request at hand and that the SDK could not read."""
+    match channel.ASKED.get():
+        case {"params": {"mcpServers": list(given)}} if len(given) > len(servers):
+            return [f"{len(given) - len(servers)} of the {len(given)} MCP servers of the editor cannot be read."]
+        case _:
+            return []
+
+
 def _folders(cwd: str, more: Sequence[str] | None = None) -> tuple[str, ...]:
     """Where a session works; RpcRefused where that is no folder."""
     for each in (cwd, *(more or ())):
@@ -343,10 +367,12 @@ def _folders(cwd: str, more: Sequence[str] | None = None) -> tuple[str, ...]:
 
 async def attend(server: Server, wire: channel.Channel) -> None:
     """Serve one editor until it is gone."""
-    wire.cancelled = server.cancelled
+    wire.cancelled = server.unwanted
     agent = cast("interfaces.Agent", server)  # What initializes is answered by the channel.
     made = connection.AgentSideConnection(agent, wire, listening=False, use_unstable_protocol=True)
     try:
         await made.listen()
     finally:
+        await server.close()
+        await wire.settled(LEAVING)
         await made.close()

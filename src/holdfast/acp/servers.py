@@ -19,6 +19,9 @@ from holdfast.tools.mcp import naming, servers, settings
 
 logger = logging.getLogger("holdfast.acp")
 
+PATIENCE = 20.0
+"""Seconds after the start in which the first turn waits for servers that an editor brought: many are fetched first."""
+
 Given = schema.HttpMcpServer | schema.SseMcpServer | schema.AcpMcpServer | schema.McpServerStdio
 
 
@@ -27,11 +30,12 @@ async def opened(
     given: Sequence[Given] | None, cwd: str | os.PathLike[str], own: Sequence[settings.Wanted] = ()
 ) -> AsyncIterator[servers.Servers | None]:
     """The servers of the settings and those of the editor, in the folder of a session; None where there are none."""
-    known = [*own, *wanted(given or (), own)]
-    if not known:
+    brought = wanted(given or (), own)
+    if not own and not brought:
         yield None
         return
-    async with servers.Servers(known, os.fspath(cwd)) as started:
+    patience = PATIENCE if brought else servers.PATIENCE
+    async with servers.Servers([*own, *brought], os.fspath(cwd), patience=patience) as started:
         yield started
 
 

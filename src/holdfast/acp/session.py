@@ -12,31 +12,26 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple, Protocol
 
-from acp import exceptions, schema
+from acp import schema
 
 from holdfast import errors, events, types
-from holdfast.acp import backlog, convert, modes, replay, telling
+from holdfast.acp import backlog, convert, modes, questions, replay, telling
 from holdfast.agent import approvals, commands, runtime
+from holdfast.rpc import frames
 from holdfast.store import bodies, hints
 
 logger = logging.getLogger("holdfast.acp")
 
-BY = "the editor"
-"""Who answers questions, as it is written down."""
-NOT_ASKED = "The editor could not ask the person."
 EVERY = 5.0
-"""Seconds after which the log is looked at for what others said, as not every database tells of it."""
+"""Seconds after which commands that came are looked for; and what others said, where the database tells nothing."""
 FLUSH = 1.0
 """Seconds an editor that is left may take to read what it is still to be told."""
 
 
-class Client(Protocol):
+class Client(questions.Client, Protocol):
     """The editor at the other end. All raise ConnectionError when it is gone."""
 
     async def session_update(self, session_id: str, update: Any) -> None: ...
-    async def request_permission(
-        self, session_id: str, tool_call: schema.ToolCallUpdate, options: list[schema.PermissionOption]
-    ) -> schema.RequestPermissionResponse: ...
 
 
 class Names(NamedTuple):
@@ -50,8 +45,11 @@ class Names(NamedTuple):
 class Prompt:
     """Something the editor waits for an answer to."""
 
-    def __init__(self) -> None:
+    def __init__(self, request: object) -> None:
+        self.request = request
+        """What the editor knows it by."""
         self.cancelled = False
+        self.message: events.Submit | None = None
         self.work: asyncio.Task[list[runtime.ForOne]] | None = None
 
 
@@ -64,13 +62,21 @@ class Session:
         self._teller = telling.Teller(self._folder)
         self._backlog = backlog.Backlog()
         self._prompts: list[Prompt] = []
-        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._questions = questions.Questions(
+            client,
+            self.id,
+            self.conversation_id,
+            door.approvals,
+            lambda remark: self._backlog.put(events.Notice(remark)),
+        )
         self._results: dict[str, types.Content] = {}
         self._shown = 0
         """The last message of the log that was told."""
         self._answers: list[events.Compacted | events.Notice] = []
         self._own = set[int]()
         """Messages of turns of ours that are still to be told."""
+        self.remarks: list[str] = []
+        """What a person is to know of how it was opened; told with the next prompt."""
         self._gone = False
         self._model = ""
         self._commands: list[schema.AvailableCommand] = []
@@ -130,7 +136,7 @@ class Session:
 
     def set_mode(self, mode: approvals.Mode) -> None:
         """From the next thing on that a tool wants to do."""
-        self._door.approvals.mode = mode
+        self._door.approvals.choose(mode)
 
     async def set_model(self, name: str) -> None:
         """From the next turn on; RpcRefused where it cannot be had, or a turn runs."""
@@ -139,7 +145,7 @@ class Session:
         await commands.run(self._door, self.conversation_id, f"/model {name}", said.append, "editor")
         refused = [each.text for each in said if isinstance(each, events.Notice) and each.level == "error"]
         if refused:
-            raise errors.RpcRefused(-32602, " ".join(refused))
+            raise errors.RpcRefused(frames.PARAMS, " ".join(refused))
         self._model = self._answering()
 
     def follow(self, origin: str) -> None:
@@ -171,10 +177,12 @@ class Session:
 
     # --- prompts -------------------------------------------------------------------------------------
 
-    async def prompt(self, said: convert.Said) -> convert.Stop:
+    async def prompt(self, said: convert.Said, request: object = None) -> convert.Stop:
         """To its end: what became of it, when all of it was told. RpcRefused where the turn failed."""
-        prompt = Prompt()
+        prompt = Prompt(request)
         self._prompts.append(prompt)
+        while self.remarks:
+            self._backlog.put(events.Notice(self.remarks.pop(0), "warning"))
         try:
             if said.is_plain and commands.is_command(said.text):
                 ended = await self._carried_out(prompt, said.text)
@@ -192,9 +200,10 @@ class Session:
 
     async def _message(self, said: convert.Said) -> events.Submit:
         """A prompt as it is stored: pictures are kept as attachments."""
-        text = said.text[1:] if said.is_plain and commands.escapes(said.text) else said.text
-        if said.is_plain:
-            return events.Submit(text, bodies.mint_uid())
+        if said.is_plain and commands.escapes(said.text):
+            said = said.unescaped
+        if said.is_plain and len(said.pieces) == 1:
+            return events.Submit(said.typed, bodies.mint_uid())
         content: list[dict[str, Any]] = []
         for piece in said.pieces:
             if isinstance(piece, convert.Picture):
@@ -202,22 +211,28 @@ class Session:
                 content.append({"type": "image", "media_type": piece.media_type, "blob": blob.digest})
             elif piece.text:
                 content.append(convert.part(piece))
-        return events.Submit(text, bodies.mint_uid(), content)
+        return events.Submit(said.text, bodies.mint_uid(), content)
 
     async def _answered(self, prompt: Prompt, message: events.Submit) -> convert.Stop:
         if prompt.cancelled:
             return "cancelled"
+        prompt.message = message
         answered = self._door.submit(self.conversation_id, message)
         # Whoever stops waiting for the answer does not take the turn away.
         await asyncio.wait([answered])
         if answered.cancelled():
             return "cancelled"
+        if (error := answered.exception()) is not None and not isinstance(error, errors.HoldfastError):
+            # What it raised is logged where it ran.
+            raise errors.RpcRefused(frames.INTERNAL, "The turn failed.")
+        result = answered.result()
+        if result.refused and result.error:
+            self._backlog.put(events.Notice(result.error, "error"))
         try:
-            return convert.stop(answered.result())
-        except errors.HoldfastError:
+            return convert.stop(result)
+        except errors.RpcRefused:
+            await self._last()  # Of what is not there any more, that is what there is to say.
             raise
-        except Exception:  # noqa: BLE001 -- the border of a turn: what it raised is logged where it ran
-            raise errors.RpcRefused(-32603, "The turn failed.") from None
 
     async def _carried_out(self, prompt: Prompt, line: str) -> convert.Stop:
         """A slash command; what it says is heard like everything else."""
@@ -253,6 +268,17 @@ class Session:
             self._door.drop(self.conversation_id, message)
         self._door.interrupt(self.conversation_id)
 
+    def drop(self, request: object) -> None:
+        """Stop what one prompt began, or take it back where it only waits. The others of the session go on."""
+        for prompt in self._prompts:
+            if prompt.request != request or prompt.cancelled:
+                continue
+            prompt.cancelled = True
+            if prompt.work is not None:
+                prompt.work.cancel()
+            if prompt.message is not None and not self._door.drop(self.conversation_id, prompt.message):
+                self._door.interrupt(self.conversation_id)
+
     # --- what is heard -------------------------------------------------------------------------------
 
     def _heard(self, emitted: events.Emitted) -> None:
@@ -267,7 +293,8 @@ class Session:
 
     async def _look_out(self) -> None:
         while True:
-            self._expect()
+            if not self._door.db.hearing.hears:
+                self._expect()
             await asyncio.sleep(EVERY)
             self._offer()
 
@@ -305,15 +332,15 @@ class Session:
                 await self._send(self._teller.tell(item, self._results.pop(call_id, None)))
             case events.ApprovalAsked():
                 await self._send(self._teller.tell(item))
-                self._ask(item)
+                self._questions.ask(item, self._teller.request(item))
             case events.TurnFinished() | events.Compacted():
                 await self._send(self._teller.tell(item, answers=self._is_answer(item)))
                 await self._send(await self._used())
             case events.Notice():
                 await self._send(self._teller.tell(item, answers=self._is_answer(item)))
             case _:
-                if isinstance(item, events.ApprovalSettled) and (asking := self._asking.pop(item.request_id, None)):
-                    asking.cancel()
+                if isinstance(item, events.ApprovalSettled):
+                    self._questions.settled(item.request_id)
                 await self._send(self._teller.tell(item))
 
     def _is_answer(self, event: events.AnyEvent) -> bool:
@@ -358,34 +385,20 @@ class Session:
         agent = self._door.agents.peek(self.conversation_id)
         if agent is None or self._gone:
             return []
-        used = await self._door.db.usage(self.conversation_id)
+        try:
+            used = await self._door.db.usage(self.conversation_id)
+            tokens = await agent.context_tokens()
+        except errors.HoldfastError as error:
+            # It may have been deleted meanwhile.
+            logger.debug("what %s has used cannot be told: %s", self.conversation_id, error)
+            return []
         costs = [each.cost for each in used.values() if each.cost is not None]
         cost = schema.Cost(amount=sum(costs), currency="USD") if costs else None
-        tokens = await agent.context_tokens()
         return [schema.UsageUpdate(session_update="usage_update", used=tokens, size=agent.model.window, cost=cost)]
 
     async def _send(self, updates: Sequence[telling.Update]) -> None:
         for update in updates if not self._gone else ():
             await self._client.session_update(self.id, update)
-
-    # --- questions -----------------------------------------------------------------------------------
-
-    def _ask(self, asked: events.ApprovalAsked) -> None:
-        open_ones = (each.asked.request_id for each in self._door.approvals.questions(self.conversation_id))
-        if asked.request_id in open_ones:
-            self._asking[asked.request_id] = asyncio.create_task(self._put_to_person(asked))
-
-    async def _put_to_person(self, asked: events.ApprovalAsked) -> None:
-        request = self._teller.request(asked)
-        given = events.Approve(asked.request_id, "deny", BY, NOT_ASKED)
-        try:
-            response = await self._client.request_permission(self.id, request, convert.choices(asked))
-            given = events.Approve(asked.request_id, convert.chosen(response), BY)
-        except (exceptions.RequestError, ValueError, ConnectionError) as error:
-            logger.warning("a question was not answered, and is denied: %s", error)
-        self._asking.pop(asked.request_id, None)
-        if remark := await self._door.approvals.answer(self.conversation_id, given):
-            self._backlog.put(events.Notice(remark))
 
     # --- leaving -------------------------------------------------------------------------------------
 
@@ -396,12 +409,12 @@ class Session:
         self._listening.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH):
-                await self._backlog.told()
-        tasks = [*self._tasks, *self._asking.values()]
-        for task in tasks:
+                await self._backlog.told_all()
+        await self._questions.close()
+        for task in self._tasks:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         self._backlog.close()
         if (agent := self._door.agents.peek(self.conversation_id)) is not None:
             await agent.leave()

@@ -26,9 +26,6 @@ Update: TypeAlias = (
     | schema.SessionInfoUpdate
     | schema.UsageUpdate
 )
-Content: TypeAlias = list[
-    schema.ContentToolCallContent | schema.FileEditToolCallContent | schema.TerminalToolCallContent
-]
 
 PROGRESS = 4_000
 """Characters of what a tool shows meanwhile, the last ones."""
@@ -120,7 +117,7 @@ class Teller:
             return []
         said = (self._progress.get(call_id, "") + text)[-PROGRESS:]
         self._progress[call_id] = said
-        return [_progress(call.shown, content=[*convert.result(call.name, said)])]
+        return [_progress(call.shown, content=[*convert.result(said)])]
 
     def ended(self, call_id: str, text: str, ok: bool) -> list[Update]:
         """The end of a call that was told of."""
@@ -130,7 +127,7 @@ class Teller:
         if call is None or call.name == plans.NAME:
             return []
         shown = diffs.content(call.name, call.arguments, text, self._folder) if ok else diffs.Shown([], [])
-        content: Content = [*shown.content] or [*convert.result(call.name, text)]
+        content: list[diffs.Content] = [*shown.content] or [*convert.result(text)]
         if terminal is not None:
             content = [diffs.terminal(terminal)]
         return [
@@ -158,7 +155,7 @@ class Teller:
             title=convert.title(call.name, call.arguments),
             kind=convert.kind(call.name),
             status="pending",
-            content=[*convert.question(asked), *shown.content],
+            content=[*convert.question(asked, whole=not shown.content), *shown.content],
             locations=shown.locations or None,
             raw_input=call.arguments,
         )

@@ -18,11 +18,12 @@ import shutil
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeAlias
 
-from acp import helpers, interfaces, schema
+from acp import helpers, schema
 
 from holdfast import alive, errors
-from holdfast.acp import asking
+from holdfast.acp import asking, editor
 from holdfast.tools import port, shell, ward
 
 logger = logging.getLogger("holdfast.acp")
@@ -34,11 +35,12 @@ ENDING = 5.0
 SETTLE = 0.2
 """Seconds in which what a command leaves may end by itself."""
 NOT_FOUND = 127
+Leave: TypeAlias = Callable[[str, str], Awaitable[object]]
 _PLAIN = re.compile(r"[A-Za-z0-9/._-]+", re.ASCII)
 
 
 def tool(
-    conn: interfaces.Client,
+    conn: editor.Client,
     session_id: str,
     capabilities: schema.ClientCapabilities | None,
     roots: Sequence[str | os.PathLike[str]],
@@ -58,8 +60,9 @@ class _NotRun(Exception):
 class Terminals:
     """The terminals of one session."""
 
-    def __init__(self, conn: interfaces.Client, session_id: str) -> None:
+    def __init__(self, conn: editor.Client, session_id: str) -> None:
         self._conn, self._session_id = conn, session_id
+        self._leaving = set[asyncio.Task[None]]()
 
     async def run(self, command: str, folder: str, seconds: float, environment: Mapping[str, str]) -> port.Result:
         """Run it, and give back what it wrote and how it ended. When this returns or is cancelled, it was stopped."""
@@ -77,16 +80,17 @@ class Terminals:
             terminal = await self._created(script, folder)
         except asking.NotOffered:
             raise _NotRun from None
+        leave: tuple[Leave, ...] = (self._conn.release_terminal,)
         try:
             return await self._watched(terminal, script, seconds)
         except asyncio.CancelledError:
-            await shell.surely(self._let_go(self._conn.kill_terminal, terminal))
+            leave = (self._conn.kill_terminal, *leave)
             raise
         finally:
-            await shell.surely(self._let_go(self._conn.release_terminal, terminal))
+            await shell.surely(self._let_go(terminal, *leave))
 
     async def _created(self, script: str, folder: str) -> str:
-        """A terminal where it runs. Whoever is cancelled while it is made leaves none."""
+        """A terminal where it runs. Whoever is cancelled while it is made waits for nobody, and leaves none."""
         asked = self._conn.create_terminal(
             command=ward.shell(),
             session_id=self._session_id,
@@ -99,19 +103,22 @@ class Terminals:
         try:
             return (await asyncio.shield(making)).terminal_id
         except asyncio.CancelledError:
-            await shell.surely(self._undone(making))
+            leaving = asyncio.create_task(self._undone(making))
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
             raise
 
     async def _undone(self, making: asyncio.Future[schema.CreateTerminalResponse]) -> None:
+        """What it was to run is not there any more; the terminal itself may come yet."""
         await asyncio.wait([making])
         if not making.cancelled() and making.exception() is None:
-            await self._let_go(self._conn.release_terminal, making.result().terminal_id)
+            await self._let_go(making.result().terminal_id, self._conn.release_terminal)
 
     async def _watched(self, terminal: str, script: str, seconds: float) -> port.Result:
         await self._shown(terminal)
         late = not await self._ended(terminal, seconds)
         if late:
-            await self._let_go(self._conn.kill_terminal, terminal)
+            await self._let_go(terminal, self._conn.kill_terminal)
         left = await asyncio.to_thread(_swept, _mark(script), 0.0 if late else SETTLE)
         if late:
             await self._ended(terminal, ENDING)
@@ -141,10 +148,14 @@ class Terminals:
             waiting.result()
         return bool(done)
 
-    async def _let_go(self, ask: Callable[..., Awaitable[object]], terminal: str) -> None:
+    async def _let_go(self, terminal: str, *leave: Leave) -> None:
         """Have it killed, or released, which kills it too. An editor that does neither keeps nobody waiting long."""
+        # At once: whoever does not answer the first is still asked the second.
+        await asyncio.gather(*(self._left(ask(self._session_id, terminal)) for ask in leave))
+
+    async def _left(self, asked: Awaitable[object]) -> None:
         try:
-            await asking.answered(ask(session_id=self._session_id, terminal_id=terminal), ENDING)
+            await asking.answered(asked, ENDING)
         except errors.ToolFailed as error:
             logger.info("the editor did not let go of a terminal: %s", error)
 
@@ -172,8 +183,9 @@ def _swept(mark: str, settle: float = 0.0) -> int:
 
 
 async def _cleared(place: str) -> None:
-    await asyncio.to_thread(_swept, os.path.basename(place))
+    # In this order: what finds its file gone runs nothing, and what had found it is seen.
     shutil.rmtree(place, ignore_errors=True)
+    await asyncio.to_thread(_swept, os.path.basename(place))
 
 
 def _unwritten(error: OSError) -> errors.ToolFailed:

@@ -246,7 +246,8 @@ class AIAgent:
                 wanted = self.wanted_title
                 self.wanted_title = await naming.settle(self.db, self.conversation_id, wanted, first_words, emit)
         emit(events.TurnFinished(result))
-        if not parts.noticed(content or ""):
+        # Where nothing is to be changed, nothing is noted either.
+        if not parts.noticed(content or "") and self.approvals.mode != "read-only":
             self.remembering.over(result)
         if self._left:
             await self.leave()

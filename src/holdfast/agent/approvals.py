@@ -58,6 +58,9 @@ class Decision(msgspec.Struct, frozen=True):
     why: str = ""
 
 
+_INERT = Decision(False, "mode: read-only", READ_ONLY)
+
+
 class Question(msgspec.Struct, frozen=True):
     """Something that waits for an answer."""
 
@@ -65,6 +68,8 @@ class Question(msgspec.Struct, frozen=True):
     conversation_id: str
     rules: tuple[str, ...]
     answered: asyncio.Future[Decision]
+    looks: bool = False
+    """Whether it only looks, and so may be done whatever the mode."""
 
 
 class Approvals:
@@ -93,6 +98,13 @@ class Approvals:
         """How many questions each conversation was asked here: no two of this process have the same number."""
         self.telling = asyncio.Lock()
         """Held by whoever tells people of a question in several messages, so that those of two are not mixed."""
+
+    def choose(self, mode: Mode) -> None:
+        """From the next thing on that a tool wants to do; what waits for an answer has not been done yet."""
+        self.mode = mode
+        for question in self._open.values() if mode == "read-only" else ():
+            if not question.looks:
+                _settle(question, _INERT)
 
     # --- for those who answer ------------------------------------------------------------------------
 
@@ -182,6 +194,9 @@ class Approvals:
             if verdict.say == "deny" and act.tool not in permits.RUNNERS:
                 await self._note_refused(act, verdict.by)
                 raise errors.NotAllowed(f"Not allowed: {act.tool}. {_forbidden(verdict)}")
+            if self.mode == "read-only" and tool.alters(arguments):
+                await self._note_refused(act, _INERT.by)
+                raise errors.NotAllowed(f"Not allowed: {act.tool}. {_INERT.why}")
             try:
                 with port.calling(msgspec.structs.replace(port.current(), hidden=self._hidden(act.tool))):
                     return await tool.run(arguments)
@@ -199,8 +214,8 @@ class Approvals:
     # --- deciding ------------------------------------------------------------------------------------
 
     async def _decided(self, here: str, call: types.ToolCall, act: port.Act, emit: Emit) -> Decision:
-        if self.mode == "read-only" and act.kind != "look":
-            return Decision(False, "mode: read-only", READ_ONLY)
+        if self._is_inert(act):
+            return _INERT
         try:
             grants = await self._book.grants(self.owner, here)
         except errors.HoldfastError:
@@ -212,7 +227,12 @@ class Approvals:
             return Decision(True, verdict.by)
         if self.mode == "code" and verdict.by == "no rule" and act.kind == "change":
             return Decision(True, "mode: code")
-        return await self._asked(here, call, act, verdict, emit)
+        decision = await self._asked(here, call, act, verdict, emit)
+        # Whoever has chosen meanwhile that nothing is to be done has the last word.
+        return _INERT if decision.allowed and self._is_inert(act) else decision
+
+    def _is_inert(self, act: port.Act) -> bool:
+        return self.mode == "read-only" and act.kind != "look"
 
     async def _asked(
         self, here: str, call: types.ToolCall, act: port.Act, verdict: permits.Verdict, emit: Emit
@@ -236,7 +256,9 @@ class Approvals:
             ", ".join(verdict.remembers),
             self._numbers[here],
         )
-        question = Question(asked, here, verdict.remembers, asyncio.get_running_loop().create_future())
+        question = Question(
+            asked, here, verdict.remembers, asyncio.get_running_loop().create_future(), act.kind == "look"
+        )
         self._open[here, asked.request_id] = question
         decision = Decision(False, "interrupted", "The turn was interrupted.")
         try:

@@ -89,7 +89,7 @@ class Run:
         self.api_calls = 0
         self.session_id = turn.lease.snapshot.head_id
         self.answer = ""
-        self.short = False
+        self.short = self.refused = False
 
     @property
     def spent(self) -> types.Usage:
@@ -107,7 +107,7 @@ class Run:
     async def _step(self) -> bool:
         """Ask once, run what was called; whether to go on."""
         self._refuse_beyond_limits()
-        self.answer = ""
+        self.answer, self.refused = "", False
         reply = await self._ask()
         await self._record(reply)
         if not self._open:
@@ -178,7 +178,8 @@ class Run:
         calls = distinct(reply.calls)
         if reply.finish == "length":
             content, calls, self.short = marked(content, NO_ROOM), (), True
-        if reply.finish == "refused" and not reply.text:
+        self.refused = reply.finish == "refused"
+        if self.refused and not reply.text:
             raise errors.RequestRefused("The model's provider declined to answer this.", model=reply.model)
         if not content and not calls and reply.usage == types.Usage():
             return

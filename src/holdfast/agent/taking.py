@@ -213,6 +213,7 @@ class Taking:
             usage=run.spent if run else types.Usage(),
             session_id=run.session_id if run else agent.session_id,
             conversation_id=agent.conversation_id,
+            refused=run is not None and run.refused,
         )
 
 

@@ -30,7 +30,7 @@ class House(NamedTuple):
     """What a server of sessions needs of the program."""
 
     house: running.House
-    offered: editor.Offered
+    wire: channel.Channel
     doors: list[runtime.Runtime]
 
     @property
@@ -48,18 +48,20 @@ class House(NamedTuple):
     async def door(self, place: server.Place, client: editor.Client) -> AsyncIterator[runtime.Runtime]:
         """A door for one session, closed with it."""
         house, settings, here = self.house, self.house.settings, place.folders[0]
+        # Asked for each time: an editor may say it late, or again.
+        offered = editor.offered(self.wire.offered)
         async with AsyncExitStack() as stack:
             others = await stack.enter_async_context(servers.opened(place.servers, here, settings.servers))
             own = hands.off_limits(settings, house.database, here)
             permissions = approvals.Approvals(house.store, law=running.law(settings, here))
             shell = terminals.tool(
-                client, place.session_id, self.offered, place.folders, hands.environment(settings), dangers.described
+                client, place.session_id, offered, place.folders, hands.environment(settings), dangers.described
             )
             machine = hands.of_machine(house.processes, settings, place.folders)
             tools = [*(shell if each.spec.name == shell.spec.name else each for each in machine), plans.TOOL]
 
             def project(epoch: Callable[[], object]) -> list[port.Tool]:
-                return files.tools(client, place.session_id, self.offered, place.folders, off_limits=own, epoch=epoch)
+                return files.tools(client, place.session_id, offered, place.folders, off_limits=own, epoch=epoch)
 
             making = house.making(permissions, project, tools, others, folder=here, source=SOURCE, background=True)
             door = await stack.enter_async_context(
@@ -85,5 +87,5 @@ async def serve(
         stack.push_async_callback(running.stopped, await running.watched(house.processes))
         if house.notice:
             logger.warning("%s", house.notice)
-        opened = await stack.enter_async_context(server.Server(House(house, editor.offered(wire.offered), doors)))
+        opened = await stack.enter_async_context(server.Server(House(house, wire, doors)))
         await server.attend(opened, wire)

@@ -59,7 +59,12 @@ async def _served(
         if await wire.greeted():
             logs, agent = await asyncio.to_thread(_loaded)
             with logs.kept(out.err, *log, settings):
-                await agent.serve(wire, settings, database=path, model=model)
+                try:
+                    await agent.serve(wire, settings, database=path, model=model)
+                except errors.HoldfastError as error:
+                    # The editor was greeted, and waits for an answer: where else would a person read it?
+                    await wire.turn_away(str(error))
+                    raise
     return 0
 
 

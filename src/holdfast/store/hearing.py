@@ -33,7 +33,8 @@ class Hearing:
 
     def __init__(self, driver: port.Driver) -> None:
         self._driver = driver
-        self._begun = False
+        self._begun = self.hears = False
+        """Whether it was asked for hints; whether the database sends any."""
         self._told: list[Heard] = []
 
     @contextmanager
@@ -69,7 +70,7 @@ class Hearing:
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._spread, hint)
 
-        self._driver.listen(heard)
+        self.hears = self._driver.listen(heard)
 
     def _spread(self, hint: hints.Hint) -> None:
         for heard in tuple(self._told):

@@ -7,10 +7,10 @@ end is there give way to it: the end has all of the text.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import NamedTuple, TypeAlias
 
 from holdfast import events
+from holdfast.rpc import backlog
 from holdfast.terminal import happenings
 
 LONG = 64
@@ -53,30 +53,22 @@ class _Progress:
         self.heard = heard
 
 
-class Backlog:
-    """Anybody puts, one takes."""
+class Backlog(backlog.Backlog[Item | _Pieces | _Progress]):
+    """What one client has to be told."""
 
     def __init__(self) -> None:
-        self._items: deque[Item | _Pieces | _Progress] = deque()
+        super().__init__()
         self._progress: dict[str, _Progress] = {}
-        self._some, self._none = asyncio.Event(), asyncio.Event()
-        self._none.set()
-
-    def __len__(self) -> int:
-        return len(self._items)
 
     def put(self, item: Item) -> None:
         if isinstance(item, Heard) and isinstance(item.event, events.ToolProgress):
             self._put_progress(item, item.event.call_id)
         elif len(self._items) < LONG or not self._joined(item):
-            self._items.append(item)
-        self._none.clear()
-        self._some.set()
+            self.add(item)
 
     async def first(self) -> Item:
-        """What is next; it stays here until it is `done`."""
-        await self._some.wait()
-        first = self._items[0]
+        """What is next, put together; it stays here until it is `done`."""
+        first = await super().first()
         if isinstance(first, _Progress):
             self._forget(first)
             self._items[0] = first.heard
@@ -86,16 +78,6 @@ class Backlog:
             return first.whole
         return first
 
-    def done(self) -> None:
-        self._items.popleft()
-        if not self._items:
-            self._some.clear()
-            self._none.set()
-
-    async def told(self) -> None:
-        """Until nothing is left."""
-        await self._none.wait()
-
     # --- where it gets long ----------------------------------------------------------------------------
 
     def _put_progress(self, item: Heard, call_id: str) -> None:
@@ -104,7 +86,7 @@ class Backlog:
             waiting.heard = item
             return
         self._progress[call_id] = _Progress(item)
-        self._items.append(self._progress[call_id])
+        self.add(self._progress[call_id])
 
     def _forget(self, progress: _Progress) -> None:
         event = progress.heard.event

@@ -401,7 +401,7 @@ class Held:
         self._answering.close()
         while running := [prompt.answered for prompt in self._prompts]:
             await asyncio.wait(running)
-        await self._backlog.told()
+        await self._backlog.told_all()
 
     def close(self, alone: Callable[[], bool]) -> asyncio.Task[bool]:
         """Let go of it, once for all who ask for it; whether that ended the conversation's head. For those who have the
@@ -462,7 +462,7 @@ class Held:
 
     async def _told_all(self) -> None:
         """Until the client was told all there is, or need not be: its answer comes behind that by the same way."""
-        waiting = [asyncio.create_task(self._backlog.told()), asyncio.create_task(self._hurried.wait())]
+        waiting = [asyncio.create_task(self._backlog.told_all()), asyncio.create_task(self._hurried.wait())]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         self._left = True
         for task in (*waiting, self._telling):

@@ -23,6 +23,8 @@ _HIDDEN = re.compile(
     "|[\ud800-\udfff]|[\U000e0000-\U000e007f]"
 )
 
+_CUT = re.compile(r"\[… [\d,]+ more characters …\]\Z")
+
 Block = tuple[str, int, int, int, int]
 
 
@@ -43,8 +45,18 @@ def _lines(text: str) -> list[str]:
 
 def shown(line: str) -> str:
     """A line that does what it shows."""
-    clear = _HIDDEN.sub(lambda found: ascii(found[0])[1:-1], line)
-    return clear if len(clear) <= LONGEST else f"{clear[:LONGEST]}[… {len(clear) - LONGEST:,} more characters …]"
+    whole = clear(line)
+    return whole if len(whole) <= LONGEST else f"{whole[:LONGEST]}[… {len(whole) - LONGEST:,} more characters …]"
+
+
+def clear(text: str) -> str:
+    """Text in which nothing is hidden: what would not be seen, or obeyed, is spelled out. Lines and tabs stay."""
+    return _HIDDEN.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def is_cut(line: str) -> bool:
+    """Whether a line of a difference ends as one does that was too long."""
+    return _CUT.search(line) is not None
 
 
 def _grouped(blocks: Sequence[Block]) -> Iterator[list[Block]]:

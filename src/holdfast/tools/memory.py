@@ -55,7 +55,7 @@ def memory(notes: Notes, actions: Collection[Action] = ACTIONS) -> port.Tool:
                 return f"{number} is forgotten." if await notes.forget(_numbered(number)) else f"There is no {number}."
         return "\n".join(map(line, await notes.memories())) or "[Nothing is remembered yet.]"
 
-    return port.Tool(_spec(actions), run)
+    return port.Tool(_spec(actions), run, alters=lambda arguments: arguments.get("action") != "list")
 
 
 def _spec(actions: Collection[Action]) -> types.ToolSpec:

@@ -70,6 +70,9 @@ class Tool(msgspec.Struct, frozen=True):
     run: Callable[[Arguments], Awaitable[types.Content | Plan]]
     parallel: bool = False
     """Whether it may run beside other calls of the same reply: it changes nothing."""
+    alters: Callable[[Arguments], bool] = lambda _: False
+    """Whether a call changes something that nobody is asked for, such as a note: it is not run where nothing is to be
+    changed. What comes with a plan need not say so, but for a plan that is allowed as a look is."""
 
 
 class Offer(msgspec.Struct, frozen=True):

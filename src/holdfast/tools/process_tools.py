@@ -69,7 +69,7 @@ def tools(
         port.Tool(_READ, hands.read, parallel=True),
         port.Tool(_WAIT, hands.wait, parallel=True),
         port.Tool(_WRITE, hands.write),
-        port.Tool(_KILL, hands.kill),
+        port.Tool(_KILL, hands.kill, alters=lambda _: True),
     ]
 
 

@@ -112,4 +112,8 @@ async def remembered(asked: port.Asked) -> Sequence[port.Candidate]:
 
 async def tools(asked: port.Asked) -> None:
     agent = await asked.desk.agents.get(asked.conversation_id)
+    if not asked.desk.running(asked.conversation_id):
+        # A turn has those it began with.
+        for remark in await agent.tools.freshen():
+            asked.emit(events.Notice(remark, "warning"))
     asked.emit(events.Answer(permitting.tools(agent.tools.specs, asked.desk.approvals.law.rules)))
