@@ -436,7 +436,8 @@ def test_a_huge_resource_is_kept_whole_and_comes_back(tmp_path: Path) -> None:
         second.open()
         second.load(session)
         shown = [each["content"] for each in second.updates(session, "user_message_chunk")]
-        assert [each["uri"] for each in shown if each["type"] == "resource_link"] == ["file:///huge.log"]
+        (again,) = [each["resource"] for each in shown if each["type"] == "resource"]
+        assert (again["uri"], again["text"] == lines) == ("file:///huge.log", True)
         assert second.stopped(session, HELLO) == "end_turn"
         assert second.leave() == 0
 
