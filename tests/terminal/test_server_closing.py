@@ -65,7 +65,7 @@ def test_a_close_that_fails_loses_nothing_that_was_being_told(monkeypatch: pytes
         await session.closed()
         client.reads.set()
         assert (await closed)["error"]["data"] == {"type": "StoreBusy"}
-        await session._backlog.told()
+        await session._backlog.told_all()
         assert "upon " in [each["payload"]["text"] for each in client.told("message.delta")]
         assert sorted(uids(client)) == ENDS
 

@@ -437,7 +437,7 @@ class Held:
             await door.over(here)
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH):
-                await self._backlog.told()
+                await self._backlog.told_all()
         try:
             ended = alone() and await self._ended(alone)
         except errors.HoldfastError:
