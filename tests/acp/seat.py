@@ -152,6 +152,10 @@ class Editor:
     def raw(self, line: bytes) -> None:
         self._came.put_nowait(line)
 
+    def is_heard(self) -> bool:
+        """Whether all that was said is read."""
+        return self._came.empty()
+
     def leave(self) -> None:
         self._came.put_nowait(None)
 

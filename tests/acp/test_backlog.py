@@ -46,11 +46,23 @@ def test_what_is_of_two_calls_stays_apart() -> None:
 def test_one_look_is_enough_for_all_that_came_before_it() -> None:
     async def story() -> list[backlog.Item]:
         waiting = backlog.Backlog()
-        for item in (backlog.Look(), backlog.Look(), events.TextDelta("x"), backlog.Look(), backlog.Look()):
+        for item in (events.TextDelta("x"), backlog.Look(), backlog.Look(), events.TextDelta("y"), backlog.Look()):
             waiting.put(item)
         return await taken(waiting)
 
-    assert asyncio.run(story()) == [backlog.Look(), events.TextDelta("x"), backlog.Look()]
+    assert asyncio.run(story()) == [events.TextDelta("x"), backlog.Look(), events.TextDelta("y"), backlog.Look()]
+
+
+def test_a_look_that_is_under_way_is_not_enough_for_what_comes_meanwhile() -> None:
+    async def story() -> list[backlog.Item]:
+        waiting = backlog.Backlog()
+        waiting.put(backlog.Look())
+        await waiting.first()
+        waiting.put(backlog.Look())
+        waiting.done()
+        return await taken(waiting)
+
+    assert asyncio.run(story()) == [backlog.Look()]
 
 
 def test_whoever_waits_for_a_closed_one_does_not_wait() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
-from holdfast import AsyncSessionDB
+from holdfast import AsyncSessionDB, errors, parts, types
 from tests.acp import seat
 from tests.agent import house, stage
 from tests.compaction.test_compress import WINDOW, filled
@@ -83,6 +84,77 @@ def test_cancelling_at_once_cancels_what_waits_too() -> None:
         assert await editor.prompt(session, "three") == "end_turn"
 
     seat.run(story, ["here I am"] * 3)
+
+
+def test_a_prompt_after_a_cancel_is_answered_however_slow_the_store_is() -> None:
+    async def story(editor: seat.Editor) -> None:
+        session, db, reading, read_on = await editor.new(), editor.program.db, asyncio.Event(), asyncio.Event()
+        waiting = db.waiting
+
+        async def slow(*given: Any) -> list[types.Inbound]:
+            reading.set()
+            await read_on.wait()
+            return await waiting(*given)
+
+        db.waiting = slow  # type: ignore[method-assign]
+        first = editor.prompting(session, "one")
+        await reading.wait()
+        editor.tell("session/cancel", sessionId=session)
+        assert seat.result(await first) == {"stopReason": "cancelled"}
+        second = editor.prompting(session, "two")
+        (door,) = editor.program.doors
+        await seat.so(lambda: door.queued(session))
+        read_on.set()
+        assert seat.result(await second) == {"stopReason": "end_turn"}
+        said = await db.transcript(session)
+        assert [parts.text(each.content) for each in said] == ["two", "here I am"]
+
+    seat.run(story, ["here I am"])
+
+
+def test_a_request_that_has_failed_and_is_not_wanted_any_more_stops_no_other() -> None:
+    stuck, go = stage.Stuck(), asyncio.Event()
+
+    async def wait(_: object) -> str:
+        stuck.reached.set()
+        await go.wait()
+        return "ok"
+
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        await editor.until("available_commands_update")
+        editor.reads.clear()
+        first, failed = editor.prompting(session, "one"), editor.number
+        second = editor.prompting(session, "two")
+        await stuck.reached.wait()
+        heard = asyncio.Event()
+        editor.tell("$/cancel_request", requestId=failed)
+        await seat.so(editor.is_heard)
+        asyncio.get_running_loop().call_soon(heard.set)
+        await heard.wait()
+        editor.reads.set()
+        assert "error" in await first
+        go.set()
+        assert seat.result(await second) == {"stopReason": "end_turn"}
+
+    failing = errors.KeyRefused("No such key.")
+    seat.run(story, [failing, stage.calls("wait"), "here I am"], tools=[stage.tool("wait", wait)])
+
+
+def test_a_call_that_was_broken_off_leaves_nothing_behind() -> None:
+    stuck = stage.Stuck()
+
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        prompting = editor.prompting(session, "go")
+        await stuck.reached.wait()
+        editor.tell("session/cancel", sessionId=session)
+        await prompting
+        (door,) = editor.program.doors
+        (listening,) = door._lanes[session].listeners
+        assert listening._heard.__self__._results == {}  # type: ignore[union-attr]
+
+    seat.run(story, [stage.calls("wait")], tools=[stage.tool("wait", stuck)])
 
 
 def test_a_request_that_is_not_wanted_any_more_is_cancelled() -> None:

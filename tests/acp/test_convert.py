@@ -99,6 +99,14 @@ def test_every_choice_means_what_it_says() -> None:
         assert (answered in ("conversation", "always")) == (each.kind == "allow_always")
 
 
+@pytest.mark.parametrize("number", [1, 20])
+def test_every_rule_that_would_be_remembered_is_shown(number: int) -> None:
+    rules = [f"shell(make target-{each} *)" for each in range(number)]
+    asked = events.ApprovalAsked("r", "c", "shell", "Run it.", remembers=", ".join(rules))
+    shown = str([*convert.choices(asked), *convert.question(asked)])
+    assert [each for each in rules if each not in shown] == []
+
+
 def result(reason: events.Exit, **more: Any) -> events.TurnResult:
     plain = {"failed": False, "partial": False, "completed": reason == "completed", "error": None} | more
     return events.TurnResult(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from acp import schema
 
-from holdfast.acp import terminals
+from holdfast.acp import asking, terminals
 from tests.acp import desk
 from tests.tools import leash as leashes
 
@@ -149,6 +149,29 @@ def test_cancelled_at_any_moment_nothing_runs_on(tmp_path: Path, place: Path, le
 
     play(work, leash, tmp_path)
     assert list(place.iterdir()) == []
+
+
+def test_a_terminal_that_comes_too_late_is_let_go_of(
+    tmp_path: Path, leash: leashes.Leash, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "PATIENCE", 0.05)
+
+    async def work(editor: desk.Editor, do: desk.Doing) -> None:
+        come = asyncio.Event()
+
+        async def before(method: str) -> None:
+            if method == "create":
+                await come.wait()
+
+        editor.before = before
+        assert "did not answer within 0.05 s" in await do.text("shell", command="touch done")
+        come.set()
+        async with asyncio.timeout(30):
+            while editor.asked[-1] != "release" or editor.terminals:
+                await asyncio.sleep(0.001)
+
+    play(work, leash, tmp_path)
+    assert not (tmp_path / "done").exists()
 
 
 def test_kill_and_release_are_asked_at_once_of_an_editor_that_answers_neither(

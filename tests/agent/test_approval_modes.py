@@ -136,6 +136,26 @@ def test_what_is_asked_for_when_read_only_is_chosen_is_not_done(late: bool) -> N
     stage.run(story)
 
 
+def test_what_a_rule_allows_is_not_done_where_read_only_is_chosen_while_it_is_written_down() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        shell, permissions = house.Shell(), approvals.Approvals(db, law=house.law(allow=["shell"]))
+        begin = db.audit_begin
+
+        async def chosen_meanwhile(*given: Any) -> int:
+            permissions.choose("read-only")
+            return await begin(*given)
+
+        db.audit_begin = chosen_meanwhile  # type: ignore[method-assign]
+        model = ScriptedModel([house.runs("make"), "a pity"])
+        await stage.agent(db, model, tools=[shell.tool], approvals=permissions).run_conversation("go")
+        assert shell.ran == []
+        refused, begun = await db.audit()
+        assert (refused.allowed, refused.by) == (False, "mode: read-only")
+        assert (begun.allowed, begun.ok) == (True, False)
+
+    stage.run(story)
+
+
 def test_code_changes_files_and_runs_nothing_unasked() -> None:
     done, ran, audit = acted("code", Change())
     assert (done, ran) == (1, [])

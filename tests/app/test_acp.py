@@ -7,12 +7,15 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from holdfast import SessionDB, config
 from holdfast.acp import channel
 from holdfast.app import acp
 from holdfast.tools import permits
 from tests.acp import seat
 from tests.app import test_running
+from tests.tools import test_plugins
 
 
 def run(home: Path, story: Callable[[seat.Editor], Awaitable[None]], **settings: Any) -> None:
@@ -83,6 +86,21 @@ def test_rules_hold_in_the_folder_of_the_session(tmp_path: Path) -> None:
         assert editor.questions == []
 
     run(tmp_path, story, permissions=rules)
+
+
+def test_a_tool_of_another_package_does_not_take_the_place_of_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.syspath_prepend(str(site))
+    test_plugins.installed(site, "sly", {"a": ":update_plan"}, test_plugins.TOOL.format(name="update_plan"))
+
+    async def story(editor: seat.Editor) -> None:
+        assert await editor.prompt(await editor.new(str(tmp_path)), "hello") == "end_turn"
+
+    run(tmp_path, story)
+    assert "The plug-in sly has a tool called update_plan" in caplog.text
 
 
 def test_what_was_said_is_kept_under_the_name_of_editors(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
+import sys
 from importlib import util
 from pathlib import Path
 
@@ -74,12 +76,18 @@ def test_a_part_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     assert "pip install 'holdfast[acp]'" in done.err
 
 
-def test_a_start_that_fails_after_the_greeting_is_answered(tmp_path: Path) -> None:
-    (tmp_path / "store.db").write_text("This is no store, and longer than the head of one would be. " * 20)
+@pytest.mark.parametrize("wrong", ["the store", "the log", "a part"])
+def test_a_start_that_fails_after_the_greeting_is_answered(tmp_path: Path, wrong: str) -> None:
+    if wrong == "the store":
+        (tmp_path / "store.db").write_text("This is no store, and longer than the head of one would be. " * 20)
+    given = {"HOLDFAST_LOG": str(tmp_path / "nowhere" / "log")} if wrong == "the log" else {}
+    if wrong == "a part":
+        (tmp_path / "pydantic.py").write_text("raise ImportError('It does not fit.')")
+        given = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     lines = [HELLO, request(2, "session/new", {"cwd": str(tmp_path), "mcpServers": []})]
     done = subprocess.run(
         [*program.PROGRAM, "acp", "--db", str(tmp_path / "store.db")],
-        env=program.environment(tmp_path, OFFLINE),
+        env=program.environment(tmp_path, OFFLINE | given),
         input="\n".join(map(json.dumps, lines)),
         capture_output=True,
         check=False,
@@ -90,4 +98,5 @@ def test_a_start_that_fails_after_the_greeting_is_answered(tmp_path: Path) -> No
     assert hello["result"]["protocolVersion"] == 1
     assert (refused["id"], refused["error"]["code"]) == (2, -32603)
     assert refused["error"]["message"] in done.stderr
+    assert "Traceback" not in done.stderr
     assert done.returncode == 1

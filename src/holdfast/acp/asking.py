@@ -32,12 +32,16 @@ async def answered(asked: Awaitable[T], seconds: float | None = PATIENCE) -> T:
             raise NotOffered from None
         raise errors.ToolFailed(f"The editor refused: {errors.shown(_said(error), LONGEST)}.") from None
     except TimeoutError:
-        raise errors.ToolFailed(f"The editor did not answer within {seconds:g} s.") from None
+        raise late(seconds or 0.0) from None
     except OSError:
         raise errors.ToolFailed("The editor is gone.") from None
     except ValueError:
         # What it answered does not follow the protocol; the library says so in its own many words.
         raise errors.ToolFailed("The editor answered with something that is no answer.") from None
+
+
+def late(seconds: float) -> errors.ToolFailed:
+    return errors.ToolFailed(f"The editor did not answer within {seconds:g} s.")
 
 
 def _said(error: exceptions.RequestError) -> str:

@@ -37,7 +37,8 @@ class Backlog(backlog.Backlog[Item]):
     """What one session has to tell."""
 
     def put(self, item: Item) -> None:
-        last = self._items[-1] if self._items and (isinstance(item, Look) or len(self) >= LONG) else None
+        # The first may be under way, and has seen what it sees.
+        last = self._items[-1] if len(self) > 1 and (isinstance(item, Look) or len(self) >= LONG) else None
         if (longer := _joined(last, item)) is not None:
             self._items[-1] = longer
         else:

@@ -59,6 +59,8 @@ class Channel:
         """What the editor can do, once it has said so."""
         self._settled = asyncio.Event()
         self._settled.set()
+        self.served = False
+        """Whether somebody began to answer what is asked."""
         self.cancelled: Callable[[str, object], object] = lambda *_: None
         """Called with the session and the id of a prompt whose answer is not wanted any more."""
 
@@ -73,7 +75,9 @@ class Channel:
         return False
 
     async def turn_away(self, why: str) -> None:
-        """Answer whatever is asked with this sentence, for as long as anybody asks."""
+        """Answer whatever is asked with this sentence, for as long as anybody asks. Too late once it was served."""
+        if self.served:
+            return
         while (frame := await self.receive()) is not None:
             if "method" in frame and "id" in frame:
                 await self._refuse(frame["id"], frames.INTERNAL, why)

@@ -286,7 +286,9 @@ def chosen(response: schema.RequestPermissionResponse) -> events.Answered:
 def question(asked: events.ApprovalAsked, *, whole: bool = True) -> list[schema.ContentToolCallContent]:
     """What is asked, in words that are seen as they are; the `whole` of it, where no difference shows that."""
     more = asked.detail if whole and asked.detail not in asked.summary else ""
-    said = [f"{asked.danger}\n{asked.summary}".strip(), more]
+    # The choices have room for a line of it.
+    cut = asked.remembers != _short(asked.remembers)
+    said = [f"{asked.danger}\n{asked.summary}".strip(), more, f"Would be remembered: {asked.remembers}" if cut else ""]
     return [
         schema.ContentToolCallContent(type="content", content=block(fenced(differences.clear(each))))
         for each in said

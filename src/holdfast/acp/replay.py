@@ -18,22 +18,28 @@ LARGEST = 5_000_000
 """Bytes of a picture that is shown again."""
 
 
-async def told(
-    store: aio.AsyncSessionDB, teller: telling.Teller, conversation_id: str, after: int, last: int
-) -> AsyncIterator[telling.Update]:
-    """The messages behind `after`, up to `last`, as an editor is told of them."""
+async def messages(
+    store: aio.AsyncSessionDB, conversation_id: str, after: int, last: int
+) -> AsyncIterator[types.Message]:
+    """The messages behind `after`, up to `last`."""
     hides = [each for each in await store.hides(conversation_id) if each.shown_epoch is None]
     while after < last:
         upto = min(after + PAGE, last)
         for message in await store.transcript(conversation_id, after, upto):
-            if _is_hidden(message, hides):
-                continue
-            for update in teller.replay(message):
-                yield update
-            if message.role == "user":
-                for picture in await _pictures(store, message):
-                    yield picture
+            if not _is_hidden(message, hides):
+                yield message
         after = upto
+
+
+async def told(
+    store: aio.AsyncSessionDB, teller: telling.Teller, message: types.Message
+) -> AsyncIterator[telling.Update]:
+    """A message as an editor is told of it."""
+    for update in teller.replay(message):
+        yield update
+    if message.role == "user":
+        for picture in await _pictures(store, message):
+            yield picture
 
 
 def _is_hidden(message: types.Message, hides: Sequence[types.Hide]) -> bool:

@@ -89,7 +89,11 @@ class Server:
         """Close all sessions: what runs in them is stopped, and its prompts get their answer."""
         for task in self._later:
             task.cancel()
-        await asyncio.gather(*(self._close(each) for each in tuple(self._open)))
+        closing = (self._close(each) for each in tuple(self._open))
+        for left in await asyncio.gather(*closing, return_exceptions=True):
+            if left is not None:
+                # What is wrong with one keeps none of the others open.
+                logger.error("a session could not be closed", exc_info=left)
 
     def on_connect(self, conn: interfaces.Client) -> None:
         self._editor = conn
@@ -347,12 +351,18 @@ def _choose_mode(session: sessions.Session, name: object) -> None:
 
 
 def _left_out(servers: Servers) -> list[str]:
-    """What there is to say of servers that came with the request at hand and that the SDK could not read."""
+    """What there is to say of servers that came with the request at hand: what cannot be read, or not be spoken to."""
+    through = [
+        f"The MCP server {errors.shown(each.name)} is to be spoken to through the editor; it is left out."
+        for each in servers
+        if isinstance(each, schema.AcpMcpServer)
+    ]
     match channel.ASKED.get():
         case {"params": {"mcpServers": list(given)}} if len(given) > len(servers):
-            return [f"{len(given) - len(servers)} of the {len(given)} MCP servers of the editor cannot be read."]
+            unread = f"{len(given) - len(servers)} of the {len(given)} MCP servers of the editor cannot be read."
+            return [unread, *through]
         case _:
-            return []
+            return through
 
 
 def _folders(cwd: str, more: Sequence[str] | None = None) -> tuple[str, ...]:
@@ -367,7 +377,7 @@ def _folders(cwd: str, more: Sequence[str] | None = None) -> tuple[str, ...]:
 
 async def attend(server: Server, wire: channel.Channel) -> None:
     """Serve one editor until it is gone."""
-    wire.cancelled = server.unwanted
+    wire.served, wire.cancelled = True, server.unwanted
     agent = cast("interfaces.Agent", server)  # What initializes is answered by the channel.
     made = connection.AgentSideConnection(agent, wire, listening=False, use_unstable_protocol=True)
     try:

@@ -23,7 +23,7 @@ from holdfast.store import bodies, hints
 logger = logging.getLogger("holdfast.acp")
 
 EVERY = 5.0
-"""Seconds after which commands that came are looked for; and what others said, where the database tells nothing."""
+"""Seconds after which commands that came are looked for, and what others said: not all of it is hinted."""
 FLUSH = 1.0
 """Seconds an editor that is left may take to read what it is still to be told."""
 
@@ -184,19 +184,23 @@ class Session:
         while self.remarks:
             self._backlog.put(events.Notice(self.remarks.pop(0), "warning"))
         try:
-            if said.is_plain and commands.is_command(said.text):
-                ended = await self._carried_out(prompt, said.text)
-            else:
-                ended = await self._answered(prompt, await self._message(said))
+            ended = await self._worked_on(prompt, said)
         except errors.HoldfastError:
             if not prompt.cancelled:
                 await self._backlog.told()
                 raise
             ended = "cancelled"
-        finally:
-            self._prompts.remove(prompt)
         await self._backlog.told()
         return "cancelled" if prompt.cancelled else ended
+
+    async def _worked_on(self, prompt: Prompt, said: convert.Said) -> convert.Stop:
+        """Until there is nothing of it left to stop."""
+        try:
+            if said.is_plain and commands.is_command(said.text):
+                return await self._carried_out(prompt, said.text)
+            return await self._answered(prompt, await self._message(said))
+        finally:
+            self._prompts.remove(prompt)
 
     async def _message(self, said: convert.Said) -> events.Submit:
         """A prompt as it is stored: pictures are kept as attachments."""
@@ -293,13 +297,12 @@ class Session:
 
     async def _look_out(self) -> None:
         while True:
-            if not self._door.db.hearing.hears:
-                self._expect()
+            self._expect()
             await asyncio.sleep(EVERY)
             self._offer()
 
     def _expect(self) -> None:
-        """During a turn of ours it was us, or it is told when the next one begins."""
+        """During a turn of ours it was us, or it is seen at the next look."""
         if not self._door.running(self.conversation_id):
             self._backlog.put(backlog.Look())
 
@@ -334,14 +337,20 @@ class Session:
                 await self._send(self._teller.tell(item))
                 self._questions.ask(item, self._teller.request(item))
             case events.TurnFinished() | events.Compacted():
-                await self._send(self._teller.tell(item, answers=self._is_answer(item)))
-                await self._send(await self._used())
+                await self._ended(item)
             case events.Notice():
                 await self._send(self._teller.tell(item, answers=self._is_answer(item)))
             case _:
                 if isinstance(item, events.ApprovalSettled):
                     self._questions.settled(item.request_id)
                 await self._send(self._teller.tell(item))
+
+    async def _ended(self, event: events.TurnFinished | events.Compacted) -> None:
+        if isinstance(event, events.TurnFinished):
+            # Of calls that were broken off, nobody asks for what came.
+            self._results.clear()
+        await self._send(self._teller.tell(event, answers=self._is_answer(event)))
+        await self._send(await self._used())
 
     def _is_answer(self, event: events.AnyEvent) -> bool:
         found = next((each for each in self._answers if each is event), None)
@@ -374,11 +383,14 @@ class Session:
 
     async def _replay(self, last: int) -> None:
         """Tell what the log has behind what was told, up to this message."""
-        first, self._shown = self._shown, max(self._shown, last)
-        if first >= last:
+        if self._shown >= last:
             return
-        async for update in replay.told(self._door.db, self._teller, self.conversation_id, first, last):
-            await self._send([update])
+        async for message in replay.messages(self._door.db, self.conversation_id, self._shown, last):
+            # Before it is told: one that cannot be keeps none behind it from being told the next time.
+            self._shown = message.seq
+            async for update in replay.told(self._door.db, self._teller, message):
+                await self._send([update])
+        self._shown = last
 
     async def _used(self) -> list[telling.Update]:
         """How full the window is, and what all of it has cost, where that is known."""

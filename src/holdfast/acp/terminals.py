@@ -32,6 +32,8 @@ LIMIT = 1_000_000
 """Bytes of output the editor is to keep."""
 ENDING = 5.0
 """Seconds a command that was killed has to be over, and an editor to let go of its terminal."""
+LATEST = 600.0
+"""Seconds in which a terminal that nobody waits for any more is let go of when it comes."""
 SETTLE = 0.2
 """Seconds in which what a command leaves may end by itself."""
 NOT_FOUND = 127
@@ -90,7 +92,7 @@ class Terminals:
             await shell.surely(self._let_go(terminal, *leave))
 
     async def _created(self, script: str, folder: str) -> str:
-        """A terminal where it runs. Whoever is cancelled while it is made waits for nobody, and leaves none."""
+        """A terminal where it runs. Whoever does not wait for it any more leaves none."""
         asked = self._conn.create_terminal(
             command=ward.shell(),
             session_id=self._session_id,
@@ -99,19 +101,24 @@ class Terminals:
             cwd=folder,
             output_byte_limit=LIMIT,
         )
-        making = asyncio.ensure_future(asking.answered(asked))
+        making = asyncio.ensure_future(asking.answered(asked, None))
         try:
-            return (await asyncio.shield(making)).terminal_id
-        except asyncio.CancelledError:
+            done, _ = await asyncio.wait([making], timeout=asking.PATIENCE)
+            if not done:
+                raise asking.late(asking.PATIENCE)
+        except (asyncio.CancelledError, errors.ToolFailed):
             leaving = asyncio.create_task(self._undone(making))
             self._leaving.add(leaving)
             leaving.add_done_callback(self._leaving.discard)
             raise
+        return making.result().terminal_id
 
     async def _undone(self, making: asyncio.Future[schema.CreateTerminalResponse]) -> None:
         """What it was to run is not there any more; the terminal itself may come yet."""
-        await asyncio.wait([making])
-        if not making.cancelled() and making.exception() is None:
+        await asyncio.wait([making], timeout=LATEST)
+        if not making.done():
+            making.cancel()
+        elif not making.cancelled() and making.exception() is None:
             await self._let_go(making.result().terminal_id, self._conn.release_terminal)
 
     async def _watched(self, terminal: str, script: str, seconds: float) -> port.Result:

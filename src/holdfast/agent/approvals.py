@@ -168,6 +168,11 @@ class Approvals:
                 await self._note_interrupted(here, call, act)
                 raise
             written = await self._written(here, call, act, decision)
+            if decision.allowed and self._is_inert(act):
+                # It was chosen while that was decided or written down.
+                await loop.unhurried(self._ended(written, False))
+                decision = _INERT
+                await self._written(here, call, act, decision)
             if not decision.allowed:
                 raise errors.NotAllowed(f"Not allowed: {act.summary} {decision.why}".rstrip())
             ok = False

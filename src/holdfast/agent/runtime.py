@@ -255,6 +255,9 @@ class Runtime:
         """A message, answered when those before it are; the result of its turn."""
         lane = self._lane(conversation_id)
         answered: asyncio.Future[events.TurnResult] = asyncio.get_running_loop().create_future()
+        if not (lane.waiting or lane.taken or self._closing):
+            # Whatever was not wanted is gone: it was not this one.
+            lane.unwanted = False
         lane.waiting.append((message, answered))
         self._start(lane)
         return answered

@@ -83,7 +83,8 @@ async def serve(
             door.poke(conversation_id)
 
     async with AsyncExitStack() as stack:
-        house = await stack.enter_async_context(running.housed(settings, came_in, database=database, model=model))
+        housed = running.housed(settings, came_in, database=database, model=model, more=[plans.TOOL])
+        house = await stack.enter_async_context(housed)
         stack.push_async_callback(running.stopped, await running.watched(house.processes))
         if house.notice:
             logger.warning("%s", house.notice)

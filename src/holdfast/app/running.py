@@ -95,8 +95,12 @@ async def housed(
     database: str | None = None,
     model: str | None = None,
     folder: str | None = None,
+    more: Sequence[tools_port.Tool] = (),
 ) -> AsyncIterator[House]:
-    """A store that is open and a model that was chosen. `came_in` is told of conversations whose inboxes have more."""
+    """A store that is open and a model that was chosen. `came_in` is told of conversations whose inboxes have more.
+
+    Tools of other packages are called like none of ours, nor like one `more` that doors have of their own.
+    """
     async with AsyncExitStack() as stack:
         chosen = await models.choose(settings, model)
         answering = models.Models(settings, chosen.model)
@@ -113,6 +117,7 @@ async def housed(
             *hands.of_project(here, [], object),
             *hands.of_past(store),
             *hands.of_machine(known, settings, [here]),
+            *more,
         ]
         added = await hands.of_others(settings.plugins, common)
         told = " ".join(line for line in (chosen.notice, late, *added.problems) if line)

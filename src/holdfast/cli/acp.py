@@ -57,17 +57,20 @@ async def _served(
     async with lines.opened(kept.reads, kept.writes, channel.LONGEST) as opened:
         wire = channel.Channel(opened, holdfast.__version__)
         if await wire.greeted():
-            logs, agent = await asyncio.to_thread(_loaded)
-            with logs.kept(out.err, *log, settings):
-                try:
+            try:
+                logs, agent = await asyncio.to_thread(_loaded)
+                with logs.kept(out.err, *log, settings):
                     await agent.serve(wire, settings, database=path, model=model)
-                except errors.HoldfastError as error:
-                    # The editor was greeted, and waits for an answer: where else would a person read it?
-                    await wire.turn_away(str(error))
-                    raise
+            except errors.HoldfastError as error:
+                # The editor was greeted, and waits for an answer: where else would a person read it?
+                await wire.turn_away(str(error))
+                raise
     return 0
 
 
 def _loaded() -> tuple[Any, Any]:
     """What takes its time: beside the loop, which goes on hearing signals."""
-    return lazy.load("holdfast.app.logs"), lazy.load("holdfast.app.acp")
+    try:
+        return lazy.load("holdfast.app.logs"), lazy.load("holdfast.app.acp")
+    except ImportError as error:
+        raise errors.HoldfastError(f"Editors need a part that cannot be loaded: {error}") from error
