@@ -34,6 +34,7 @@ RESULT = {
     "partial",
     "interrupted",
     "error",
+    "refused",
     "exit_reason",
     "usage",
     "session_id",
