@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import parts
+from holdfast import parts, types
+from holdfast.agent import loop
+from holdfast.store import view
 
 ANY = st.one_of(
     st.builds(parts.Text, st.text()),
@@ -35,3 +38,30 @@ def test_what_is_unknown_or_malformed_is_skipped() -> None:
     content = [{"type": "video"}, {"type": ["text"]}, {}, {"type": "text", "text": 3}, {"type": "text", "text": "x"}]
     assert parts.read(content) == (parts.Text("x"),)
     assert parts.read("") == ()
+
+
+@pytest.mark.parametrize(
+    ("tool", "result", "well"),
+    [
+        ("shell", "done\n[exit code 0]", True),
+        ("shell", "Error: 0 found\n[exit code 0]", True),
+        ("shell", [{"type": "text", "text": "done\n[exit code 0]"}, {"type": "output", "blob": "x"}], True),
+        ("shell", "[no output]\n[exit code 1]", False),
+        ("shell", "[no output]\n[exit code -9]", False),
+        ("shell", "[exit code 0]\n[exit code 10]", False),
+        ("shell", "x\n[killed]", False),
+        ("shell", "x\n[killed after 2 s; give it a longer `timeout`, or use start_process]", False),
+        ("shell", "x\n[It was killed from outside; nobody knows its exit code.]", False),
+        ("shell", "x\n[It was stopped; nobody knows its exit code.]", False),
+        ("shell", "Error: Not allowed: Run make.", False),
+        ("read_file", "1: make\n[exit code 1]", True),
+        ("read_file", "Error: There is no such file.", False),
+        ("read_file", f"{loop.NOT_RUN}\nand more", True),
+        ("read_file", loop.NOT_RUN, False),
+        ("shell", loop.NOT_RUN, False),
+        ("shell", view.NO_RESULT, False),
+        ("", "", True),
+    ],
+)
+def test_the_words_of_a_result_say_whether_it_went_well(tool: str, result: types.Content, well: bool) -> None:
+    assert parts.went_well(tool, result) == well

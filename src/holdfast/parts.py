@@ -9,6 +9,7 @@ and a `cut`, which says that and why a reply ended where it does. A text with `n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,6 +49,12 @@ _TEXTS = ("note", "cut")
 
 ERROR = "Error: "
 """What the result of a call begins with where it is only a sentence that says why there is none."""
+
+COMMAND = "shell"
+"""The tool whose result says in its last line how a command ended."""
+_ENDED = re.compile(r"\[(?:exit code (-?\d+)|killed\b[^\n]*|It was (?:killed|stopped)\b[^\n]*)\]\Z")
+_NONE = re.compile(r"\[No result: [^\n]*\]")
+"""What stands in the place of a result that never came."""
 
 
 def note(text: str) -> dict[str, Any]:
@@ -89,6 +96,14 @@ def text(content: types.Content) -> str:
         return content
     said = [part for part in content if part.get("type") != "note"]
     return "".join(part.text for part in read(said) if isinstance(part, Text))
+
+
+def went_well(tool: str, result: types.Content) -> bool:
+    """Whether what the log has as the result of a call of this tool is one, and says nothing else."""
+    said = text(result)
+    if tool == COMMAND and (ended := _ENDED.search(said)):
+        return ended[1] == "0"  # Whatever it wrote before that: it may begin with any word.
+    return not said.startswith(ERROR) and _NONE.fullmatch(said) is None
 
 
 def written(parts: Sequence[Part]) -> types.Content:

@@ -68,7 +68,7 @@ def test_an_editor_that_is_killed_in_a_turn_leaves_nothing_running_and_loses_not
         second.open()
         second.load(session)
         assert HELLO in second.text(session, "user_message_chunk")
-        assert {call["status"] for call in second.calls(session).values()} <= {"completed", "failed"}
+        assert [call["status"] for call in second.calls(session).values()] == ["failed"]
         assert second.stopped(session, HELLO) == "end_turn"
         assert second.leave() == 0
 
@@ -113,7 +113,7 @@ def test_an_agent_that_is_killed_in_a_tool_leaves_a_call_that_is_closed(tmp_path
         third.open()
         third.load(session)
         (call,) = third.calls(session).values()
-        assert call["status"] in ("completed", "failed")
+        assert call["status"] == "failed"
         assert third.leave() == 0
     with SessionDB(tmp_path / "data" / "holdfast.db") as db:
         (result,) = (each for each in db.context(session) if each.role == "tool")

@@ -106,7 +106,7 @@ class Editor:
         self.answer: Callable[[dict[str, Any]], Any] = lambda _: ONCE
         self.reads = asyncio.Event()
         self.reads.set()
-        self.gone = False
+        self._gone = asyncio.Event()
         self.serving: asyncio.Task[None]
 
     @property
@@ -120,7 +120,7 @@ class Editor:
         return await self._came.get()
 
     async def send(self, frame: bytes) -> None:
-        if self.gone:
+        if self._gone.is_set():
             raise errors.Gone()
         said = json.loads(frame)
         self._wire.got(said)
@@ -137,6 +137,9 @@ class Editor:
             if said.get("method") == "session/update":
                 self.updates.append(said["params"])
             self._more.notify_all()
+
+    async def unread(self) -> None:
+        await self._gone.wait()
 
     # --- what tests do -------------------------------------------------------------------------------
 
@@ -155,6 +158,10 @@ class Editor:
     def is_heard(self) -> bool:
         """Whether all that was said is read."""
         return self._came.empty()
+
+    def vanish(self) -> None:
+        """Read nothing more, and say nothing of it."""
+        self._gone.set()
 
     def leave(self) -> None:
         self._came.put_nowait(None)

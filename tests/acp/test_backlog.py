@@ -43,28 +43,6 @@ def test_what_is_of_two_calls_stays_apart() -> None:
     assert len(asyncio.run(story())) == 200
 
 
-def test_one_look_is_enough_for_all_that_came_before_it() -> None:
-    async def story() -> list[backlog.Item]:
-        waiting = backlog.Backlog()
-        for item in (events.TextDelta("x"), backlog.Look(), backlog.Look(), events.TextDelta("y"), backlog.Look()):
-            waiting.put(item)
-        return await taken(waiting)
-
-    assert asyncio.run(story()) == [events.TextDelta("x"), backlog.Look(), events.TextDelta("y"), backlog.Look()]
-
-
-def test_a_look_that_is_under_way_is_not_enough_for_what_comes_meanwhile() -> None:
-    async def story() -> list[backlog.Item]:
-        waiting = backlog.Backlog()
-        waiting.put(backlog.Look())
-        await waiting.first()
-        waiting.put(backlog.Look())
-        waiting.done()
-        return await taken(waiting)
-
-    assert asyncio.run(story()) == [backlog.Look()]
-
-
 def test_whoever_waits_for_a_closed_one_does_not_wait() -> None:
     async def story() -> None:
         waiting = backlog.Backlog()
@@ -73,7 +51,7 @@ def test_whoever_waits_for_a_closed_one_does_not_wait() -> None:
         await asyncio.sleep(0)
         waiting.close()
         await told
-        waiting.put(backlog.Look())
+        waiting.put(events.TextDelta("y"))
         await waiting.told()
 
     asyncio.run(story())

@@ -4,37 +4,78 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
-from acp import exceptions, schema
 
 from holdfast import errors
-from holdfast.acp import border, channel, server
+from holdfast.acp import channel, editor, server
+from holdfast.agent import runtime
+from holdfast.model import ScriptedModel
 from holdfast.store import aio
 from tests.acp import seat
 from tests.agent import stage
 
 
-def test_that_an_editor_is_gone_is_no_fault(caplog: pytest.LogCaptureFixture) -> None:
-    @border.answered
-    async def told() -> None:
-        raise ConnectionError("The editor is gone.")
+class Unclosable(seat.House):
+    """Its first door does not close."""
 
-    with pytest.raises(exceptions.RequestError):
-        asyncio.run(told())
+    @asynccontextmanager
+    async def door(self, place: server.Place, client: editor.Client) -> AsyncIterator[runtime.Runtime]:
+        async with super().door(place, client) as opened:
+            yield opened
+        if place is self.places[0]:
+            raise errors.HoldfastError("It is stuck.")
+
+
+class Unreachable(seat.House):
+    """What it asks for models is gone."""
+
+    async def models(self) -> Sequence[str]:
+        raise ConnectionRefusedError("Nobody is at port 1234.")
+
+
+@pytest.mark.parametrize("first", ["the frames", "the input"])
+def test_that_an_editor_is_gone_is_no_fault(caplog: pytest.LogCaptureFixture, first: str) -> None:
+    async def story(person: seat.Editor) -> None:
+        db = person.program.db
+        await db.create_session("talk", source="test")
+        for number in range(3):
+            await db.append_message("talk", role="user", content=f"message {number}")
+        # It is told the first of them, and is gone before the second.
+        person.reads.clear()
+        person.asking("session/load", sessionId="talk", cwd="/", mcpServers=[])
+        await seat.so(lambda: any("method" in each for each in person.frames))
+        (person.vanish if first == "the frames" else person.leave)()
+        await seat.so(person.is_heard)
+        person.reads.set()
+        await asyncio.wait([person.serving])
+
+    seat.run(story)
     assert caplog.records == []
 
 
+def test_another_connection_that_is_lost_is_a_fault_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(db: aio.AsyncSessionDB) -> None:
+        async with seat.seated(Unreachable(db, ScriptedModel([]))) as person:
+            answer = await person.asking("session/new", cwd="/", mcpServers=[])
+            assert answer["error"]["code"] == -32603
+            assert "1234" not in str(answer)
+
+    stage.run(story)
+    assert "port 1234" in caplog.text
+
+
 def test_a_session_that_cannot_be_closed_keeps_no_other_open(caplog: pytest.LogCaptureFixture) -> None:
-    async def fails(_: str) -> None:
-        raise errors.HoldfastError("It is stuck.")
+    async def story(db: aio.AsyncSessionDB) -> None:
+        program = Unclosable(db, ScriptedModel([]))
+        async with seat.seated(program) as person:
+            for _ in range(2):
+                await person.new()
+        assert program.open == 0
 
-    async def story(editor: seat.Editor) -> None:
-        for _ in range(2):
-            await editor.new()
-        editor.program.doors[0].over = fails  # type: ignore[method-assign]
-
-    seat.run(story)
+    stage.run(story)
     assert [each.levelno for each in caplog.records] == [logging.ERROR]
 
 
@@ -56,6 +97,10 @@ def test_whoever_was_served_is_not_turned_away_afterwards() -> None:
 
 
 def test_servers_that_are_to_be_spoken_to_through_the_editor_are_told_of() -> None:
-    given = schema.AcpMcpServer(type="acp", name="inner", server_id="1")
-    (said,) = server._left_out([given])
-    assert "'inner'" in said
+    async def story(person: seat.Editor) -> None:
+        given = {"type": "acp", "name": "inner", "serverId": "1"}
+        made = await person.ask("session/new", cwd="/", mcpServers=[given])
+        await person.prompt(made["sessionId"], "hello")
+        assert "'inner' is to be spoken to through the editor" in person.text("agent_thought_chunk")
+
+    seat.run(story, ["A"])

@@ -141,22 +141,6 @@ def test_a_request_that_has_failed_and_is_not_wanted_any_more_stops_no_other() -
     seat.run(story, [failing, stage.calls("wait"), "here I am"], tools=[stage.tool("wait", wait)])
 
 
-def test_a_call_that_was_broken_off_leaves_nothing_behind() -> None:
-    stuck = stage.Stuck()
-
-    async def story(editor: seat.Editor) -> None:
-        session = await editor.new()
-        prompting = editor.prompting(session, "go")
-        await stuck.reached.wait()
-        editor.tell("session/cancel", sessionId=session)
-        await prompting
-        (door,) = editor.program.doors
-        (listening,) = door._lanes[session].listeners
-        assert listening._heard.__self__._results == {}  # type: ignore[union-attr]
-
-    seat.run(story, [stage.calls("wait")], tools=[stage.tool("wait", stuck)])
-
-
 def test_a_request_that_is_not_wanted_any_more_is_cancelled() -> None:
     model = stage.Trickle("so far ")
 

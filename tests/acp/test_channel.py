@@ -52,6 +52,9 @@ class Lines:
             raise errors.Gone()
         self.sent.append(json.loads(frame))
 
+    async def unread(self) -> None:
+        await asyncio.Event().wait()
+
 
 def line(frame: object) -> bytes:
     return json.dumps(frame).encode()
@@ -92,7 +95,6 @@ def read(*lines: bytes, longest: int = channel.LONGEST) -> tuple[list[dict[str, 
         (line({"jsonrpc": "1.0", "method": "x"}), -32600),
         (line({"jsonrpc": "2.0", "method": 7}), -32600),
         (line({"jsonrpc": "2.0", "id": {}, "method": "x"}), -32600),
-        (line({"jsonrpc": "2.0", "id": 1}), -32600),
         (line([HELLO, NEW]), -32600),
     ],
 )
@@ -107,6 +109,58 @@ def test_an_answer_whose_error_is_none_is_an_error(error: object) -> None:
     (seen,), sent = read(line({"jsonrpc": "2.0", "id": 0, "error": error}))
     assert seen["error"]["code"] == -32603
     assert sent == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        (b'{"id": 7, "result": {"outcome": {"outcome": "selected", "optionId": "once"}}}', -32600),
+        (b'{"jsonrpc": "1.0", "id": 7, "error": {"code": 1, "message": "no"}}', -32600),
+        (b'{"jsonrpc": "2.0", "id": 7}', -32600),
+        (b'{"jsonrpc": "2.0", "id": 7.0, "result": null}', -32600),
+        (b'{"jsonrpc": "2.0", "id": 7, "result": {"content": "cut', -32700),
+        (b' {"id":7, "jsonrpc":"2.0" , "result" : NaN}', -32700),
+        (b'{"jsonrpc":"2.0","id":7,"result":{"content":"' + b"x" * 1_000 + b'"}}', -32600),
+        (b'{"jsonrpc":"2.0","id":7,"error":"' + b"x" * 1_000, -32600),
+    ],
+)
+def test_an_answer_that_is_none_is_the_end_of_the_wait_for_it_and_refused_under_no_id(wrong: bytes, code: int) -> None:
+    (seen, after), sent = read(wrong, line(NEW), longest=200)
+    assert (seen["id"], seen["error"]["code"]) == (7, -32603)
+    assert after == NEW
+    # By its id it would be taken for the answer to a request of the editor's own.
+    assert [(each["id"], each["error"]["code"]) for each in sent] == [(None, code)]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        b'{"jsonrpc": "2.0", "id": 7, "method": "session/new", "params": {"x": "' + b"x" * 1_000,
+        b'{"jsonrpc": "2.0", "result": {"id": 7, "content": "' + b"x" * 1_000,
+        b'{"jsonrpc": "2.0", "id": true, "result": {}}',
+        b'{"jsonrpc": "2.0", "id": null, "result": "' + b"x" * 1_000,
+        b'{"jsonrpc": "2.0", "result": {}}',
+    ],
+)
+def test_nobody_is_told_of_an_answer_that_is_nobodys(wrong: bytes) -> None:
+    seen, sent = read(wrong, line(NEW), longest=500)
+    assert seen == [NEW]
+    assert [(each["id"], each["error"]["code"]) for each in sent] == [(None, -32600)]
+
+
+@pytest.mark.parametrize("params", [b"", b', "params": null'])
+def test_parameters_that_are_left_out_are_none(params: bytes) -> None:
+    (seen,), _ = read(b'{"jsonrpc": "2.0", "id": 1, "method": "session/list"%s}' % params)
+    assert seen["params"] == {}
+
+
+def test_a_cancel_that_wants_an_answer_cancels_and_gets_one() -> None:
+    cancel = {"jsonrpc": "2.0", "id": 5, "method": "session/cancel", "params": {"sessionId": "x"}}
+    (seen,), sent = read(line(cancel))
+    assert seen == {"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "x"}}
+    assert sent == [{"jsonrpc": "2.0", "id": 5, "result": {}}]
+    seen_of_none, (refused,) = read(line(cancel | {"params": {"sessionId": 7}}))
+    assert (seen_of_none, refused["id"], refused["error"]["code"]) == ([], 5, -32602)
 
 
 @given(some.lists(some.one_of(some.binary(max_size=40), JSON.map(line), OBJECTS.map(line)), max_size=8))
@@ -231,10 +285,24 @@ def test_what_was_asked_wrongly_is_not_sent_back() -> None:
     assert carrier.sent[0]["error"]["data"]["errors"] == [{"loc": ["prompt", 0], "msg": "no"}] * 20
 
 
+def test_nothing_more_comes_from_one_who_reads_nothing_more() -> None:
+    class Deaf(Lines):
+        async def unread(self) -> None:
+            return
+
+    async def story() -> None:
+        wire = channel.Channel(Deaf(line(HELLO), line(NEW)), "1.0")
+        assert not await wire.greeted()
+        assert await wire.receive() is None
+        await wire.turn_away("The store cannot be opened.")
+
+    asyncio.run(story())
+
+
 def test_whoever_is_gone_is_a_lost_connection() -> None:
     carrier = Lines()
     carrier.gone = True
-    with pytest.raises(ConnectionError):
+    with pytest.raises(channel.EditorGone):
         asyncio.run(channel.Channel(carrier, "1.0").send({"id": 1, "method": "x"}))
 
 

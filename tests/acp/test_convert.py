@@ -3,6 +3,7 @@ chance."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -44,6 +45,20 @@ def test_what_was_typed_is_told_from_what_came_along() -> None:
     ]
 
 
+@given(some.text(alphabet="`a\n\r\t ", max_size=60))
+def test_for_any_text_that_came_along_it_is_kept_and_comes_back_to_the_letter(words: str) -> None:
+    (piece,) = convert.said([resource(words)]).pieces
+    assert isinstance(piece, convert.Words)
+    assert f"\n{words}\n" in piece.text
+    assert convert.blocks([convert.part(piece)]) == [resource(words)]
+
+
+def test_what_came_along_and_was_kept_without_its_last_lines_still_comes_back() -> None:
+    kept = {"uri": "file:///a/b.txt", "name": "b.txt"}
+    stored = {"type": "text", "text": "\n\nfile:///a/b.txt\n````\none\n```\n````\n\n", "resource": kept}
+    assert convert.blocks([stored]) == [resource("one\n```")]
+
+
 def test_a_file_that_is_no_text_is_named() -> None:
     blob = schema.BlobResourceContents(uri="file:///a.bin", blob="AAAA", mime_type="application/octet-stream")
     said = convert.said([schema.EmbeddedResourceContentBlock(type="resource", resource=blob)])
@@ -79,6 +94,31 @@ def test_a_call_has_a_title_of_one_line_and_a_kind(tool: str, arguments: dict[st
 @pytest.mark.parametrize("given", ["", "{", "[1]", "7", "null"])
 def test_arguments_that_cannot_be_read_are_none(given: str) -> None:
     assert convert.arguments(given) == {}
+
+
+def nested(depth: int) -> Any:
+    return [nested(depth - 1)] if depth else "the end"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ('{"path": "a\\ud800b"}', {"path": "a\ufffdb"}),
+        ('{"\\ud83d": [{"\\ude00": "\\ud83d\\ude00"}]}', {"\ufffd": [{"\ufffd": "\U0001f600"}]}),
+        ({"path": "a\ud800b"}, {"path": "a\ufffdb"}),
+        ({"x": nested(99)}, {"x": nested(99)}),
+    ],
+)
+def test_arguments_are_told_without_halves_of_characters(given: Any, told: dict[str, Any]) -> None:
+    assert convert.arguments(given) == told
+
+
+@pytest.mark.parametrize("depth", [100, 300, 900])
+def test_of_arguments_that_are_too_deep_the_rest_is_told(depth: int) -> None:
+    told = convert.arguments(json.dumps({"command": "ls", "x": nested(depth)}))
+    assert told["command"] == "ls"
+    assert "the end" not in str(told)
+    assert str(told).count("[") == 99
 
 
 def chosen(option: str) -> schema.RequestPermissionResponse:

@@ -182,3 +182,10 @@ def test_an_edit_is_shown_in_the_question_at_its_end_and_when_it_is_loaded(tmp_p
         assert again[-1]["content"] == [difference]
 
     seat.run(story, [call, "Done."], tools=files.tools([str(tmp_path)]))
+
+
+@pytest.mark.parametrize("number", ["9" * 10, "9" * 5000])
+def test_a_difference_with_a_place_that_no_file_has_is_none(number: str) -> None:
+    words = f"Changed: a\n@@ -{number},1 +{number},1 @@\n-a\n+b"
+    shown = diffs.content("edit_file", {"path": "a", "old_text": "x", "new_text": "y"}, words, "/p")
+    assert [each.line for each in shown.locations] == [None]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast import AsyncSessionDB, errors, types
+from holdfast.acp import editor as editors
 from holdfast.acp import listing, server
 from holdfast.acp import session as sessions
+from holdfast.agent import runtime
 from holdfast.model import ScriptedModel
 from tests.acp import seat
 from tests.agent import house, stage
@@ -197,6 +201,42 @@ def test_a_fork_in_the_middle_of_a_turn_is_refused() -> None:
     seat.run(story, model=model)
 
 
+def test_a_fork_that_is_refused_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MOST", 2)
+
+    class Full(seat.House):
+        async def models(self) -> Sequence[str]:
+            if len(self.doors) > 1:
+                raise errors.SettingInvalid("There are no more models.")
+            return await super().models()
+
+    async def story(db: AsyncSessionDB) -> None:
+        async with seat.seated(Full(db, ScriptedModel(["A"]))) as editor:
+            session = await editor.new()
+            await editor.prompt(session, "one")
+            fork = {"sessionId": session, "cwd": "/", "mcpServers": []}
+            # There is room for it, and it cannot be opened all the same.
+            assert (await seat.refusal(editor.ask("session/fork", **fork))).code == -32603
+            assert [each["sessionId"] for each in (await editor.ask("session/list"))["sessions"]] == [session]
+            monkeypatch.setattr(server, "MOST", 1)
+            assert (await seat.refusal(editor.ask("session/fork", **fork))).code == -32600
+            assert [each["sessionId"] for each in (await editor.ask("session/list"))["sessions"]] == [session]
+            assert await db.branches(session) == []
+
+    stage.run(story)
+
+
+def test_a_fork_has_the_last_place_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MOST", 2)
+
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new()
+        await editor.prompt(session, "one")
+        await editor.ask("session/fork", sessionId=session, cwd="/", mcpServers=[])
+
+    seat.run(story, ["A"])
+
+
 def test_an_id_nobody_has_is_not_found_whatever_is_asked_of_it() -> None:
     where: dict[str, Any] = {"cwd": "/", "mcpServers": []}
     methods: dict[str, dict[str, Any]] = {
@@ -254,17 +294,25 @@ def test_a_conversation_that_is_deleted_while_it_is_open_is_not_found(caplog: py
 
 
 def test_what_closes_slowly_keeps_no_other_session_waiting() -> None:
-    async def story(editor: seat.Editor) -> None:
-        slow, leave = await editor.new(), asyncio.Event()
-        (door,) = editor.program.doors
-        door.over = lambda _: leave.wait()  # type: ignore[method-assign, assignment, return-value]
-        closing = editor.asking("session/close", sessionId=slow)
-        await editor.ask("session/close", sessionId=await editor.new())
-        assert not closing.done()
-        leave.set()
-        assert seat.result(await closing) == {}
+    leave = asyncio.Event()
 
-    seat.run(story)
+    class Slow(seat.House):
+        @asynccontextmanager
+        async def door(self, place: server.Place, client: editors.Client) -> AsyncIterator[runtime.Runtime]:
+            async with super().door(place, client) as opened:
+                yield opened
+            if place is self.places[0]:
+                await leave.wait()
+
+    async def story(db: AsyncSessionDB) -> None:
+        async with seat.seated(Slow(db, ScriptedModel([]))) as editor:
+            closing = editor.asking("session/close", sessionId=await editor.new())
+            await editor.ask("session/close", sessionId=await editor.new())
+            assert not closing.done()
+            leave.set()
+            assert seat.result(await closing) == {}
+
+    stage.run(story)
 
 
 def test_servers_that_cannot_be_read_are_told_of() -> None:
@@ -433,6 +481,16 @@ def test_what_is_asked_wrongly_gets_the_protocols_error(method: str, params: dic
     async def story(editor: seat.Editor) -> None:
         assert (await seat.refusal(editor.ask(method, **params))).code == code
         await editor.new()
+
+    seat.run(story)
+
+
+@pytest.mark.parametrize("params", [{}, {"params": None}, {"params": {}}])
+def test_what_can_all_be_left_out_may_be(params: dict[str, Any]) -> None:
+    async def story(editor: seat.Editor) -> None:
+        editor.say({"jsonrpc": "2.0", "id": "bare", "method": "session/list", **params})
+        await seat.so(lambda: [each for each in editor.frames if each.get("id") == "bare"])
+        assert editor.frames[-1]["result"] == {"sessions": []}
 
     seat.run(story)
 

@@ -299,7 +299,8 @@ def test_a_client_that_vanishes_in_a_turn_loses_nothing() -> None:
             editor.prompting(session, "hello")
             editor.prompting(session, "this one waits")
             await model.stuck.reached.wait()
-            editor.gone = True
+            editor.vanish()
+            await asyncio.wait([editor.serving])
         assert program.open == 0
         said = await db.transcript(session)
         assert [each.role for each in said] == ["user", "assistant"]

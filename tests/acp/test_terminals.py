@@ -6,13 +6,16 @@ import asyncio
 import os
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from acp import schema
 
+from holdfast import parts
 from holdfast.acp import asking, terminals
+from holdfast.tools import port
 from tests.acp import desk
 from tests.tools import leash as leashes
 
@@ -40,13 +43,19 @@ def play(work: Work, leash: leashes.Leash, root: Path, *, terminal: bool = True,
     editor.by_shell = by_shell
 
     async def run() -> None:
-        async with desk.connected(editor) as conn:
-            offered = desk.offering(terminal=terminal)
-            made = terminals.tool(conn, desk.SESSION, offered, [root], lambda: leash.environment)
+        async with desk.connected(editor) as conn, opened(conn, root, leash, terminal=terminal) as made:
             await work(editor, desk.Doing([made]))
 
     asyncio.run(run())
     return editor
+
+
+def opened(
+    conn: Any, root: Path, leash: leashes.Leash, *, terminal: bool = True
+) -> AbstractAsyncContextManager[port.Tool]:
+    """The tool of an editor that has terminals."""
+    offered = desk.offering(terminal=terminal)
+    return terminals.tool(conn, desk.SESSION, offered, [root], lambda: leash.environment)
 
 
 @pytest.mark.parametrize("by_shell", [False, True])
@@ -174,6 +183,34 @@ def test_a_terminal_that_comes_too_late_is_let_go_of(
     assert not (tmp_path / "done").exists()
 
 
+def test_a_terminal_that_never_comes_is_not_waited_for_behind_its_session(
+    tmp_path: Path, leash: leashes.Leash, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "PATIENCE", 0.01)
+
+    async def run() -> None:
+        editor, come = desk.Editor(), asyncio.Event()
+
+        async def before(method: str) -> None:
+            if method == "create":
+                await come.wait()
+
+        editor.before = before
+        async with desk.connected(editor) as conn:
+            async with opened(conn, tmp_path, leash) as tool:
+                assert "did not answer" in await desk.Doing([tool]).text("shell", command="true")
+            come.set()
+            # What comes now is heard, and nobody does anything about it.
+            async with asyncio.timeout(30):
+                while not editor.terminals:
+                    await asyncio.sleep(0.001)
+            for _ in range(2):
+                await conn.terminal_output(session_id=desk.SESSION, terminal_id=next(iter(editor.terminals)))
+            assert editor.asked == ["create", "output", "output"]
+
+    asyncio.run(run())
+
+
 def test_kill_and_release_are_asked_at_once_of_an_editor_that_answers_neither(
     tmp_path: Path, leash: leashes.Leash, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,10 +262,7 @@ def test_nothing_runs_on_whatever_the_editor_does(
 
     async def run() -> None:
         editor.before = nothing
-        async with desk.connected(editor) as conn:
-            tool = terminals.tool(
-                conn, desk.SESSION, desk.offering(terminal=True), [tmp_path], lambda: leash.environment
-            )
+        async with desk.connected(editor) as conn, opened(conn, tmp_path, leash) as tool:
             command = "setsid sleep 600 & touch begun; sleep 600"
             doing = desk.Doing([tool])("shell", command=command, timeout=1 if how == "late" else 600)
             running = asyncio.create_task(doing)
@@ -335,10 +369,7 @@ def test_an_editor_that_goes_in_the_middle_is_told(tmp_path: Path, leash: leashe
     editor = desk.Editor()
 
     async def run() -> str:
-        async with desk.connected(editor) as conn:
-            made = terminals.tool(
-                conn, desk.SESSION, desk.offering(terminal=True), [tmp_path], lambda: leash.environment
-            )
+        async with desk.connected(editor) as conn, opened(conn, tmp_path, leash) as made:
             running = asyncio.create_task(desk.Doing([made]).text("shell", command="sleep 600"))
             async with asyncio.timeout(30):
                 while "wait" not in editor.asked:
@@ -384,7 +415,7 @@ def test_a_temporary_folder_with_an_odd_name_is_not_used(
         ({"exit_code": 1}, None, False, "[exit code 1]"),
         ({"exit_code": 0}, 2.5, False, "[killed after 2.5 s; give it a longer `timeout`, or use start_process]"),
         ({"signal": "SIGKILL"}, None, False, "[killed by 'SIGKILL']"),
-        ({"exit_code": 0, "signal": "SIGKILL"}, None, False, "[exit code 0]"),
+        ({"exit_code": 0, "signal": "SIGKILL"}, None, False, "[killed by 'SIGKILL']"),
         ({}, None, False, "[It was stopped; nobody knows its exit code.]"),
         (None, None, False, "[It was stopped; nobody knows its exit code.]"),
     ],
@@ -396,3 +427,5 @@ def test_only_what_ended_well_by_itself_went_well(
     found = schema.TerminalOutputResponse(output="out\n", truncated=False, exit_status=ended)
     result = terminals.told(found, late)
     assert (result.ok, result.content) == (ok, f"out\n{ending}")
+    # It is known from the words alone, too: they are all that the log keeps.
+    assert parts.went_well("shell", result.content) == ok

@@ -9,9 +9,11 @@ import subprocess
 import sys
 from importlib import util
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from holdfast import alive
 from tests.cli import inside, program
 from tests.rpc.stage import request
 
@@ -76,7 +78,9 @@ def test_a_part_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     assert "pip install 'holdfast[acp]'" in done.err
 
 
-@pytest.mark.parametrize("wrong", ["the store", "the log", "a part"])
+@pytest.mark.parametrize(
+    "wrong", ["the store", "the log", "a part", "a setting", "a setting of a profile", "a variable"]
+)
 def test_a_start_that_fails_after_the_greeting_is_answered(tmp_path: Path, wrong: str) -> None:
     if wrong == "the store":
         (tmp_path / "store.db").write_text("This is no store, and longer than the head of one would be. " * 20)
@@ -84,9 +88,15 @@ def test_a_start_that_fails_after_the_greeting_is_answered(tmp_path: Path, wrong
     if wrong == "a part":
         (tmp_path / "pydantic.py").write_text("raise ImportError('It does not fit.')")
         given = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    if wrong.startswith("a setting"):
+        (tmp_path / "data").mkdir()
+        (tmp_path / "data" / "config.toml").write_text("model = [\n")
+    if wrong == "a variable":
+        given = {"HOLDFAST_PROFILE": "nobody"}
+    more = ["--profile", "work"] if wrong == "a setting of a profile" else []
     lines = [HELLO, request(2, "session/new", {"cwd": str(tmp_path), "mcpServers": []})]
     done = subprocess.run(
-        [*program.PROGRAM, "acp", "--db", str(tmp_path / "store.db")],
+        [*program.PROGRAM, "acp", "--db", str(tmp_path / "store.db"), *more],
         env=program.environment(tmp_path, OFFLINE | given),
         input="\n".join(map(json.dumps, lines)),
         capture_output=True,
@@ -99,4 +109,45 @@ def test_a_start_that_fails_after_the_greeting_is_answered(tmp_path: Path, wrong
     assert (refused["id"], refused["error"]["code"]) == (2, -32603)
     assert refused["error"]["message"] in done.stderr
     assert "Traceback" not in done.stderr
-    assert done.returncode == 1
+    # Settings that are wrong are wrong use of the program, whichever command needs them.
+    assert done.returncode == (2 if wrong in ("a setting", "a setting of a profile", "a variable") else 1)
+
+
+def test_what_is_wrong_on_the_command_line_is_no_matter_for_an_editor(tmp_path: Path) -> None:
+    done = inside.run(tmp_path, "acp", "--profile", "nobody")
+    assert (done.code, done.out) == (2, "")
+    assert "no profile 'nobody'" in done.err
+
+
+def test_an_editor_that_reads_nothing_more_is_gone_though_it_could_still_say_something(tmp_path: Path) -> None:
+    reads, writes = os.pipe()
+    with subprocess.Popen(
+        [*program.PROGRAM, "acp"],
+        env=program.environment(tmp_path, OFFLINE),
+        stdin=subprocess.PIPE,
+        stdout=writes,
+    ) as process:
+        os.close(writes)
+        assert process.stdin is not None
+
+        def say(frame: object) -> None:
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(frame).encode() + b"\n")
+            process.stdin.flush()
+
+        with os.fdopen(reads, "rb") as frames:
+
+            def until(key: str, value: object) -> Any:
+                return next(each for each in map(json.loads, frames) if each.get(key) == value)
+
+            say(HELLO)
+            say(request(2, "session/new", {"cwd": str(tmp_path), "mcpServers": []}))
+            words = {"type": "text", "text": "run `echo $$ > pid; exec sleep 600`"}
+            say(request(3, "session/prompt", {"sessionId": until("id", 2)["result"]["sessionId"], "prompt": [words]}))
+            asked = until("method", "session/request_permission")
+            outcome = {"outcome": "selected", "optionId": "once"}
+            say({"jsonrpc": "2.0", "id": asked["id"], "result": {"outcome": outcome}})
+            pid = tmp_path / "pid"
+            program.wait_until(lambda: pid.exists() and pid.read_text().endswith("\n"))
+        assert process.wait(program.PATIENCE) == 0
+        program.wait_until(lambda: not alive.exists(int(pid.read_text())))

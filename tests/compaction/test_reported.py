@@ -220,7 +220,7 @@ def test_only_exhaustion_offers_a_fresh_conversation_and_it_only_offers() -> Non
             assert await db.spend("talk", version, {**policy.written(spent), "recent": list(spent.recent)})
         made = await one.compress_context(emit=seen.append)
         assert made.outcome is Outcome.EXHAUSTED
-        assert "/new" in made.reason
+        assert "or begin a new conversation" in made.reason
         assert (await db.head("talk")).id == "talk"
         assert [event for event in seen if isinstance(event, events.Moved)] == []
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import alive, errors, types
+from holdfast import alive, errors, parts, types
 from holdfast.tools import port, registry, shell, ward
 from tests.tools.leash import Leash, everything, until, until_async
 
@@ -33,6 +33,7 @@ def told(leash: Leash, root: Path, command: str, **more: Any) -> str:
     """What the model is told; that it went well is said of what ended with 0, and of nothing else."""
     result = asyncio.run(called(leash, root, command, **more))
     assert result.ok == str(result.content).endswith("[exit code 0]"), result
+    assert parts.went_well("shell", result.content) == result.ok
     return str(result.content)
 
 

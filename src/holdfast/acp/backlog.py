@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from acp import schema
 
-from holdfast import events
+from holdfast import events, types
 from holdfast.acp import telling
 from holdfast.rpc import backlog
 
@@ -26,11 +27,14 @@ class Shown(NamedTuple):
     update: schema.ToolCallProgress
 
 
-class Look(NamedTuple):
-    """The log may have more than was told."""
+class Found(NamedTuple):
+    """A message that the log has and that may not have been told, and the pictures in it."""
+
+    message: types.Message
+    pictures: Sequence[telling.Update] = ()
 
 
-Item: TypeAlias = events.AnyEvent | Ready | Shown | Look
+Item: TypeAlias = events.AnyEvent | Ready | Shown | Found
 
 
 class Backlog(backlog.Backlog[Item]):
@@ -38,7 +42,7 @@ class Backlog(backlog.Backlog[Item]):
 
     def put(self, item: Item) -> None:
         # The first may be under way, and has seen what it sees.
-        last = self._items[-1] if len(self) > 1 and (isinstance(item, Look) or len(self) >= LONG) else None
+        last = self._items[-1] if len(self) >= LONG else None
         if (longer := _joined(last, item)) is not None:
             self._items[-1] = longer
         else:
@@ -54,7 +58,5 @@ def _joined(last: Item | None, item: Item) -> Item | None:
             return events.ReasoningDelta(before + text)
         case events.ToolProgress(call, before), events.ToolProgress(same, text) if call == same:
             return events.ToolProgress(call, before + text)
-        case Look(), Look():
-            return item
         case _:
             return None

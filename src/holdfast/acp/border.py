@@ -37,9 +37,6 @@ def answered(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
             raise exceptions.RequestError(frames.BUSY, str(error), {"type": "TurnBusy"}) from None
         except errors.HoldfastError as error:
             raise exceptions.RequestError(frames.INTERNAL, str(error), {"type": type(error).__name__}) from None
-        except ConnectionError:
-            # Nobody is there to read it.
-            raise exceptions.RequestError(frames.INTERNAL, "The editor is gone.") from None
         except Exception:
             logger.exception("a request failed")
             raise exceptions.RequestError(frames.INTERNAL, "The request failed; the log says more.") from None

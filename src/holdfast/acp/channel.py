@@ -1,26 +1,24 @@
 """Frames between an editor and the SDK, which sees only what is a message.
 
-What is no JSON, or no message, is answered with the protocol's error and changes nothing else. `initialize` is answered
-here, at once: what answers all the rest is loaded after it. A frame goes out in the order in which `send` was called.
+What is no JSON, or no message, is answered with the protocol's error and changes nothing else; where it can only be an
+answer, whoever waits for that is told that there is none. `initialize` is answered here, at once: what answers all the
+rest is loaded after it. A frame goes out in the order in which `send` was called.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import math
-import re
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 from holdfast import errors
-from holdfast.acp import greeting
+from holdfast.acp import greeting, messages
 from holdfast.rpc import frames
 
 logger = logging.getLogger("holdfast.acp")
@@ -30,12 +28,16 @@ LONGEST = 64 << 20
 MOST = 20
 """So many of the things that are wrong with a request are told."""
 CANCEL = "$/cancel_request"
+STOP = "session/cancel"
 
-Frame = dict[str, Any]
+Frame = messages.Frame
 
 ASKED: ContextVar[Frame | None] = ContextVar("asked", default=None)
 """The request at hand, as it came: the SDK tells neither its id nor what of it could not be read."""
-_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+class EditorGone(errors.Gone, ConnectionError):
+    """The editor is gone."""
 
 
 class Lines(Protocol):
@@ -47,9 +49,12 @@ class Lines(Protocol):
     async def send(self, frame: bytes) -> None:
         """Raises Gone when nobody is there any more."""
 
+    async def unread(self) -> None:
+        """Until it is known that nobody reads what is sent any more."""
+
 
 class Channel:
-    """A transport as the SDK wants one. One reads, anybody sends."""
+    """A transport as the SDK wants one. One reads, anybody sends. When nobody reads any more, nothing more comes."""
 
     def __init__(self, lines: Lines, release: str, longest: int = LONGEST) -> None:
         self._lines, self._release, self._longest = lines, release, longest
@@ -106,7 +111,7 @@ class Channel:
         except errors.Gone:
             # To whom an answer cannot be given any more, none is owed.
             if not is_answer:
-                raise ConnectionError("The editor is gone.") from None
+                raise EditorGone from None
         finally:
             if is_answer:
                 self._prompts.pop(_key(message.get("id")), None)
@@ -120,26 +125,42 @@ class Channel:
 
     async def _next(self) -> Frame | None:
         """The next message; what is none is answered, and `initialize` as well."""
-        while (line := await self._lines.receive()) is not None:
-            read = self._read(line)
-            if isinstance(read, dict):
-                if read.get("method") == "initialize":
-                    await self._greet(read)
-                return read
-            await self._refuse(*read)
+        while (line := await self._line()) is not None:
+            read = messages.read(line, self._longest)
+            found = await self._refused(read) if isinstance(read, messages.Wrong) else await self._met(read)
+            if found is not None:
+                return found
         return None
 
-    def _read(self, line: bytes) -> Frame | tuple[object, int, str]:
-        if len(line) > self._longest:
-            return None, frames.INVALID, f"A frame has at most {self._longest:,} bytes."
+    async def _refused(self, wrong: messages.Wrong) -> Frame | None:
+        await self._refuse(wrong.id, wrong.code, wrong.why)
+        return wrong.instead
+
+    async def _met(self, frame: Frame) -> Frame | None:
+        if frame.get("method") == "initialize":
+            await self._greet(frame)
+        return await self._stopped(frame) if frame.get("method") == STOP and "id" in frame else frame
+
+    async def _line(self) -> bytes | None:
+        receiving = asyncio.ensure_future(self._lines.receive())
+        unread = asyncio.ensure_future(self._lines.unread())
         try:
-            said = _decoded(line)
-        except (ValueError, RecursionError):
-            return None, frames.PARSE, "That is not JSON."
-        if not isinstance(said, dict):
-            return None, frames.INVALID, "A message is an object."
-        wrong = _wrong(said)
-        return (said.get("id"), frames.INVALID, wrong) if wrong else _mended(said)
+            await asyncio.wait([receiving, unread], return_when=asyncio.FIRST_COMPLETED)
+            # Whatever was said before: to whom it cannot be answered, it is not done.
+            return None if unread.done() else receiving.result()
+        finally:
+            receiving.cancel()
+            unread.cancel()
+
+    async def _stopped(self, frame: Frame) -> Frame | None:
+        """A cancel that waits for an answer is one all the same, though by the protocol nobody answers it."""
+        match frame["params"]:
+            case {"sessionId": str(session)}:
+                await self.send({"jsonrpc": "2.0", "id": frame["id"], "result": {}})
+                return {"jsonrpc": "2.0", "method": STOP, "params": {"sessionId": session}}
+            case _:
+                await self._refuse(frame["id"], frames.PARAMS, f"{STOP} has a sessionId, which is a text.")
+                return None
 
     async def _greet(self, frame: Frame) -> None:
         if "id" not in frame:
@@ -167,69 +188,11 @@ class Channel:
             return False
         if "method" in frame and "id" not in frame:
             # Nobody has to know a notification, and nobody is told that it is not known.
-            return frame["method"] == "session/cancel" and isinstance(given.get("sessionId"), str)
+            return frame["method"] == STOP and isinstance(given.get("sessionId"), str)
         if frame.get("method") == "session/prompt":
             self._prompts[_key(frame["id"])] = str(given.get("sessionId"))
             self._settled.clear()
         return True
-
-
-def _decoded(line: bytes) -> Any:
-    """JSON; also with half a character in it, which editors send where they cut a text in the middle of one."""
-    try:
-        return msgspec.json.decode(line)
-    except msgspec.DecodeError:
-        if _HALF.search(line) is None:
-            raise
-    return _whole(json.loads(line.decode(), parse_constant=_refuse_constant, parse_float=_finite))
-
-
-def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is no value of JSON.")
-
-
-def _finite(digits: str) -> float:
-    if math.isinf(number := float(digits)):
-        raise ValueError(f"{digits} is too large a number.")
-    return number
-
-
-def _whole(value: Any) -> Any:
-    """The same, with a sign in the place of half a character."""
-    match value:
-        case str():
-            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        case list():
-            return [_whole(each) for each in value]
-        case dict():
-            return {_whole(key): _whole(each) for key, each in value.items()}
-        case _:
-            return value
-
-
-def _wrong(said: Frame) -> str | None:
-    """Why an object is no message; None where it is one."""
-    if said.get("jsonrpc") != "2.0":
-        return 'A message says "jsonrpc": "2.0".'
-    if isinstance(said.get("id"), bool | float | list | dict):
-        return "An id is a number or a text."
-    if "method" in said:
-        return None if isinstance(said["method"], str) else "A method is a text."
-    return None if "id" in said and ("result" in said or "error" in said) else "That is no request and no response."
-
-
-def _mended(said: Frame) -> Frame:
-    """An answer whose error is none is one all the same: whoever waits for it must not wait for ever. What stands
-    beside parameters is left out: nothing is made of it here, and the SDK takes it for some of them."""
-    match said:
-        case {"method": _, "params": {"_meta": _, **params}}:
-            return {**said, "params": params}
-        case {"method": _} | {"error": {"code": int(), "message": str()}}:
-            return said
-        case {"error": _}:
-            return {**said, "error": {"code": frames.INTERNAL, "message": "The editor answered with something odd."}}
-        case _:
-            return said
 
 
 def _key(id: object) -> object:

@@ -15,7 +15,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from acp import schema
 
-from holdfast import errors, events, parts, types
+from holdfast import errors, events, types
+from holdfast.model import halves
 from holdfast.rpc import frames
 from holdfast.tools import differences, pictures
 
@@ -23,6 +24,8 @@ MOST, LARGEST = 8, 5_000_000
 """Pictures of one prompt; bytes of one of them."""
 TITLE = 160
 """Characters of what a tool call is called."""
+DEEP = 100
+"""Arguments are told so deep and no deeper: many readers of JSON give up at 128, and a frame is around them."""
 
 Block: TypeAlias = (
     schema.TextContentBlock
@@ -181,7 +184,7 @@ def _refused(why: str) -> errors.RpcRefused:
 
 
 def block(text: str) -> schema.TextContentBlock:
-    return schema.TextContentBlock(type="text", text=text)
+    return schema.TextContentBlock(type="text", text=halves.mended(text))
 
 
 def blocks(content: types.Content) -> list[Block]:
@@ -209,12 +212,12 @@ def fenced(text: str) -> str:
     """Text that is shown as it is: between fences longer than any it has itself."""
     longest = max((len(run) for run in re.findall(r"`{3,}", text)), default=2)
     fence = "`" * (longest + 1)
-    return f"{fence}\n{text.rstrip()}\n{fence}"
+    return f"{fence}\n{text}\n{fence}"
 
 
 def answer(text: str) -> str:
     """What a command has to say: its lines stand below each other as they are meant to."""
-    return fenced(text) if "\n" in text.strip() else text.strip()
+    return fenced(text.rstrip()) if "\n" in text.strip() else text.strip()
 
 
 # --- tools ---------------------------------------------------------------------------------------------
@@ -225,14 +228,26 @@ def kind(tool: str) -> Kind:
 
 
 def arguments(given: str | Mapping[str, Any]) -> dict[str, Any]:
-    """What a tool was called with; nothing where that cannot be read."""
-    if not isinstance(given, str):
-        return dict(given)
+    """What a tool was called with, as it can be told; nothing where that cannot be read."""
     try:
-        read = json.loads(given or "{}")
+        read = json.loads(given or "{}") if isinstance(given, str) else dict(given)
     except (ValueError, RecursionError):
         return {}
-    return read if isinstance(read, dict) else {}
+    told = _tellable(read, DEEP)
+    return told if isinstance(told, dict) else {}
+
+
+def _tellable(value: Any, left: int) -> Any:
+    """The same without half characters, which no frame can hold, and without what lies too deep."""
+    match value:
+        case dict() | list() if not left:
+            return "…"
+        case dict():
+            return {halves.mended(key): _tellable(each, left - 1) for key, each in value.items()}
+        case list():
+            return [_tellable(each, left - 1) for each in value]
+        case _:
+            return halves.mended(value)
 
 
 def title(tool: str, given: Mapping[str, Any]) -> str:
@@ -247,12 +262,7 @@ def result(text: str) -> list[schema.ContentToolCallContent]:
     """What came of a call, as text. It is no Markdown: an editor might fetch a picture that a file or server names."""
     if not text.strip():
         return []
-    return [schema.ContentToolCallContent(type="content", content=block(fenced(text)))]
-
-
-def succeeded(content: types.Content) -> bool:
-    """Whether the result of a call, as the log has it, is one."""
-    return not parts.text(content).startswith(parts.ERROR)
+    return [schema.ContentToolCallContent(type="content", content=block(fenced(text.rstrip())))]
 
 
 def _short(words: str) -> str:
@@ -290,7 +300,7 @@ def question(asked: events.ApprovalAsked, *, whole: bool = True) -> list[schema.
     cut = asked.remembers != _short(asked.remembers)
     said = [f"{asked.danger}\n{asked.summary}".strip(), more, f"Would be remembered: {asked.remembers}" if cut else ""]
     return [
-        schema.ContentToolCallContent(type="content", content=block(fenced(differences.clear(each))))
+        schema.ContentToolCallContent(type="content", content=block(fenced(differences.clear(each).rstrip())))
         for each in said
         if each
     ]

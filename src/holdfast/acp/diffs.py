@@ -21,7 +21,7 @@ Content = schema.ContentToolCallContent | schema.FileEditToolCallContent | schem
 PLACES = 20
 """An editor is told of so many places at most: it may go to each."""
 
-_HUNK = re.compile(r"@@ -(\d+),(\d+) \+(\d+),(\d+) @@")
+_HUNK = re.compile(r"@@ -(\d{1,9}),(\d{1,9}) \+(\d{1,9}),(\d{1,9}) @@")
 # How a line end of Windows is spelled where nothing is to be hidden.
 _WINDOWS = "\\r"
 _HIT = re.compile(r"(?P<path>[^\n]{1,1000}?):(?P<line>\d{1,9}): ")
@@ -143,4 +143,5 @@ def _body(lines: list[str], at: int, gone: int, come: int) -> Iterator[str]:
 def _hits(words: str, cwd: str | os.PathLike[str]) -> Iterator[schema.ToolCallLocation]:
     """The first places a search found, as `path:line: text`."""
     heads = (_HIT.match(line) for line in words.split("\n", PLACES)[:PLACES])
-    return (_location(_path(head["path"], cwd), int(head["line"])) for head in heads if head)
+    places = ((_path(head["path"], cwd), int(head["line"])) for head in heads if head)
+    return (_location(path, line) for path, line in places if path)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeAlias
 
 from acp import interfaces, schema
 
-from holdfast.acp import telling
+from holdfast.acp import channel, telling
 
 logger = logging.getLogger("holdfast.acp")
 
@@ -53,6 +54,31 @@ class Editor:
     async def session_update(self, session_id: str, update: telling.Update) -> None:  # noqa: ARG002
         """Returns when the editor was told."""
         await self._tell(update)
+
+
+class Person:
+    """A connection as a session uses it: that it has ended is an error of ours, whoever was the first to see it."""
+
+    def __init__(self, conn: interfaces.Client) -> None:
+        self._conn = conn
+
+    async def session_update(self, session_id: str, update: telling.Update) -> None:
+        with _ours():
+            await self._conn.session_update(session_id, update)
+
+    async def request_permission(
+        self, session_id: str, tool_call: schema.ToolCallUpdate, options: list[schema.PermissionOption]
+    ) -> schema.RequestPermissionResponse:
+        with _ours():
+            return await self._conn.request_permission(session_id, tool_call, options)
+
+
+@contextmanager
+def _ours() -> Iterator[None]:
+    try:
+        yield
+    except ConnectionError:
+        raise channel.EditorGone from None
 
 
 def offered(said: Mapping[str, Any]) -> Offered:

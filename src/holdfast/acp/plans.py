@@ -11,6 +11,7 @@ from typing import Any
 from acp import schema
 
 from holdfast import errors, types
+from holdfast.model import halves
 from holdfast.tools import port
 
 NAME = "update_plan"
@@ -69,4 +70,4 @@ def _entry(step: object) -> schema.PlanEntry | None:
     priority = step.get("priority", "medium")
     if priority not in PRIORITIES:
         return None
-    return schema.PlanEntry(content=step["step"], priority=priority, status=step["status"])
+    return schema.PlanEntry(content=halves.mended(step["step"]), priority=priority, status=step["status"])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from acp import exceptions, schema
 
-from holdfast import events
+from holdfast import errors, events
 from holdfast.acp import convert
 from holdfast.agent import approvals
 
@@ -17,7 +17,7 @@ logger = logging.getLogger("holdfast.acp")
 
 BY = "the editor"
 """Who answers questions, as it is written down."""
-NOT_ASKED = "The editor could not ask the person."
+NOT_ASKED = "The person could not be asked."
 
 
 class Client(Protocol):
@@ -62,12 +62,24 @@ class Questions:
             await asyncio.wait(asking)
 
     async def _put(self, asked: events.ApprovalAsked, request: schema.ToolCallUpdate) -> None:
-        given = events.Approve(asked.request_id, "deny", BY, NOT_ASKED)
+        offered, given = convert.choices(asked), None
         try:
-            response = await self._client.request_permission(self._session_id, request, convert.choices(asked))
-            given = events.Approve(asked.request_id, convert.chosen(response), BY)
+            response = await self._client.request_permission(self._session_id, request, offered)
+            given = events.Approve(asked.request_id, _chosen(response, offered), BY)
         except (exceptions.RequestError, ValueError, ConnectionError) as error:
             logger.warning("a question was not answered, and is denied: %s", error)
         self._asking.pop(asked.request_id, None)
-        if remark := await self._permissions.answer(self._conversation_id, given):
+        if given is None:
+            # Nobody has said anything, and nobody is said to have.
+            self._permissions.unanswered(self._conversation_id, asked.request_id, NOT_ASKED)
+        elif remark := await self._permissions.answer(self._conversation_id, given):
             self._remark(remark)
+
+
+def _chosen(response: schema.RequestPermissionResponse, offered: Sequence[schema.PermissionOption]) -> events.Answered:
+    """What a person chose; ValueError where nobody could choose that."""
+    match response.outcome:
+        case schema.AllowedOutcome(option_id=chosen) if chosen not in (each.option_id for each in offered):
+            raise ValueError(f"{errors.shown(chosen)} was not offered.")
+        case _:
+            return convert.chosen(response)

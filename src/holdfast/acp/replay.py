@@ -5,6 +5,7 @@ What was taken back by an undo is left out: it is no part of what the model know
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
@@ -19,41 +20,50 @@ LARGEST = 5_000_000
 
 
 async def messages(
-    store: aio.AsyncSessionDB, conversation_id: str, after: int, last: int
+    store: aio.AsyncSessionDB, conversation_id: str, after: int, last: int, within: float | None = None
 ) -> AsyncIterator[types.Message]:
-    """The messages behind `after`, up to `last`."""
-    hides = [each for each in await store.hides(conversation_id) if each.shown_epoch is None]
+    """The messages behind `after`, up to `last`. TimeoutError where the store does not answer `within` so many
+    seconds, as often as it is asked."""
+    if after >= last:
+        return
+    async with asyncio.timeout(within):
+        hides = [each for each in await store.hides(conversation_id) if each.shown_epoch is None]
     while after < last:
         upto = min(after + PAGE, last)
-        for message in await store.transcript(conversation_id, after, upto):
+        async with asyncio.timeout(within):
+            found = await store.transcript(conversation_id, after, upto)
+        for message in found:
             if not _is_hidden(message, hides):
                 yield message
         after = upto
 
 
-async def told(
-    store: aio.AsyncSessionDB, teller: telling.Teller, message: types.Message
-) -> AsyncIterator[telling.Update]:
-    """A message as an editor is told of it."""
-    for update in teller.replay(message):
-        yield update
-    if message.role == "user":
-        for picture in await _pictures(store, message):
-            yield picture
+async def pictures(
+    store: aio.AsyncSessionDB, message: types.Message, within: float | None = None
+) -> list[telling.Update]:
+    """Those that a person sent with a message; TimeoutError as above."""
+    if message.role != "user":
+        return []
+    try:
+        found = parts.read(message.content)
+    except errors.StoreCorrupt:
+        return []  # It is said where its words are told.
+    async with asyncio.timeout(within):
+        return await _pictures(store, message.uid, found)
 
 
 def _is_hidden(message: types.Message, hides: Sequence[types.Hide]) -> bool:
     return any(each.from_seq <= message.seq <= each.to_seq for each in hides)
 
 
-async def _pictures(store: aio.AsyncSessionDB, message: types.Message) -> list[telling.Update]:
-    shown = [part for part in parts.read(message.content) if isinstance(part, parts.Image) and (part.blob or part.data)]
+async def _pictures(store: aio.AsyncSessionDB, uid: str, found: Sequence[parts.Part]) -> list[telling.Update]:
+    shown = [part for part in found if isinstance(part, parts.Image) and (part.blob or part.data)]
     made = [
         (part.media_type, part.data or await store.run(partial(_data, store.db, part.blob)))
         for part in shown
         if part.media_type.startswith("image/")
     ]
-    return [telling.picture(media_type, data, message.uid) for media_type, data in made if data]
+    return [telling.picture(media_type, data, uid) for media_type, data in made if data]
 
 
 def _data(store: db.SessionDB, digest: str) -> str:

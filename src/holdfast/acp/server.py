@@ -22,7 +22,7 @@ from acp.agent import connection
 from holdfast import errors, types
 from holdfast.acp import border, channel, convert, editor, listing, modes, telling
 from holdfast.acp import session as sessions
-from holdfast.agent import approvals, runtime, turn
+from holdfast.agent import approvals, loop, runtime, turn
 from holdfast.rpc import frames
 from holdfast.store import aio, state
 
@@ -157,23 +157,38 @@ class Server:
         """Between turns: half of one would be nobody's to finish."""
         folders = _folders(cwd, additional_directories)
         here = await self._known(session_id)
-        made = await self._forked(here)
-        found = await self._opened(made, made, folders, mcp_servers or ())
+        made = state.mint_session_id(time.time())
+        with self._room():
+            try:
+                await self._forked(here, made)
+                found = await self._begun(made, made, folders, mcp_servers or ())
+            except BaseException:
+                await loop.unhurried(self._unforked(made))
+                raise
         found.follow(here)
         found.set_mode(modes.strictest(found.mode, self._mode(here) or found.mode))
         return schema.ForkSessionResponse(
             session_id=made, modes=modes.state(found.mode), config_options=found.options()
         )
 
-    async def _forked(self, conversation_id: str) -> str:
+    async def _forked(self, conversation_id: str, made: str) -> None:
         """A branch; of what has not begun, something else that has not."""
         try:
             async with turn.begin(self._house.db, conversation_id, patience=0):
-                return (await self._house.db.branch(conversation_id)).conversation_id
+                await self._house.db.branch(conversation_id, branch_id=made)
         except errors.ConversationDeleted:
             raise
         except errors.NoSuchSession:
-            return state.mint_session_id(time.time())
+            return
+
+    async def _unforked(self, conversation_id: str) -> None:
+        """A branch that nobody was told of stays with nobody."""
+        try:
+            await self._house.db.delete_conversation(conversation_id)
+        except errors.NoSuchSession:
+            return
+        except errors.HoldfastError as error:
+            logger.warning("the branch %s could not be taken back: %s", conversation_id, error)
 
     @border.answered
     async def close_session(self, session_id: str, **_: Any) -> schema.CloseSessionResponse:
@@ -222,13 +237,19 @@ class Server:
         self, id: str, conversation_id: str, folders: tuple[str, ...], servers: Servers, *, replayed: bool = False
     ) -> sessions.Session:
         with self._room(id):
-            async with self._in_order(id), AsyncExitStack() as stack:
-                mode = self._mode(conversation_id) or modes.DEFAULT
-                await self._close(id)
-                made = await self._made(stack, id, conversation_id, folders, servers)
-                made.session.set_mode(mode)
-                await made.session.begin(replayed)
-                self._open[id] = made._replace(stack=stack.pop_all())
+            return await self._begun(id, conversation_id, folders, servers, replayed=replayed)
+
+    async def _begun(
+        self, id: str, conversation_id: str, folders: tuple[str, ...], servers: Servers, *, replayed: bool = False
+    ) -> sessions.Session:
+        """The same, where there is room for it."""
+        async with self._in_order(id), AsyncExitStack() as stack:
+            mode = self._mode(conversation_id) or modes.DEFAULT
+            await self._close(id)
+            made = await self._made(stack, id, conversation_id, folders, servers)
+            made.session.set_mode(mode)
+            await made.session.begin(replayed)
+            self._open[id] = made._replace(stack=stack.pop_all())
         self._afterwards(made.session.announce())
         return made.session
 
@@ -238,8 +259,8 @@ class Server:
         return modes.strictest(*(each.mode for each in open_ones)) if open_ones else None
 
     @contextmanager
-    def _room(self, id: str) -> Iterator[None]:
-        """A place for one more; RpcRefused where there is none."""
+    def _room(self, id: str = "") -> Iterator[None]:
+        """A place for one more, or for one that has its place already; RpcRefused where there is none."""
         if len(self._open.keys() - {id}) + self._opening >= MOST:
             raise errors.RpcRefused(frames.INVALID, f"At most {MOST} sessions are open at once. Close one.")
         self._opening += 1
@@ -261,7 +282,7 @@ class Server:
         place = Place(id, conversation_id, folders, servers)
         door = await stack.enter_async_context(self._house.door(place, tools))
         names = sessions.Names(id, conversation_id, folders[0])
-        made.append(sessions.Session(names, door, self._editor, await self._house.models()))
+        made.append(sessions.Session(names, door, editor.Person(self._editor), await self._house.models()))
         made[0].remarks += _left_out(servers)
         stack.push_async_callback(made[0].close)
         return Open(made[0], folders, door, stack)
@@ -276,7 +297,7 @@ class Server:
         async def later() -> None:
             try:
                 await work
-            except ConnectionError:
+            except channel.EditorGone:
                 return
 
         task = asyncio.create_task(later())

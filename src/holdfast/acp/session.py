@@ -14,16 +14,18 @@ from typing import Any, NamedTuple, Protocol
 
 from acp import schema
 
-from holdfast import errors, events, types
-from holdfast.acp import backlog, convert, modes, questions, replay, telling
+from holdfast import errors, events
+from holdfast.acp import backlog, convert, following, modes, questions, telling, usage
 from holdfast.agent import approvals, commands, runtime
 from holdfast.rpc import frames
-from holdfast.store import bodies, hints
+from holdfast.store import bodies
 
 logger = logging.getLogger("holdfast.acp")
 
 EVERY = 5.0
 """Seconds after which commands that came are looked for, and what others said: not all of it is hinted."""
+STOPPING = 5.0
+"""Seconds whoever cancels a prompt waits for its turn to end: what was said is kept, but the store may be down."""
 FLUSH = 1.0
 """Seconds an editor that is left may take to read what it is still to be told."""
 
@@ -48,9 +50,28 @@ class Prompt:
     def __init__(self, request: object) -> None:
         self.request = request
         """What the editor knows it by."""
-        self.cancelled = False
         self.message: events.Submit | None = None
         self.work: asyncio.Task[list[runtime.ForOne]] | None = None
+        self._unwanted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def cancelled(self) -> bool:
+        return self._unwanted.done()
+
+    def cancel(self) -> None:
+        if not self.cancelled:
+            self._unwanted.set_result(None)
+        if self.work is not None:
+            self.work.cancel()
+
+    async def ended(self, answered: asyncio.Future[events.TurnResult]) -> bool:
+        """Until its turn has; whether it has. One that is not wanted any more is not waited for as long as it takes."""
+        either: list[asyncio.Future[Any]] = [answered, self._unwanted]
+        # Whoever stops waiting for the answer does not take the turn away.
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not answered.done():
+            await asyncio.wait([answered], timeout=STOPPING)
+        return answered.done()
 
 
 class Session:
@@ -69,12 +90,8 @@ class Session:
             door.approvals,
             lambda remark: self._backlog.put(events.Notice(remark)),
         )
-        self._results: dict[str, types.Content] = {}
-        self._shown = 0
-        """The last message of the log that was told."""
+        self._log = following.Following(door, self.conversation_id, self._teller, self._backlog, self._send)
         self._answers: list[events.Compacted | events.Notice] = []
-        self._own = set[int]()
-        """Messages of turns of ours that are still to be told."""
         self.remarks: list[str] = []
         """What a person is to know of how it was opened; told with the next prompt."""
         self._gone = False
@@ -82,19 +99,17 @@ class Session:
         self._commands: list[schema.AvailableCommand] = []
         self._listening = ExitStack()
         self._tasks: list[asyncio.Task[None]] = []
+        self._counting = set[asyncio.Task[None]]()
 
     # --- opening -------------------------------------------------------------------------------------
 
     async def begin(self, replayed: bool = False) -> None:
         """Listen from now on; before that, tell all that was said so far, where that is wanted."""
         door, here = self._door, self.conversation_id
-        last = await self._last()
-        if replayed:
-            await self._replay(last)
-            await self._send(self._teller.unfinished())
-        self._shown, self._model = last, self._answering()
+        await self._log.begin(replayed)
+        self._model = self._answering()
         self._listening.enter_context(door.listen(here, answers=True, heard=self._heard))
-        self._listening.enter_context(door.db.hearing.listen(self._hinted))
+        self._listening.enter_context(door.db.hearing.listen(self._log.hinted))
         self._tasks = [asyncio.create_task(self._tell()), asyncio.create_task(self._look_out())]
 
     async def announce(self) -> None:
@@ -113,14 +128,6 @@ class Session:
                 session_update="available_commands_update", available_commands=listed
             )
             self._backlog.put(backlog.Ready(update))
-
-    async def _last(self) -> int:
-        try:
-            return (await self._door.db.snapshot(self.conversation_id)).last_seq
-        except errors.ConversationDeleted:
-            raise
-        except errors.NoSuchSession:
-            return 0
 
     # --- how it behaves ------------------------------------------------------------------------------
 
@@ -179,7 +186,7 @@ class Session:
 
     async def prompt(self, said: convert.Said, request: object = None) -> convert.Stop:
         """To its end: what became of it, when all of it was told. RpcRefused where the turn failed."""
-        prompt = Prompt(request)
+        prompt, others = Prompt(request), {*self._counting}
         self._prompts.append(prompt)
         while self.remarks:
             self._backlog.put(events.Notice(self.remarks.pop(0), "warning"))
@@ -190,6 +197,8 @@ class Session:
                 await self._backlog.told()
                 raise
             ended = "cancelled"
+        if counting := self._counting - others:
+            await asyncio.wait(counting, timeout=following.SOON)
         await self._backlog.told()
         return "cancelled" if prompt.cancelled else ended
 
@@ -222,9 +231,7 @@ class Session:
             return "cancelled"
         prompt.message = message
         answered = self._door.submit(self.conversation_id, message)
-        # Whoever stops waiting for the answer does not take the turn away.
-        await asyncio.wait([answered])
-        if answered.cancelled():
+        if not await prompt.ended(answered) or answered.cancelled():
             return "cancelled"
         if (error := answered.exception()) is not None and not isinstance(error, errors.HoldfastError):
             # What it raised is logged where it ran.
@@ -235,7 +242,9 @@ class Session:
         try:
             return convert.stop(result)
         except errors.RpcRefused:
-            await self._last()  # Of what is not there any more, that is what there is to say.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(following.SOON):
+                    await self._log.last()  # Of what is not there any more, that is what there is to say.
             raise
 
     async def _carried_out(self, prompt: Prompt, line: str) -> convert.Stop:
@@ -265,9 +274,7 @@ class Session:
     def cancel(self) -> None:
         """Stop what runs and drop what waits, at whatever moment; what was said stays."""
         for prompt in self._prompts:
-            prompt.cancelled = True
-            if prompt.work is not None:
-                prompt.work.cancel()
+            prompt.cancel()
         for message in self._door.waiting(self.conversation_id):
             self._door.drop(self.conversation_id, message)
         self._door.interrupt(self.conversation_id)
@@ -277,9 +284,7 @@ class Session:
         for prompt in self._prompts:
             if prompt.request != request or prompt.cancelled:
                 continue
-            prompt.cancelled = True
-            if prompt.work is not None:
-                prompt.work.cancel()
+            prompt.cancel()
             if prompt.message is not None and not self._door.drop(self.conversation_id, prompt.message):
                 self._door.interrupt(self.conversation_id)
 
@@ -287,24 +292,25 @@ class Session:
 
     def _heard(self, emitted: events.Emitted) -> None:
         if isinstance(emitted.event, events.MessageStored):
-            self._own.add(emitted.event.seq)
+            self._log.expect(emitted.event.seq)
         self._backlog.put(emitted.event)
+        if isinstance(emitted.event, events.TurnFinished | events.Compacted):
+            counting = asyncio.create_task(self._count())
+            self._counting.add(counting)
+            counting.add_done_callback(self._counting.discard)
 
-    def _hinted(self, hint: hints.Hint) -> None:
-        """Somebody wrote."""
-        if hint.kind in ("moved", "lost") and hint.is_about(self.conversation_id):
-            self._expect()
+    async def _count(self) -> None:
+        """What was used, when that is known: what is told meanwhile does not wait for it."""
+        if not self._gone and (update := await usage.update(self._door, self.conversation_id)) is not None:
+            self._backlog.put(backlog.Ready(update))
 
     async def _look_out(self) -> None:
         while True:
-            self._expect()
-            await asyncio.sleep(EVERY)
+            await self._log.look()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(EVERY):
+                    await self._log.news.wait()
             self._offer()
-
-    def _expect(self) -> None:
-        """During a turn of ours it was us, or it is seen at the next look."""
-        if not self._door.running(self.conversation_id):
-            self._backlog.put(backlog.Look())
 
     # --- what is told --------------------------------------------------------------------------------
 
@@ -327,12 +333,12 @@ class Session:
                 await self._send([update])
             case backlog.Shown(update):
                 await self._send(self._teller.shown(update))
-            case backlog.Look():
-                await self._look()
+            case backlog.Found(message, pictures):
+                await self._log.found(message, pictures)
             case events.MessageStored(seq, _, role):
-                await self._stored(seq, role)
+                await self._log.stored(seq, role)
             case events.ToolFinished(call_id):
-                await self._send(self._teller.tell(item, self._results.pop(call_id, None)))
+                await self._send(self._teller.tell(item, self._log.results.pop(call_id, None)))
             case events.ApprovalAsked():
                 await self._send(self._teller.tell(item))
                 self._questions.ask(item, self._teller.request(item))
@@ -348,65 +354,14 @@ class Session:
     async def _ended(self, event: events.TurnFinished | events.Compacted) -> None:
         if isinstance(event, events.TurnFinished):
             # Of calls that were broken off, nobody asks for what came.
-            self._results.clear()
+            self._log.results.clear()
         await self._send(self._teller.tell(event, answers=self._is_answer(event)))
-        await self._send(await self._used())
 
     def _is_answer(self, event: events.AnyEvent) -> bool:
         found = next((each for each in self._answers if each is event), None)
         if found is not None:
             self._answers = [each for each in self._answers if each is not event]
         return found is not None
-
-    async def _stored(self, seq: int, role: types.Role) -> None:
-        """A message of a turn of ours. What others said before it is told before it."""
-        self._own.discard(seq)
-        if role == "user":
-            await self._replay(seq - 1)
-        if role == "assistant":
-            self._teller.seq = seq
-        if role == "tool":
-            for message in await self._door.db.transcript(self.conversation_id, seq - 1, seq):
-                self._results[message.tool_call_id or ""] = message.content
-        self._shown = max(self._shown, seq)
-
-    async def _look(self) -> None:
-        if self._door.running(self.conversation_id):
-            return
-        try:
-            last = await self._last()
-            # What is ours is told when its turn comes.
-            await self._replay(min([last, *(seq - 1 for seq in self._own)]))
-        except errors.HoldfastError as error:
-            # The next look is soon, and whoever says something is told.
-            logger.debug("%s could not be looked at: %s", self.conversation_id, error)
-
-    async def _replay(self, last: int) -> None:
-        """Tell what the log has behind what was told, up to this message."""
-        if self._shown >= last:
-            return
-        async for message in replay.messages(self._door.db, self.conversation_id, self._shown, last):
-            # Before it is told: one that cannot be keeps none behind it from being told the next time.
-            self._shown = message.seq
-            async for update in replay.told(self._door.db, self._teller, message):
-                await self._send([update])
-        self._shown = last
-
-    async def _used(self) -> list[telling.Update]:
-        """How full the window is, and what all of it has cost, where that is known."""
-        agent = self._door.agents.peek(self.conversation_id)
-        if agent is None or self._gone:
-            return []
-        try:
-            used = await self._door.db.usage(self.conversation_id)
-            tokens = await agent.context_tokens()
-        except errors.HoldfastError as error:
-            # It may have been deleted meanwhile.
-            logger.debug("what %s has used cannot be told: %s", self.conversation_id, error)
-            return []
-        costs = [each.cost for each in used.values() if each.cost is not None]
-        cost = schema.Cost(amount=sum(costs), currency="USD") if costs else None
-        return [schema.UsageUpdate(session_update="usage_update", used=tokens, size=agent.model.window, cost=cost)]
 
     async def _send(self, updates: Sequence[telling.Update]) -> None:
         for update in updates if not self._gone else ():
@@ -423,10 +378,11 @@ class Session:
             async with asyncio.timeout(FLUSH):
                 await self._backlog.told_all()
         await self._questions.close()
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._counting]
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if tasks:
+            await asyncio.wait(tasks)
         self._backlog.close()
         if (agent := self._door.agents.peek(self.conversation_id)) is not None:
             await agent.leave()

@@ -12,6 +12,7 @@ from acp import schema
 
 from holdfast import events, parts, types
 from holdfast.acp import convert, diffs, plans
+from holdfast.model import halves
 
 Update: TypeAlias = (
     schema.UserMessageChunk
@@ -93,7 +94,12 @@ class Teller:
         return [update.model_copy(update={"tool_call_id": call.shown})]
 
     def _started(self, call_id: str, name: str, arguments: dict[str, Any]) -> list[Update]:
-        call = self._calls[call_id] = Call(name, arguments, f"{call_id}.{self.seq}")
+        call = Call(name, arguments, halves.mended(f"{call_id}.{self.seq}"))
+        told = self._beginning(call)
+        self._calls[call_id] = call
+        return told
+
+    def _beginning(self, call: Call) -> list[Update]:
         if call.name == plans.NAME:
             plan = plans.update(call.arguments)
             return [plan] if plan is not None else []
@@ -121,6 +127,7 @@ class Teller:
 
     def ended(self, call_id: str, text: str, ok: bool) -> list[Update]:
         """The end of a call that was told of."""
+        text = halves.mended(text)
         call = self._calls.pop(call_id, None)
         self._progress.pop(call_id, None)
         terminal = self._terminals.pop(call_id, None)
@@ -148,8 +155,8 @@ class Teller:
 
     def request(self, asked: events.ApprovalAsked) -> schema.ToolCallUpdate:
         """The call that a question is about, as it is shown to whoever answers."""
-        call = self._calls.get(asked.call_id) or Call(asked.tool, {}, asked.call_id)
-        shown = diffs.content(call.name, call.arguments, asked.detail, self._folder)
+        call = self._calls.get(asked.call_id) or Call(asked.tool, {}, halves.mended(asked.call_id))
+        shown = diffs.content(call.name, call.arguments, halves.mended(asked.detail), self._folder)
         return schema.ToolCallUpdate(
             tool_call_id=call.shown,
             title=convert.title(call.name, call.arguments),
@@ -182,8 +189,9 @@ class Teller:
                 self.seq = message.seq
                 return [*_spoken(message), *self._called(message.tool_calls)]
             case "tool":
-                ok = convert.succeeded(message.content)
-                return self.ended(message.tool_call_id or "", parts.text(message.content), ok)
+                call_id = message.tool_call_id or ""
+                name = self._calls[call_id].name if call_id in self._calls else ""
+                return self.ended(call_id, parts.text(message.content), parts.went_well(name, message.content))
             case "system":
                 return []
             case _:
@@ -220,8 +228,13 @@ def picture(media_type: str, data: str, message_id: str) -> Update:
     return _user(schema.ImageContentBlock(type="image", mime_type=media_type, data=data), message_id)
 
 
+def untold(seq: int) -> Update:
+    """What stands in the place of a message that cannot be told."""
+    return thinks(f"Message {seq} cannot be shown here; the log says why.\n\n")
+
+
 def titled(title: str | None) -> Update:
-    return schema.SessionInfoUpdate(session_update="session_info_update", title=title)
+    return schema.SessionInfoUpdate(session_update="session_info_update", title=halves.mended(title))
 
 
 def _user(block: convert.Block, message_id: str | None = None) -> Update:

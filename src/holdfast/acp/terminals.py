@@ -17,7 +17,8 @@ import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import TypeAlias
 
 from acp import helpers, schema
@@ -41,18 +42,27 @@ Leave: TypeAlias = Callable[[str, str], Awaitable[object]]
 _PLAIN = re.compile(r"[A-Za-z0-9/._-]+", re.ASCII)
 
 
-def tool(
+@asynccontextmanager
+async def tool(
     conn: editor.Client,
     session_id: str,
     capabilities: schema.ClientCapabilities | None,
     roots: Sequence[str | os.PathLike[str]],
     environment: shell.Environment,
     describe: shell.Describe = shell.not_understood,
-) -> port.Tool:
-    """The tool that runs commands in these folders: in terminals of the editor, or by our own hands."""
+) -> AsyncIterator[port.Tool]:
+    """The tool that runs commands in these folders: in terminals of the editor, or by our own hands.
+
+    After the block nothing more is made of what the editor is still asked for.
+    """
     offered = capabilities is not None and capabilities.terminal
-    run = Terminals(conn, session_id).run if offered else None
-    return shell.shell([os.fspath(root) for root in roots], environment, describe, run)
+    terminals = Terminals(conn, session_id)
+    try:
+        yield shell.shell(
+            [os.fspath(root) for root in roots], environment, describe, terminals.run if offered else None
+        )
+    finally:
+        await terminals.close()
 
 
 class _NotRun(Exception):
@@ -65,6 +75,13 @@ class Terminals:
     def __init__(self, conn: editor.Client, session_id: str) -> None:
         self._conn, self._session_id = conn, session_id
         self._leaving = set[asyncio.Task[None]]()
+
+    async def close(self) -> None:
+        leaving = [*self._leaving]
+        for task in leaving:
+            task.cancel()
+        if leaving:
+            await asyncio.wait(leaving)
 
     async def run(self, command: str, folder: str, seconds: float, environment: Mapping[str, str]) -> port.Result:
         """Run it, and give back what it wrote and how it ended. When this returns or is cancelled, it was stopped."""
@@ -115,10 +132,11 @@ class Terminals:
 
     async def _undone(self, making: asyncio.Future[schema.CreateTerminalResponse]) -> None:
         """What it was to run is not there any more; the terminal itself may come yet."""
-        await asyncio.wait([making], timeout=LATEST)
-        if not making.done():
+        try:
+            await asyncio.wait([making], timeout=LATEST)
+        finally:
             making.cancel()
-        elif not making.cancelled() and making.exception() is None:
+        if making.done() and not making.cancelled() and making.exception() is None:
             await self._let_go(making.result().terminal_id, self._conn.release_terminal)
 
     async def _watched(self, terminal: str, script: str, seconds: float) -> port.Result:
@@ -224,8 +242,8 @@ def told(found: schema.TerminalOutputResponse, late: float | None, left: int = 0
         ending = f"[killed after {late:g} s; give it a longer `timeout`, or use start_process]"
     elif status is None or (status.exit_code is None and not status.signal):
         ending = "[It was stopped; nobody knows its exit code.]"
-    elif status.exit_code is None:
-        ending = f"[killed by {errors.shown(status.signal or '', 20)}]"
+    elif status.signal:
+        ending = f"[killed by {errors.shown(status.signal, 20)}]"
     else:
         ending = f"[exit code {status.exit_code}]"
     well = late is None and status is not None and status.exit_code == 0 and not status.signal

@@ -145,6 +145,11 @@ class Approvals:
             _settle(question, Decision(True, f"{who}: {given.answer if lasting else 'once'}"))
         return None if given.answer == "once" else "It was allowed this once: such a thing is asked for every time."
 
+    def unanswered(self, conversation_id: str, request_id: str, why: str) -> None:
+        """Nobody has answered: it is not done, and nobody is said to have denied it."""
+        if (question := self._open.pop((conversation_id, request_id), None)) is not None:
+            _settle(question, Decision(False, "nobody", why))
+
     async def _granted(self, question: Question, answer: events.Answered, who: str) -> str | None:
         where = question.conversation_id if answer == "conversation" else None
         try:

@@ -54,9 +54,10 @@ class House(NamedTuple):
             others = await stack.enter_async_context(servers.opened(place.servers, here, settings.servers))
             own = hands.off_limits(settings, house.database, here)
             permissions = approvals.Approvals(house.store, law=running.law(settings, here))
-            shell = terminals.tool(
+            commands = terminals.tool(
                 client, place.session_id, offered, place.folders, hands.environment(settings), dangers.described
             )
+            shell = await stack.enter_async_context(commands)
             machine = hands.of_machine(house.processes, settings, place.folders)
             tools = [*(shell if each.spec.name == shell.spec.name else each for each in machine), plans.TOOL]
 

@@ -43,12 +43,12 @@ def command(
     if util.find_spec("acp") is None:
         raise errors.HoldfastError(INSTALL)
     with standard.kept() as kept:
-        return leaving.run(_served(out, settings or out.settings, path, model, (log_format, log_level), kept))
+        return leaving.run(_served(out, settings, path, model, (log_format, log_level), kept))
 
 
 async def _served(
     out: console.Console,
-    settings: config.Settings,
+    profiled: config.Settings | None,
     path: str | None,
     model: str | None,
     log: tuple[str, str],
@@ -56,15 +56,17 @@ async def _served(
 ) -> int:
     async with lines.opened(kept.reads, kept.writes, channel.LONGEST) as opened:
         wire = channel.Channel(opened, holdfast.__version__)
-        if await wire.greeted():
-            try:
+        greeted = await wire.greeted()
+        try:
+            settings = profiled or out.settings
+            if greeted:
                 logs, agent = await asyncio.to_thread(_loaded)
                 with logs.kept(out.err, *log, settings):
                     await agent.serve(wire, settings, database=path, model=model)
-            except errors.HoldfastError as error:
-                # The editor was greeted, and waits for an answer: where else would a person read it?
-                await wire.turn_away(str(error))
-                raise
+        except errors.HoldfastError as error:
+            # The editor was greeted, and waits for an answer: where else would a person read it?
+            await wire.turn_away(str(error))
+            raise
     return 0
 
 

@@ -117,12 +117,14 @@ def profile(function: F) -> F:
     )(function)
 
 
-def _profiled(_context: click.Context, _option: click.Parameter, name: str | None) -> config.Settings | None:
+def _profiled(context: click.Context, _option: click.Parameter, name: str | None) -> config.Settings | None:
     if name == "":
         raise click.BadParameter("the name is empty.")
     try:
         return config.load(profile=name) if name else None
     except errors.SettingInvalid as error:
+        if context.obj.wrong is not None:
+            return None  # The file is wrong, whichever is chosen: whoever needs settings is told of that.
         raise click.BadParameter(str(error)) from None
 
 

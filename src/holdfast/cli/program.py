@@ -41,7 +41,7 @@ COMMANDS = {
 }
 # These begin though a file of settings is wrong: to mend it, where none is needed, or since they tell of it in the
 # form that was asked for.
-WITHOUT_FILES = {"config", "completion", "tour", "doctor", "chat"}
+WITHOUT_FILES = {"config", "completion", "tour", "doctor", "chat", "acp"}
 
 
 @click.group(

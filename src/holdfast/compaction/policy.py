@@ -228,7 +228,7 @@ def _refused(budget: Budget, policy: Policy, now: float, attempts: int) -> Cooli
     if attempts >= policy.attempts_a_turn:
         return Exhausted(
             f"Compacting was tried {attempts} times in this turn. "
-            "Type /compact to try again, or start a fresh conversation with /new."
+            "Type /compact to try again, or begin a new conversation."
         )
     recent = _within_the_hour(budget.recent, now)
     if len(recent) >= policy.an_hour:
@@ -236,7 +236,7 @@ def _refused(budget: Budget, policy: Policy, now: float, attempts: int) -> Cooli
         return Exhausted(
             f"This conversation was compacted {len(recent)} times within an hour. "
             f"Type /compact to do it all the same, wait {max(1, round(wait / 60))} min, "
-            "or start a fresh conversation with /new.",
+            "or begin a new conversation.",
             wait,
         )
     return None

@@ -117,8 +117,7 @@ class Watch:
             logger.warning("a question could not be sent, and is denied in time: %s", error)
         self._home.goes_out(self._where.platform)
         await asyncio.sleep(self._home.settings.answer_within)
-        denial = events.Approve(asked.request_id, "deny", "nobody", NOT_ANSWERED)
-        await self._runtime.send(self._here, denial)
+        self._runtime.approvals.unanswered(self._here, asked.request_id, NOT_ANSWERED)
 
     async def _post(self, asked: events.ApprovalAsked, arrival: int | None) -> None:
         number = await asking.next_number(self._home.db, self._here)

@@ -187,7 +187,8 @@ def tool_call(call: types.ToolCall | Mapping[str, Any]) -> types.ToolCall:
 def checked_id(text: object, what: str = "id") -> str:
     """An id from outside: any printable text of sensible length. It is data, never a path or SQL."""
     if not isinstance(text, str) or not text or len(text) > MAX_ID:
-        raise errors.IdInvalid(f"A {what} is text of 1 to {MAX_ID} characters, not {errors.shown(text)}.")
+        article = "An" if what[0] in "aeio" else "A"
+        raise errors.IdInvalid(f"{article} {what} is text of 1 to {MAX_ID} characters, not {errors.shown(text)}.")
     if not text.isprintable():
         raise errors.IdInvalid(f"The {what} {errors.shown(text)} holds control or unprintable characters.")
     return text

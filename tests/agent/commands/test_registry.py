@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -276,3 +277,22 @@ def test_where_the_store_cannot_say_nothing_is_offered() -> None:
             assert await offered(run, "/resume ") == []
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("place", sorted(port.EVERYWHERE))
+def test_what_a_command_recommends_is_there_where_it_was_given(place: events.Place) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await talk.exchanges(db, 8, "harbour")
+        async with talk.door(db) as run:
+            here = {each.name for each in commands.listed(run, place)}
+            lines = [line(name) for name in commands.COMMANDS] + ["/resum", "/sea", "/help resum"]
+            lines += [f"/help {name}" for name in here]
+            for given in lines:
+                made = await db.branch("harbour")
+                heard = list[events.AnyEvent]()
+                await commands.run(run, made.id, given, heard.append, place)
+                texts = [each.text for each in heard if isinstance(each, events.Answer | events.Notice)]
+                named = {*re.findall(r"(?<![\w/])/([a-z]+)", "\n".join(texts))} & {*commands.COMMANDS}
+                assert named - {commands.split(given)[0]} <= here, (given, texts)
+
+    stage.run(story)

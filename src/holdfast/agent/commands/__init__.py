@@ -48,7 +48,7 @@ async def run(desk: Desk, conversation_id: str, line: str, emit: Emit, place: ev
     slash = COMMANDS.get(name.lower())
     try:
         if slash is None:
-            await _said(desk, name, argument, emit)
+            await _said(port.Asked(desk, conversation_id, argument, emit, place), name)
         else:
             await _checked(desk, conversation_id, slash, argument, place)
             await slash.run(port.Asked(desk, conversation_id, argument, emit, place))
@@ -111,9 +111,10 @@ async def _checked(desk: Desk, conversation_id: str, slash: port.Slash, argument
             ) from None
 
 
-async def _said(desk: Desk, name: str, argument: str, emit: Emit) -> None:
+async def _said(asked: port.Asked, name: str) -> None:
     """Have the words said that a command from elsewhere stands for."""
-    words = await desk.words.text(name.lower(), argument) if desk.words else None
+    others = asked.desk.words
+    words = await others.text(name.lower(), asked.argument) if others else None
     if words is None:
-        raise errors.OutOfRange(registry.unknown(desk, name))
-    emit(events.Say(words))
+        raise errors.OutOfRange(registry.unknown(asked, name))
+    asked.emit(events.Say(words))

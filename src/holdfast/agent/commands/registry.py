@@ -53,7 +53,7 @@ async def _help(asked: port.Asked) -> None:
     every = {each.name: each for each in (*COMMANDS.values(), *_others(asked.desk))}
     found = every.get(asked.argument.lstrip("/").lower())
     if found is None:
-        raise errors.OutOfRange(unknown(asked.desk, asked.argument.lstrip("/")))
+        raise errors.OutOfRange(unknown(asked, asked.argument.lstrip("/")))
     same = COMMANDS[found.same_as] if isinstance(found, port.Slash) and found.same_as else found
     more = same.more if isinstance(same, port.Slash) else ""
     form = f"/{found.name} {same.argument}".rstrip()
@@ -77,9 +77,9 @@ def _others(desk: port.Desk) -> Sequence[port.Standing]:
     return desk.words.listed() if desk.words else ()
 
 
-def unknown(desk: port.Desk, name: str) -> str:
+def unknown(asked: port.Asked, name: str) -> str:
     """What to say to a name that is none: the one that was meant, if it can be told."""
-    near = nearest(name, [*COMMANDS, *(each.name for each in _others(desk))])
+    near = nearest(name, [each.name for each in _here(asked)])
     meant = f" Did you mean /{near}?" if near else ""
     return f"There is no command {errors.shown('/' + name)}.{meant} /help lists them."
 

@@ -88,7 +88,7 @@ async def branch(asked: port.Asked) -> None:
     if asked.place == "editor":
         asked.emit(events.Answer(f"{name} is a branch of this now: {has} Open it from your editor's list of sessions."))
         return
-    asked.emit(events.Answer(f"This is {name} now, a branch: {has} /resume {here} goes back."))
+    asked.emit(events.Answer(f"This is {name} now, a branch: {has} {_way(asked.place, here)} goes back."))
     asked.emit(events.Moved(made.conversation_id))
     await _left(asked)
 
@@ -105,7 +105,7 @@ async def search(asked: port.Asked) -> None:
         here = "*" if hit.conversation_id == asked.conversation_id else " "
         lines.append(f"{here} {hit.conversation_id}  {hit.seq} {hit.role}  {moments.when(hit.at)}  {titled}".rstrip())
         lines.append(f"    {' '.join(hit.snippet.split())}")
-    lines.append("/resume ID goes to a conversation; there, /recall NUMBER shows a message as it was said.")
+    lines.append(f"{_way(asked.place)} goes to a conversation; there, /recall NUMBER shows a message as it was said.")
     asked.emit(events.Answer("\n".join(lines)))
 
 
@@ -122,6 +122,17 @@ async def _title_of(asked: port.Asked, conversation_id: str) -> str:
         return (await asked.desk.db.conversation(conversation_id)).title or ""
     except errors.NoSuchSession:
         return "(deleted meanwhile)"
+
+
+def _way(place: events.Place, id: str = "ID") -> str:
+    """What goes to another conversation, where it is asked for."""
+    match place:
+        case "editor":
+            return "Your editor's list of sessions"
+        case "once":
+            return f"-r {id}"
+        case _:
+            return f"/resume {id}"
 
 
 async def _left(asked: port.Asked) -> None:

@@ -129,7 +129,7 @@ def _of(message: types.Message, results: Mapping[str | None, types.Message], cal
     elif message.role == "tool":
         if message.tool_call_id not in called:
             words = parts.text(message.content)
-            yield Entry((seq, 0), "tool", words, "result", not words.startswith(parts.ERROR), message.at)
+            yield Entry((seq, 0), "tool", words, "result", parts.went_well("", message.content), message.at)
     elif message.role == "assistant":
         yield from _answered(message, results)
     else:
@@ -146,7 +146,7 @@ def _answered(message: types.Message, results: Mapping[str | None, types.Message
     for place, call in enumerate(message.tool_calls, CALLS):
         result = results.get(call.id)
         words = parts.text(result.content) if result else ""
-        ok = None if result is None else not words.startswith(parts.ERROR)
+        ok = None if result is None else parts.went_well(call.name, result.content)
         yield Entry((message.seq, place), "tool", words, f"{call.name} {arguments(call)}".rstrip(), ok, message.at)
 
 

@@ -1,0 +1,317 @@
+"""The log of a conversation as an editor is told of it: what others say, whatever is hinted and whatever fails on the
+way; what was said before, as it was told then; and nothing waits for a store that does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncSessionDB, SessionDB, errors, types
+from holdfast.acp import following, plans, replay
+from holdfast.acp import session as sessions
+from holdfast.model import ScriptedModel, port
+from holdfast.store import aio, hints
+from holdfast.tools import shell
+from tests.acp import seat
+from tests.agent import house, stage
+from tests.tools import leash as leashes
+
+
+@pytest.fixture
+def leash() -> Iterator[leashes.Leash]:
+    with leashes.leashed() as found:
+        yield found
+
+
+def test_what_is_hinted_to_nobody_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "EVERY", 0.01)
+
+    async def story(editor: seat.Editor) -> None:
+        here = await editor.new()
+        # As with a database that tells of what other processes write, and this is none.
+        editor.program.db.hearing.hears = True
+        await editor.prompt(here, "hello")
+        await editor.program.db.append_message(here, role="user", content="from the terminal")
+        await editor.until("user_message_chunk")
+        assert editor.text("user_message_chunk") == "from the terminal"
+
+    seat.run(story, ["A"])
+
+
+def test_what_is_said_while_a_session_is_opened_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(editor: seat.Editor) -> None:
+        db = editor.program.db
+        here = await editor.new()
+        await editor.prompt(here, "hello")
+        db.hearing.hears = True
+        hides = db.hides
+
+        async def meanwhile(*given: Any) -> list[types.Hide]:
+            db.hides = hides  # type: ignore[method-assign]
+            await db.append_message(here, role="user", content="from the terminal")
+            return await hides(*given)
+
+        db.hides = meanwhile  # type: ignore[method-assign]
+        await editor.ask("session/load", sessionId=here, cwd="/", mcpServers=[])
+        await seat.so(lambda: "from the terminal" in editor.text("user_message_chunk"))
+
+    monkeypatch.setattr(sessions, "EVERY", 3600.0)
+    seat.run(story, ["A"])
+
+
+def test_a_store_that_fails_in_the_middle_of_a_look_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "PAGE", 1)
+    monkeypatch.setattr(sessions, "EVERY", 3600.0)
+
+    async def story(editor: seat.Editor) -> None:
+        db, asked = editor.program.db, list[tuple[Any, ...]]()
+        here = await editor.new()
+        await editor.prompt(here, "hello")
+        for words in ("one ", "two ", "three"):
+            await db.append_message(here, role="user", content=words)
+        transcript = db.transcript
+
+        async def fails_once(*given: Any) -> list[types.Message]:
+            asked.append(given)
+            if len(asked) == 2:
+                raise errors.StoreBusy
+            return await transcript(*given)
+
+        db.transcript = fails_once  # type: ignore[method-assign]
+        db.hearing._spread(hints.Hint("moved", here))
+        await seat.so(lambda: len(asked) == 2)
+        db.hearing._spread(hints.Hint("moved", here))
+        await seat.so(lambda: editor.text("user_message_chunk").endswith("three"))
+        assert editor.text("user_message_chunk") == "one two three"
+
+    seat.run(story, ["A"])
+
+
+# --- a store that does not answer ----------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def silent(db: AsyncSessionDB) -> AsyncIterator[None]:
+    """Whoever asks the store something waits: all of its threads are busy."""
+    over, busy = threading.Event(), threading.Barrier(aio.THREADS + 1)
+
+    def work() -> None:
+        busy.wait()
+        over.wait()
+
+    working = [asyncio.create_task(db.run(work)) for _ in range(aio.THREADS)]
+    await asyncio.to_thread(busy.wait)
+    try:
+        yield
+    finally:
+        over.set()
+        await asyncio.gather(*working)
+
+
+def test_what_needs_no_store_does_not_wait_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "EVERY", 0.001)
+
+    async def story(editor: seat.Editor) -> None:
+        db = editor.program.db
+        here = await editor.new()
+        await editor.prompt(here, "hello")
+        async with silent(db):
+            # As soon as it is looked for what others said, somebody waits for the store.
+            asked = asyncio.create_task(db.snapshot(here))
+            assert await editor.prompt(here, "/help") == "end_turn"
+            assert "/status" in editor.text()
+            prompting = editor.prompting(here, "are you there?")
+            editor.tell("session/cancel", sessionId=here)
+            assert seat.result(await prompting) == {"stopReason": "cancelled"}
+            await editor.ask("session/set_mode", sessionId=here, modeId="code")
+            assert not asked.done()
+        await asked
+        assert await editor.prompt(here, "and now?") == "end_turn"
+
+    seat.run(story, ["A", "B"])
+
+
+def test_the_end_of_a_call_is_told_in_short_where_the_store_does_not_give_its_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(following, "SOON", 0.01)
+    monkeypatch.setattr(sessions, "EVERY", 3600.0)
+
+    async def told(db: AsyncSessionDB) -> None:
+        async def go(_: dict[str, Any]) -> str:
+            await answers_nothing.enter_async_context(silent(db))
+            return "It ran."
+
+        program = seat.House(db, ScriptedModel([stage.calls("make"), "done"]), [stage.tool("make", go)])
+        async with seat.seated(program) as editor, AsyncExitStack() as answers_nothing:
+            here = await editor.new()
+            prompting = editor.prompting(here, "go")
+            async with asyncio.timeout(20):
+                ended = await editor.until("tool_call_update", status="completed")
+            assert "It ran." in str(ended)
+            await answers_nothing.aclose()
+            assert seat.result(await prompting) == {"stopReason": "end_turn"}
+
+    stage.run(told)
+
+
+def test_what_became_of_a_call_that_was_broken_off_is_never_told_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "SOON", 0.2)
+    monkeypatch.setattr(sessions, "EVERY", 3600.0)
+    stuck = stage.Stuck()
+
+    async def told(db: AsyncSessionDB) -> None:
+        async def go(_: dict[str, Any]) -> str:
+            if not stuck.reached.is_set():
+                await stuck()
+            await answers_nothing.enter_async_context(silent(db))
+            return "It ran."
+
+        script = [stage.calls("make"), stage.calls("make"), "done"]
+        program = seat.House(db, ScriptedModel(script), [stage.tool("make", go)])
+        async with seat.seated(program) as editor, AsyncExitStack() as answers_nothing:
+            here = await editor.new()
+            first = editor.prompting(here, "go")
+            await stuck.reached.wait()
+            editor.tell("session/cancel", sessionId=here)
+            assert seat.result(await first) == {"stopReason": "cancelled"}
+            second = editor.prompting(here, "again")
+            async with asyncio.timeout(20):
+                ended = await editor.until("tool_call_update", status="completed")
+            assert "It ran." in str(ended)
+            await answers_nothing.aclose()
+            assert seat.result(await second) == {"stopReason": "end_turn"}
+
+    stage.run(told)
+
+
+def test_a_prompt_that_is_cancelled_is_answered_though_its_turn_cannot_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "STOPPING", 0.01)
+    over = asyncio.Event()
+
+    async def stays(_: dict[str, Any]) -> str:
+        while not over.is_set():
+            try:
+                await over.wait()
+            except asyncio.CancelledError:
+                stopped.set()
+        return "at last"
+
+    stopped = asyncio.Event()
+
+    async def told(db: AsyncSessionDB) -> None:
+        script = [stage.calls("stay"), "B"]
+        async with seat.seated(seat.House(db, ScriptedModel(script), [stage.tool("stay", stays)])) as editor:
+            here = await editor.new()
+            first = editor.prompting(here, "go")
+            await editor.until("tool_call")
+            editor.tell("session/cancel", sessionId=here)
+            assert seat.result(await first) == {"stopReason": "cancelled"}
+            assert stopped.is_set()
+            second = editor.prompting(here, "and now?")
+            over.set()
+            assert seat.result(await second) == {"stopReason": "end_turn"}
+            assert editor.text() == "B"
+            assert editor.open_calls(here) == set()
+
+    stage.run(told)
+
+
+# --- as it was told then -------------------------------------------------------------------------------
+
+
+def called(name: str, arguments: str) -> port.Reply:
+    return port.Reply(calls=(types.ToolCall("c1", name, arguments),), usage=types.Usage(10, 5))
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("shell", '{"command": "echo a\\ud800b"}'),
+        ("shell", '{"command": "ls", "\\ud83d": 1}'),
+        ("shell", f'{{"command": "ls", "x": {"[" * 300}{"]" * 300}}}'),
+        ("read_file", '{"path": "a\\ud800b.txt"}'),
+        ("write_file", '{"path": "s.txt", "content": "x\\ud83dy"}'),
+        (plans.NAME, '{"steps": [{"step": "a\\ud800", "status": "pending"}]}'),
+    ],
+)
+def test_a_call_with_odd_arguments_is_told_and_its_conversation_can_be_loaded(tool: str, arguments: str) -> None:
+    kinds = ("tool_call", "tool_call_update", "plan")
+
+    async def story(editor: seat.Editor) -> None:
+        here = await editor.new()
+        assert await editor.prompt(here, "go") == "end_turn"
+        then = editor.told(*kinds)
+        assert then[0]["sessionUpdate"] == ("plan" if tool == plans.NAME else "tool_call")
+        await editor.ask("session/close", sessionId=here)
+        await editor.ask("session/load", sessionId=here, cwd="/", mcpServers=[])
+        now = editor.told(*kinds)[len(then) :]
+        assert now[0] == then[0]
+        assert now[-1] == then[-1]
+
+    seat.run(story, [called(tool, arguments), "done"])
+
+
+def test_a_message_that_cannot_be_read_keeps_no_conversation_from_being_loaded(tmp_path: Path) -> None:
+    place = str(tmp_path / "store.db")
+
+    async def told() -> None:
+        async with AsyncSessionDB(SessionDB(place)) as db, asyncio.timeout(60):
+            for number in range(1, 4):
+                await db.append_message("talk", role="user", content=f"message {number}", create=new)
+            damage(place)
+            async with seat.seated(seat.House(db, ScriptedModel())) as editor:
+                await editor.ask("session/load", sessionId="talk", cwd="/", mcpServers=[])
+                assert editor.text("user_message_chunk") == "message 1message 3"
+                assert "Message 2 cannot be shown" in editor.text("agent_thought_chunk")
+
+    new = types.NewConversation(source="test")
+    asyncio.run(told())
+
+
+def damage(place: str) -> None:
+    with sqlite3.connect(place) as connection:
+        connection.execute("DROP TRIGGER message_is_only_redacted")
+        connection.execute("UPDATE messages SET body = '{broken' WHERE seq = 2")
+    connection.close()
+
+
+def test_a_call_ends_the_same_way_then_and_later(tmp_path: Path, leash: leashes.Leash) -> None:
+    lines = [
+        "true",
+        "false",
+        "echo Error: none",
+        "echo '[exit code 0]'; exit 3",
+        "kill -9 $$",
+        "touch begun; sleep 600",
+    ]
+    script = [each for line in lines for each in (house.runs(line), "done")]
+
+    def states(editor: seat.Editor) -> dict[str, str]:
+        updates = editor.told("tool_call_update")
+        return {each["toolCallId"]: each["status"] for each in updates if "status" in each}
+
+    async def told(db: AsyncSessionDB) -> None:
+        program = seat.House(db, ScriptedModel(script), [shell.shell([str(tmp_path)], lambda: leash.environment)])
+        async with seat.seated(program) as editor:
+            here = await editor.new()
+            for line in lines[:-1]:
+                assert await editor.prompt(here, line) == "end_turn"
+            prompting = editor.prompting(here, lines[-1])
+            await leashes.until_async((tmp_path / "begun").exists, "it runs")
+            editor.tell("session/cancel", sessionId=here)
+            assert seat.result(await prompting) == {"stopReason": "cancelled"}
+            then = states(editor)
+        async with seat.seated(program) as editor:
+            await editor.ask("session/load", sessionId=here, cwd="/", mcpServers=[])
+            assert states(editor) == then
+        assert [*then.values()] == ["completed", "failed", "completed", "failed", "failed", "failed"]
+
+    stage.run(told)
