@@ -68,6 +68,7 @@ SIGNATURES = {
     "audit_end": "(self, audit_id, ok)",
     "audit": "(self)",
     "set_session_title": "(self, session_id, title)",
+    "set_session_folder": "(self, session_id, folder)",
     "finalize_orphaned_compression_sessions": "(self, older_than_days=7)",
     "prune_empty_ghost_sessions": "(self)",
     "fsck": "(self)",

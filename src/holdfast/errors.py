@@ -162,6 +162,10 @@ class TitleTaken(HoldfastError, ValueError):
         self.conversation = conversation
 
 
+class FolderInvalid(HoldfastError, ValueError):
+    """A folder is an absolute path of 1 to 4,096 characters."""
+
+
 class KeyReused(HoldfastError, ValueError):
     """This key already names something else."""
 
@@ -280,9 +284,7 @@ class NoRoom(HoldfastError):
             f"The model's window of {window:,} tokens leaves no room for the conversation. The biggest part is {part}, "
             f"with {tokens:,}. Make it smaller, or use a model with a larger window."
         )
-        self.part = part
-        self.tokens = tokens
-        self.window = window
+        self.part, self.tokens, self.window = part, tokens, window
 
 
 # --- turns ---------------------------------------------------------------------------------------------

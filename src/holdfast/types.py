@@ -158,6 +158,8 @@ class NewConversation(msgspec.Struct, frozen=True, kw_only=True):
     title: str | None = None
     owner: str = ""
     route: str | None = None
+    folder: str | None = None
+    """Where its work is done: an absolute path. Lists can be asked for it."""
 
 
 class Receipt(msgspec.Struct, frozen=True):
@@ -190,6 +192,8 @@ class Session(msgspec.Struct, frozen=True):
     first_seq: int
     last_seq: int
     active_at: float
+    folder: str | None = None
+    """Of its conversation, like owner and title."""
 
     @property
     def live(self) -> bool:
@@ -216,6 +220,7 @@ class Conversation(msgspec.Struct, frozen=True):
     redo_epoch: int | None
     forked_from: str | None
     forked_at: int | None
+    folder: str | None = None
 
 
 class Snapshot(msgspec.Struct, frozen=True):

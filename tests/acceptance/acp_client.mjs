@@ -1,7 +1,7 @@
 // An editor that nobody here wrote the protocol of: the official TypeScript SDK drives `holdfast acp`.
 // It is given the SDK's entry, what to do, and the program; it prints all it saw as one JSON object.
 import { spawn } from "node:child_process";
-import { existsSync, readFileSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { Readable, Writable } from "node:stream";
 import { pathToFileURL } from "node:url";
 
@@ -232,13 +232,16 @@ const stories = {
       await agent.request("session/prompt", { sessionId, prompt: text("List it") });
   },
 
-  // Taken up without a replay, forked, and closed.
+  // Taken up without a replay, forked in another folder, listed by folder, and closed.
   async lives(agent, session) {
     const { sessionId } = session;
     await agent.request("session/prompt", { sessionId, prompt: text("Hello there") });
-    const fork = await agent.request("session/fork", { sessionId, cwd, mcpServers: [] });
+    const folders = [cwd, `${cwd}/aside`, `${cwd}/nothing`];
+    mkdirSync(folders[1]);
+    const fork = await agent.request("session/fork", { sessionId, cwd: folders[1], mcpServers: [] });
     await agent.request("session/prompt", { sessionId: fork.sessionId, prompt: text("Only in the fork") });
     seen.notes.fork = fork.sessionId;
+    seen.notes.lists = await Promise.all(folders.map((folder) => agent.request("session/list", { cwd: folder })));
     seen.notes.closed = await agent.request("session/close", { sessionId });
     seen.notes.gone = await refused(agent.request("session/prompt", { sessionId, prompt: text("Hello?") }));
     const before = updates("user_message_chunk").length;

@@ -163,6 +163,8 @@ def test_a_session_is_forked_closed_and_taken_up_again(sdk: tuple[npm.Node, Path
     seen = driven(sdk, tmp_path, "lives")
     notes = seen["notes"]
     assert notes["fork"] != seen["session"]
+    lists = [[(each["sessionId"], each["cwd"]) for each in one["sessions"]] for one in notes["lists"]]
+    assert lists == [[(seen["session"], str(tmp_path))], [(notes["fork"], str(tmp_path / "aside"))], []]
     assert (notes["gone"], notes["silent"], notes["after"]) == (-32002, True, "end_turn")
     with SessionDB(tmp_path / "data" / "holdfast.db") as db:
         bodies = {

@@ -73,9 +73,8 @@ class House:
         async def build(conversation_id: str) -> AIAgent:
             tools = [*self._tools, plans.TOOL]
             model = self.choice.of(conversation_id)
-            return stage.agent(
-                self.db, model, session_id=conversation_id, tools=tools, approvals=permissions, **self._given
-            )
+            given = {"folder": place.folders[0], **self._given}
+            return stage.agent(self.db, model, session_id=conversation_id, tools=tools, approvals=permissions, **given)
 
         self.places.append(place)
         self.clients.append(client)

@@ -74,13 +74,17 @@ async def conversation(editor: Recorder) -> None:
         {"type": "resource_link", "uri": "file:///map.png", "name": "map.png"},
         {"type": "image", "mimeType": "image/png", "data": PICTURE},
     )
+    await editor.editor.until("session_info_update")
     await editor.ask("session/list")
     await editor.ask("session/set_mode", sessionId=session, modeId="read-only")
     await editor.ask("session/set_config_option", sessionId=session, configId="model", value="other/model")
+    # Its title is told behind the answer.
     await editor.ask("session/fork", sessionId=session, cwd=seat.FOLDER, mcpServers=[])
+    await editor.editor.until("session_info_update")
     await editor.ask("session/close", sessionId=session)
-    await editor.ask("session/load", sessionId=session, cwd=seat.FOLDER, mcpServers=[])
-    await editor.ask("session/resume", sessionId=session, cwd=seat.FOLDER, mcpServers=[])
+    for method in ("session/load", "session/resume"):
+        await editor.ask(method, sessionId=session, cwd=seat.FOLDER, mcpServers=[])
+        await editor.editor.until("session_info_update")
 
 
 async def approval(editor: Recorder) -> None:

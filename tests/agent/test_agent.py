@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from typing import Any
 
@@ -37,6 +38,25 @@ def test_opening_an_agent_leaves_nothing_behind() -> None:
         agent = stage.agent(db, ScriptedModel([]))
         await agent.close()
         assert await db.list_sessions(every=True) == []
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"folder": "/work/"}, "/work"),
+        ({"folder": "here"}, os.path.abspath("here")),
+        ({"folder": "/work", "keep_folder": False}, None),
+        ({"folder": "/not text: \udcff"}, None),
+        ({}, None),
+    ],
+)
+def test_a_conversation_belongs_to_the_folder_it_begins_in(given: dict[str, Any], kept: str | None) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await stage.agent(db, ScriptedModel(["Good day."]), session_id="talk", **given).run_conversation("Hello")
+        await stage.agent(db, ScriptedModel(["And now?"]), session_id="talk", folder="/else").run_conversation("Hi")
+        assert (await db.conversation("talk")).folder == kept
 
     stage.run(story)
 

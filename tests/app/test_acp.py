@@ -57,6 +57,8 @@ def test_two_sessions_work_in_two_folders(tmp_path: Path) -> None:
         assert "the sea" in editor.text(session=first)
         assert "the moor" in editor.text(session=second)
         await editor.prompt(first, "read ../two/notes.txt")
+        found = (await editor.ask("session/list", cwd=two))["sessions"]
+        assert [(each["sessionId"], each["cwd"]) for each in found] == [(second, two)]
         assert "the moor" not in editor.text(session=first)
 
     run(tmp_path, story)

@@ -27,6 +27,8 @@ async def offered(opened: serving.Serving, owner: str) -> set[str]:
     async with opened.gateway.desks.at(owner) as runtime:
         assert runtime.approvals.owner == runtime.owner == owner
         agent = await runtime.agents.get("20260101-000000-aaaaaa")
+        # Their folder is none they know of, so a conversation does not belong to it.
+        assert agent.birth.folder is None
         return {spec.name for spec in agent.tools.specs}
 
 

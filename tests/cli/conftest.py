@@ -57,7 +57,7 @@ def trip(tmp_path: Path) -> Path:
     """Two conversations: one with two compactions (the second undone), a hidden message and a branch; one ended."""
     path, clock = tmp_path / "trip.db", Clock()
     with SessionDB(path, clock=clock) as db:
-        db.create_session(TRIP, source="cli", title="Trip to Lisbon")
+        db.create_session(TRIP, source="cli", title="Trip to Lisbon", folder="/work/trip")
         for number in range(1, 7):
             db.append_message(TRIP, role="user" if number % 2 else "assistant", content=f"message {number}")
             clock.minute()

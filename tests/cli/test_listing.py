@@ -52,6 +52,7 @@ def test_json_has_every_conversation(holdfast: Holdfast, trip: Path) -> None:
         "last_active": 1_780_000_420.0,
         "live": True,
         "end_reason": None,
+        "folder": "/work/trip",
         "head": THIRD,
         "begins": "message 1",
     }

@@ -15,7 +15,7 @@ Holdfast = Callable[..., program.Run]
 
 TRANSCRIPT = f"""\
 {TRIP}  Trip to Lisbon
-8 messages, live, head {THIRD}
+8 messages, live, head {THIRD}, in /work/trip
 
 1  user  2026-05-28 20:26  [in the summary]
     message 1

@@ -109,6 +109,7 @@ VERBS: dict[str, Callable[[Place], object]] = {
     "child": lambda at: at.db.create_session(at.new, source="test", parent_session_id=at.db.head(at.whom).id),
     "redact": lambda at: at.db.redact(at.whom, 1 + at.high % at.last),
     "title": lambda at: at.db.set_session_title(at.whom, f"Title {at.low}" if at.low else None),
+    "folder": lambda at: at.db.set_session_folder(at.whom, f"/work/{at.low}" if at.low else None),
     "route": _route,
     "lease": lambda at: at.db.acquire_lease(at.whom, "turn" if at.low % 2 else "compact", "me"),
     "delete": lambda at: at.db.delete_conversation(at.whom),

@@ -41,6 +41,7 @@ def first(waiting: Sequence[types.Arrival], _: types.Route) -> tuple[int, str, l
 CALLS: dict[str, Arguments | Callable[[SessionDB], Arguments]] = {
     "create_session": {
         "session_id": "new", "source": "s", "model": "m", "parent_session_id": "talk", "title": "t", "owner": "o",
+        "folder": "/f",
     },
     "get_session": {"session_id": "talk"},
     "conversation": {"session_id": "talk"},
@@ -48,12 +49,15 @@ CALLS: dict[str, Arguments | Callable[[SessionDB], Arguments]] = {
     "sessions": {"session_id": "talk"},
     "continuations": {"session_id": "talk"},
     "branches": {"session_id": "talk"},
-    "list_sessions": {"owner": None, "source": None, "live": None, "every": False, "limit": 5, "skip": 0},
+    "list_sessions": {
+        "owner": None, "source": None, "live": None, "folder": None, "every": False, "limit": 5, "skip": 0,
+    },
     "resolve": {"text": "talk", "owner": None},
     "end_session": {"session_id": "talk", "end_reason": "done"},
     "end_conversation": {"session_id": "talk", "end_reason": "done"},
     "resume": {"session_id": "talk"},
-    "branch": {"session_id": "talk", "at_seq": 1, "branch_id": "new", "title": "t"},
+    "branch": {"session_id": "talk", "at_seq": 1, "branch_id": "new", "title": "t", "folder": "/f"},
+    "set_session_folder": {"session_id": "talk", "folder": "/f"},
     "set_session_title": {"session_id": "talk", "title": "t"},
     "append_message": lambda db: {
         "session_id": "talk", "role": "user", "content": "x", "uid": "new", "tool_calls": [], "tool_call_id": None,

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from holdfast import SessionDB, errors
-from holdfast.store import queries
+from holdfast.store import queries, sessions
 from tests.contract import backends, steps
 
 
@@ -210,7 +210,8 @@ def test_the_latest_are_listed_in_order_however_long_ago_the_others_were(db: Ses
 
 def test_a_list_of_the_latest_looks_at_no_others(db: SessionDB) -> None:
     steps.begin(db, "talk", "hello")
-    asked = {"owner": None, "source": None, "live": None, "every": False, "limit": 1, "skip": 0, "most": 1}
+    wanted = sessions.Wanted(None, folder="/work")._asdict()
+    asked = {**wanted, "limit": 1, "skip": 0, "most": 1}
     if backends.in_postgres(db):
         with psycopg.connect(db.driver.target) as connection:
             connection.execute("SET enable_seqscan = off")  # so few rows would be read as a whole

@@ -465,8 +465,8 @@ def test_progress_tells_messages_and_lines(make_db: MakeDb) -> None:
 
 
 def test_two_imports_at_once_bring_it_once(make_db: MakeDb) -> None:
-    one, other = make_db(), make_db()
-    reports = steps.at_once(lambda: imported(one, sample()), lambda: imported(other, sample()))
+    one, other, told = make_db(), make_db(), sample()
+    reports = steps.at_once(lambda: imported(one, told), lambda: imported(other, told))
     assert sorted(len(report.ids("imported")) for report in reports) in ([0, 3], [1, 2])
     assert all(report.ok for report in reports)
     assert exported(make_db()).count("sealed") == 3

@@ -75,6 +75,7 @@ def test_redo_is_void_after(db: SessionDB, change: str) -> None:
 
 HARMLESS: dict[str, Change] = {
     "a message": lambda db: steps.say(db, "talk", "x"),
+    "a folder": lambda db: db.set_session_folder("talk", "/work"),
     "a title": lambda db: db.set_session_title("talk", "new"),
     "a route": lambda db: db.bind_route("r", "talk", version=0),
     "a branch": lambda db: db.branch("talk"),

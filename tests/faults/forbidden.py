@@ -219,6 +219,8 @@ CONVERSATIONS = [
     Forbidden("title used twice", _set("conversations", "title = 'A'", f"key = {B}")),
     Forbidden("empty title", _set("conversations", "title = ''", f"key = {B}")),
     Forbidden("endless title", _set("conversations", "title = printf('%.101c', 'x')", f"key = {B}")),
+    Forbidden("empty folder", _set("conversations", "folder = ''", f"key = {B}")),
+    Forbidden("endless folder", _set("conversations", "folder = printf('%.4097c', 'x')", f"key = {B}")),
     Forbidden("deletion without tombstones", f"DELETE FROM conversations WHERE key = {E}"),
     Forbidden(
         "deletion that leaves messages",

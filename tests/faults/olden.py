@@ -43,6 +43,7 @@ OLDER: dict[str, Older] = {
     "no redaction of summaries": Older(columns=(("compactions", "redacted_at"),)),
     "no redo": Older(columns=(("conversations", "redo_epoch"),)),
     "no mark of activity": Older(columns=(("conversations", "active_slot"),), indexes=("conversations_by_activity",)),
+    "no folders": Older(columns=(("conversations", "folder"),)),
     "no hides": Older(tables=("hides",)),
     "no tombstones": Older(tables=("tombstones",)),
     "no leases": Older(tables=("leases",)),
@@ -145,7 +146,7 @@ def _table(sql: str, gone: list[str]) -> str:
 
 NEXT = reconcile.Plan(
     format=2,
-    revision=7,
+    revision=8,
     steps={
         2: [
             "ALTER TABLE routes ADD COLUMN label TEXT",

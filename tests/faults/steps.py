@@ -287,6 +287,7 @@ STEPS: dict[str, Step] = {
     "create": Step(("create",), _nothing, lambda db, args: db.create_session(args["id"], source="fault")),
     "two_calls": Step(("end", "create"), say, two_calls),
     "title": Step(("title",), say, lambda db, args: db.set_session_title(args["id"], f"other {args['id']}")),
+    "folder": Step(("folder",), say, lambda db, args: db.set_session_folder(args["id"], f"/work/{args['id']}")),
     "route": Step(
         ("route",), say, lambda db, args: db.bind_route(f"chat:{args['id']}", args["id"], version=0), again=False
     ),
@@ -363,6 +364,7 @@ def _seen(db: SessionDB, name: str) -> Any:
             stands.compaction_epoch,
             stands.redo_epoch,
             stands.title,
+            stands.folder,
         ],
         "sessions": [
             (session.ordinal, session.live, session.end_reason, session.first_seq, session.last_seq)

@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from holdfast import SessionDB, errors, reports
-from holdfast.store import carve, salvage
+from holdfast.store import carve, remains, salvage
 
 PAGE = 4096
 
@@ -20,7 +20,7 @@ PAGE = 4096
 def furnish(path: Path) -> None:
     with SessionDB(path) as db:
         for name in ("one", "two"):
-            db.create_session(name, source="cli", model="m", title=f"title of {name}", owner="me")
+            db.create_session(name, source="cli", model="m", title=f"title of {name}", owner="me", folder=f"/{name}")
             for number in range(1, 41):
                 db.append_message(name, role="user", content=f"{name} {number} " * 60, uid=f"{name}:{number}")
             lease = db.acquire_lease(name, "compact", "me")
@@ -144,6 +144,29 @@ def test_store_without_its_first_page_goes_over(damaged: Path, new: Path) -> Non
         line for line in should if line.get("kind") == "message"
     ]
     assert [lost for lost in report.lost if lost.conversation_id] == []
+
+
+def test_rows_of_older_versions_are_known_without_their_table() -> None:
+    """They lack the columns that came later, whichever of them."""
+    row = (None, "talk", "", "cli", None, 1.0, 1, 1, 3, 5, 0, None, None, None, None, None, None, 2_900_000, "/work")
+    for width in (17, 18, 19):
+        left = remains.Remains()
+        left.gather([carve.Row(None, 7, row[:width])])
+        assert left.conversations == {7: (*row[:width], *(None,) * (19 - width))}
+
+
+@pytest.mark.parametrize("found", ["work", "/work/.."])
+def test_a_damaged_folder_costs_no_conversation(tmp_path: Path, new: Path, found: str) -> None:
+    with SessionDB(tmp_path / "store.db") as db:
+        db.create_session("talk", source="cli", title="Title", folder="/work")
+        db.append_message("talk", role="user", content="a")
+    broken = apsw.Connection(str(tmp_path / "store.db"))
+    broken.execute("UPDATE conversations SET folder = ?", (found,))
+    broken.close()
+    assert salvage.salvage(tmp_path / "store.db", new).lost == ()
+    with SessionDB(new) as db:
+        told = db.conversation("talk")
+        assert (told.title, told.last_seq, told.folder) == ("Title", 1, {"work": None, "/work/..": "/"}[found])
 
 
 @pytest.mark.parametrize(

@@ -45,17 +45,20 @@ def cursor(text: str) -> Cursor:
 
 
 async def page(
-    store: aio.AsyncSessionDB, after: Cursor | None, size: int = PAGE
+    store: aio.AsyncSessionDB, after: Cursor | None, size: int = PAGE, folder: str | None = None
 ) -> tuple[list[types.Session], Cursor | None]:
-    """The heads behind this one, and where the next page begins, where there is one."""
+    """The heads behind this one, and where the next page begins, where there is one.
+
+    With a folder, those of it, and those of none: what a cursor counts are those, too.
+    """
     at = max(0, after.shown - 1) if after is not None else 0
-    heads = await _heads(store, at, size)
+    heads = await _heads(store, folder, at, size)
     while after is not None and at and not _reaches(heads, after):
         # Some that came before it are not there any more.
         at = max(0, at - size)
-        heads = await _heads(store, at, size)
+        heads = await _heads(store, folder, at, size)
     while len(found := _behind(heads, after)) <= size:
-        more = await _heads(store, at + len(heads), size + 1)
+        more = await _heads(store, folder, at + len(heads), size + 1)
         heads += more
         if len(more) <= size:
             found = _behind(heads, after)
@@ -66,8 +69,8 @@ async def page(
     return found[:size], Cursor(at + heads.index(last) + 1, last.active_at, last.conversation_id)
 
 
-async def _heads(store: aio.AsyncSessionDB, skip: int, limit: int) -> list[types.Session]:
-    return await store.list_sessions(owner="", limit=limit, skip=skip)
+async def _heads(store: aio.AsyncSessionDB, folder: str | None, skip: int, limit: int) -> list[types.Session]:
+    return await store.list_sessions(owner="", folder=folder, limit=limit, skip=skip)
 
 
 def _reaches(heads: list[types.Session], after: Cursor) -> bool:

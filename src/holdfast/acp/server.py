@@ -25,6 +25,7 @@ from holdfast.acp import session as sessions
 from holdfast.agent import approvals, loop, runtime, turn
 from holdfast.rpc import frames
 from holdfast.store import aio, state
+from holdfast.store import folders as places
 
 logger = logging.getLogger("holdfast.acp")
 
@@ -160,8 +161,10 @@ class Server:
         made = state.mint_session_id(time.time())
         with self._room():
             try:
-                await self._forked(here, made)
+                await self._forked(here, made, folders[0])
                 found = await self._begun(made, made, folders, mcp_servers or ())
+            except errors.IdTaken:
+                raise  # That one is somebody else's.
             except BaseException:
                 await loop.unhurried(self._unforked(made))
                 raise
@@ -171,11 +174,11 @@ class Server:
             session_id=made, modes=modes.state(found.mode), config_options=found.options()
         )
 
-    async def _forked(self, conversation_id: str, made: str) -> None:
-        """A branch; of what has not begun, something else that has not."""
+    async def _forked(self, conversation_id: str, made: str, folder: str) -> None:
+        """A branch, in this folder; of what has not begun, something else that has not."""
         try:
             async with turn.begin(self._house.db, conversation_id, patience=0):
-                await self._house.db.branch(conversation_id, branch_id=made)
+                await self._house.db.branch(conversation_id, branch_id=made, folder=places.kept(folder))
         except errors.ConversationDeleted:
             raise
         except errors.NoSuchSession:
@@ -201,16 +204,16 @@ class Server:
     async def list_sessions(
         self, cwd: str | None = None, cursor: str | None = None, **_: Any
     ) -> schema.ListSessionsResponse:
-        """A conversation belongs to no folder: it can be opened in any, and is listed in whichever is asked for."""
-        folder = _folders(cwd)[0] if cwd else os.getcwd()
+        """Those of a folder, and those of none, which can be opened in any. The folder may be gone by now."""
+        folder = _asked(cwd) if cwd else None
         after = listing.cursor(cursor) if cursor is not None else None
-        heads, more = await listing.page(self._house.db, after, listing.PAGE)
-        listed = [self._listed(head, folder, cwd is not None) for head in heads]
+        heads, more = await listing.page(self._house.db, after, listing.PAGE, folder)
+        listed = [self._listed(head, folder or os.getcwd()) for head in heads]
         return schema.ListSessionsResponse(sessions=listed, next_cursor=str(more) if more is not None else None)
 
-    def _listed(self, head: types.Session, folder: str, asked: bool) -> schema.SessionInfo:
+    def _listed(self, head: types.Session, folder: str) -> schema.SessionInfo:
         found = self._open.get(head.conversation_id)
-        where = found.folders[0] if found is not None and not asked else folder
+        where = head.folder or (found.folders[0] if found is not None else folder)
         at = datetime.fromtimestamp(head.active_at, UTC).isoformat(timespec="milliseconds")
         return schema.SessionInfo(session_id=head.conversation_id, cwd=where, title=head.title, updated_at=at)
 
@@ -219,7 +222,20 @@ class Server:
     ) -> sessions.Session:
         """A conversation that has begun. One that is open already is opened anew: its folders may be others."""
         here = await self._known(session_id)
+        # Before it begins: from then on it speaks, and nothing is to come before the answer.
+        await self._settled(here, folders[0])
         return await self._opened(session_id, here, folders, servers, replayed=replayed)
+
+    async def _settled(self, conversation_id: str, folder: str) -> None:
+        """The conversation is at home where it was opened last. It is worked on there, whether or not that is kept."""
+        try:
+            known = (await self._house.db.conversation(conversation_id)).folder
+            if (now := places.kept(folder)) not in (None, known):
+                await self._house.db.set_session_folder(conversation_id, now)
+        except errors.NoSuchSession:
+            return  # It begins there, with its first message.
+        except errors.HoldfastError as error:
+            logger.warning("the folder of %s could not be kept: %s", conversation_id, error)
 
     async def _known(self, session_id: str) -> str:
         """The conversation of this id; NoSuchSession where there is none, or it is somebody else's."""
@@ -394,6 +410,14 @@ def _folders(cwd: str, more: Sequence[str] | None = None) -> tuple[str, ...]:
         if not os.path.isdir(each):
             raise errors.RpcRefused(frames.PARAMS, f"There is no folder {errors.shown(each)}.")
     return (cwd, *(more or ()))
+
+
+def _asked(cwd: str) -> str:
+    """A folder to choose by, which need not be there; RpcRefused where it is no path of one."""
+    try:
+        return places.clean(cwd)
+    except errors.FolderInvalid as error:
+        raise errors.RpcRefused(frames.PARAMS, str(error)) from None
 
 
 async def attend(server: Server, wire: channel.Channel) -> None:

@@ -23,7 +23,7 @@ from holdfast.compaction import hooks as telling
 from holdfast.compaction import port as compaction
 from holdfast.model import port as models
 from holdfast.model import tokens
-from holdfast.store import aio, db, state
+from holdfast.store import aio, db, folders, state
 from holdfast.tools import port as tools_port
 from holdfast.tools import registry
 
@@ -46,7 +46,8 @@ class AIAgent:
     message waits for a turn that runs elsewhere. One that `remembers` has the notes about its owner in its prompt, and
     a tool to change them; one that also `reviews` has each turn looked over for more. `approve` is asked whether a
     tool may do what it plans; without it, nobody can be, and only looking is allowed. After each turn `session_id` is
-    the head. A `quiet` agent emits what a turn says and does, and no remarks beside it: no Notice, no Compacted.
+    the head. A conversation that begins in a `folder` that was given belongs to it, unless `keep_folder` is False.
+    A `quiet` agent emits what a turn says and does, and no remarks beside it: no Notice, no Compacted.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class AIAgent:
         limits: loop.Limits | None = None,
         meter: tokens.Meter | None = None,
         folder: str | None = None,
+        keep_folder: bool = True,
         memory: str = "",
         remembers: bool = False,
         reviews: bool = False,
@@ -108,7 +110,13 @@ class AIAgent:
         self._quiet = quiet
         self._told_closing = self._left = False
         self.room = room.Room(self.view, self.compaction_work, background)
-        self.birth = types.NewConversation(source=source, owner=owner, route=route, model=model.name)
+        self.birth = types.NewConversation(
+            source=source,
+            owner=owner,
+            route=route,
+            model=model.name,
+            folder=folders.kept(folder) if keep_folder else None,
+        )
         self.patience, self.lease_ttl, self.clock = patience, lease_ttl, clock
         self._one_at_a_time = asyncio.Lock()
         self._run: loop.Run | None = None

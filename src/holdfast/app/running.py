@@ -202,6 +202,8 @@ class Making(NamedTuple):
     source: str
     background: bool
     owner: str = ""
+    keep_folder: bool = True
+    """Whether the folder is the person's, so that conversations which begin in it belong to it."""
 
     async def agent(self, conversation_id: str) -> agent.AIAgent:
         def epoch() -> object:
@@ -225,6 +227,7 @@ class Making(NamedTuple):
             summarizer=self.summarizer,
             limits=loop.Limits(steps=limits.steps, cost=limits.cost),
             folder=self.folder,
+            keep_folder=self.keep_folder,
             source=self.source,
             owner=self.owner,
             remembers=memory.enabled,

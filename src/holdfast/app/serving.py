@@ -229,6 +229,8 @@ class _Desks(NamedTuple):
             others=others.offered if others else None,
             meters=self.meters,
             folder=folder,
+            # Made for them by this program, and nothing they know of.
+            keep_folder=False,
             source=unquote(owner.partition(":")[0]),
             background=True,
             owner=owner,

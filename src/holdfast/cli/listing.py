@@ -53,6 +53,7 @@ def conversation(head: types.Session) -> dict[str, Any]:
         "last_active": head.active_at,
         "live": head.live,
         "end_reason": head.end_reason,
+        "folder": head.folder,
         "head": head.id,
     }
 

@@ -124,6 +124,8 @@ def _heading(out: console.Console, here: types.Conversation) -> None:
     parts = [text.count(here.last_seq, "message"), "live" if here.live else "ended", f"head {here.head_id}"]
     if here.forked_from is not None:
         parts.append(f"branch of {here.forked_from} after {here.forked_at}")
+    if here.folder is not None:
+        parts.append(f"in {here.folder}")
     out.print(text.safe(", ".join(parts)))
 
 

@@ -287,6 +287,7 @@ class AsyncSessionDB:
     resume = Awaited(SessionDB.resume)
     branch = Awaited(SessionDB.branch)
     set_session_title = Awaited(SessionDB.set_session_title)
+    set_session_folder = Awaited(SessionDB.set_session_folder)
     context = Awaited(SessionDB.context)
     transcript = Awaited(SessionDB.transcript)
     usage = Awaited(SessionDB.usage)

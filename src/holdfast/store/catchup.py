@@ -2,7 +2,7 @@
 
 A log is only appended to, and whatever else happens to a conversation has an epoch of its own. So all that is told
 up to the epoch and the last message of the copy is in the copy, and the rest is written as if it had just come in.
-What can happen to lines that are there is little: a live session ends, a text is redacted, a title changes.
+What can happen to lines that are there is little: a live session ends, a text is redacted, a title or a folder changes.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ class Catchup(replay.Replay):
 
     def _changed(self, tx: port.Tx, line: lines.Conversation) -> None:
         tx.run("import_fence", key=self._key, fence=line.fence)
+        if line.folder != self._there.folder:
+            tx.run("folder_set", key=self._key, folder=line.folder)
         if line.title == self._there.title:
             return
         holder = None if line.title is None else tx.one("title_holder", owner=line.owner, title=line.title)

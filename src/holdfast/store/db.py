@@ -24,6 +24,7 @@ from holdfast.store import (
     compactions,
     erase,
     exports,
+    folders,
     fsck,
     given,
     hides,
@@ -66,6 +67,8 @@ class SessionDB(
     processes.Processes,
     permits.Permits,
     pins.Pins,
+    titles.Titles,
+    folders.Folders,
     backup.Backups,
     retention.Retention,
     exports.Exports,
@@ -117,6 +120,7 @@ class SessionDB(
         parent_session_id: str | None = None,
         title: str | None = None,
         owner: str = "",
+        folder: str | None = None,
     ) -> types.Session:
         """A new conversation; or, with a parent, its continuation or a branch.
 
@@ -126,10 +130,8 @@ class SessionDB(
         """
         now = self._clock()
         new = state.NewId(session_id, now)
-        birth = lineage.Birth(
-            parent=parent_session_id if parent_session_id is None else bodies.checked_id(parent_session_id),
-            **self._checked_birth(source, model, title, owner),
-        )
+        parent = parent_session_id if parent_session_id is None else bodies.checked_id(parent_session_id)
+        birth = lineage.Birth(parent=parent, **lineage.checked(source, model, title, owner, folder))
         return self._session(self.driver.write("create", lambda tx: lineage.create(tx, new.settle(tx), birth, now)))
 
     def get_session(self, session_id: str) -> types.Session | None:
@@ -170,17 +172,20 @@ class SessionDB(
         owner: str | None = None,
         source: str | None = None,
         live: bool | None = None,
+        folder: str | None = None,
         every: bool = False,
         limit: int = 50,
         skip: int = 0,
     ) -> list[types.Session]:
-        """The heads of conversations, most recently active first; with `every`, all their sessions."""
+        """The heads of conversations, most recently active first; with `every`, all their sessions.
+
+        With `folder`, those of this folder, and those of no folder.
+        """
         given.whole(limit, skip)
         given.text_or_none(owner, source)
         given.flags(live, every)
-        return self.driver.read(
-            lambda tx: sessions.listed(tx, owner=owner, source=source, live=live, every=every, limit=limit, skip=skip)
-        )
+        wanted = sessions.Wanted(owner, source, live, folders.clean_or_none(folder), every)
+        return self.driver.read(lambda tx: sessions.listed(tx, wanted, limit, skip))
 
     def resolve(self, text: str, *, owner: str | None = None, near: bool = False) -> types.Session:
         """The head of the conversation a person means: an id, a unique prefix, a title, or `last`.
@@ -210,21 +215,24 @@ class SessionDB(
         return self._session(self.driver.write("resume", lambda tx: sessions.resume(tx, session_id, now)))
 
     def branch(
-        self, session_id: str, at_seq: int | None = None, *, branch_id: str | None = None, title: str | None = None
+        self,
+        session_id: str,
+        at_seq: int | None = None,
+        *,
+        branch_id: str | None = None,
+        title: str | None = None,
+        folder: str | None = None,
     ) -> types.Session:
-        """A new conversation that shares this one's messages up to at_seq (default: all there are)."""
+        """A new conversation that shares this one's messages up to at_seq (default: all there are).
+
+        Its folder is this one's, unless another is given.
+        """
         now = self._clock()
         new = state.NewId(branch_id, now)
-        named = titles.clean(title) if title is not None else None
+        cut = lineage.Cut(at_seq, titles.clean(title) if title is not None else None, folders.clean_or_none(folder))
         return self._session(
-            self.driver.write("branch", lambda tx: lineage.branch(tx, session_id, at_seq, new.settle(tx), named, now))
+            self.driver.write("branch", lambda tx: lineage.branch(tx, session_id, new.settle(tx), cut, now))
         )
-
-    def set_session_title(self, session_id: str, title: str | None) -> str | None:
-        """The conversation's title, cleaned; None removes it. TitleTaken and TitleInvalid are ValueErrors."""
-        cleaned = titles.clean(title) if title is not None else None
-        self.driver.write("title", lambda tx: titles.set_title(tx, session_id, cleaned))
-        return cleaned
 
     # --- the log -------------------------------------------------------------------------------------
 
@@ -477,14 +485,6 @@ class SessionDB(
     def _request(self, create: types.NewConversation) -> types.NewConversation:
         if not isinstance(create, types.NewConversation):
             raise errors.MessageInvalid("`create` is a NewConversation.")
-        checked = self._checked_birth(create.source, create.model, create.title, create.owner)
+        checked = lineage.checked(create.source, create.model, create.title, create.owner, create.folder)
         route = routes.checked(create.route) if create.route is not None else None
         return types.NewConversation(route=route, **checked)
-
-    def _checked_birth(self, source: str, model: str | None, title: str | None, owner: str) -> dict[str, Any]:
-        return {
-            "source": bodies.checked_id(source, "source"),
-            "model": bodies.checked_id(model, "model") if model is not None else None,
-            "title": titles.clean(title) if title is not None else None,
-            "owner": bodies.checked_id(owner, "owner") if owner != "" else "",
-        }

@@ -455,5 +455,7 @@ _BESIDE = (lines.Route, lines.Blob)
 
 
 def _content(line: lines.Any | None) -> Any:
-    """What makes two conversations the same: not the name people gave it, nor the leases it has seen."""
-    return msgspec.structs.replace(line, title=None, fence=0) if isinstance(line, lines.Conversation) else line
+    """What makes two conversations the same: not the name people gave it, nor where they work on it by now, nor the
+    leases it has seen."""
+    same = {"title": None, "folder": None, "fence": 0}
+    return msgspec.structs.replace(line, **same) if isinstance(line, lines.Conversation) else line

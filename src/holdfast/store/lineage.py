@@ -2,14 +2,48 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 from holdfast import errors, types
-from holdfast.store import compactions, hides, holders, leases, log, pins, port, sessions, state, titles
+from holdfast.store import (
+    bodies,
+    compactions,
+    folders,
+    hides,
+    holders,
+    leases,
+    log,
+    pins,
+    port,
+    sessions,
+    state,
+    titles,
+)
 
 
 class Birth(types.NewConversation, frozen=True, kw_only=True):
     """A session asked for by hand."""
 
     parent: str | None = None
+
+
+def checked(source: str, model: str | None, title: str | None, owner: str, folder: str | None) -> dict[str, Any]:
+    """What a conversation is born with, as it is kept."""
+    return {
+        "source": bodies.checked_id(source, "source"),
+        "model": bodies.checked_id(model, "model") if model is not None else None,
+        "title": titles.clean(title) if title is not None else None,
+        "owner": bodies.checked_id(owner, "owner") if owner != "" else "",
+        "folder": folders.clean_or_none(folder),
+    }
+
+
+class Cut(NamedTuple):
+    """A branch as it is asked for: at which message, and what it is to have that its origin has otherwise."""
+
+    at_seq: int | None
+    title: str | None
+    folder: str | None
 
 
 def create(tx: port.Tx, session_id: str, birth: Birth, now: float) -> str:
@@ -41,6 +75,8 @@ def _continue(tx: port.Tx, here: state.State, session_id: str, birth: Birth, now
     if birth.title is not None:
         titles.refuse_taken(tx, here.owner, birth.title, but=here.id)
         tx.run("title_set", key=here.key, title=birth.title)
+    if birth.folder is not None:
+        tx.run("folder_set", key=here.key, folder=birth.folder)
     last = here.last_seq
     draft = compactions.draft(last, last, "", (), None, birth.model)
     compactions.rotate(tx, here, session_id, draft, None, now, source=birth.source)
@@ -56,14 +92,16 @@ def _branch_off(tx: port.Tx, session_id: str, birth: Birth, now: float) -> None:
         source=birth.source,
         model=birth.model,
         title=birth.title,
+        folder=birth.folder,
         now=now,
         forked_from=birth.parent,
         forked_at=None if birth.parent is None else 0,
     )
 
 
-def branch(tx: port.Tx, session_id: str, at_seq: int | None, branch_id: str, title: str | None, now: float) -> str:
-    """A new conversation that reads the old one up to at_seq and goes on by itself."""
+def branch(tx: port.Tx, session_id: str, branch_id: str, cut: Cut, now: float) -> str:
+    """A new conversation that reads the old one up to a message and goes on by itself."""
+    at_seq, title, folder = cut
     here = state.lock(tx, session_id)
     if _branched_before(tx, here, at_seq, branch_id):
         return branch_id
@@ -82,6 +120,7 @@ def branch(tx: port.Tx, session_id: str, at_seq: int | None, branch_id: str, tit
         source=source,
         model=model,
         title=title or titles.numbered(tx, here.owner, here.title),
+        folder=folder or sessions.conversation(tx, here).folder,
         now=now,
         forked_from=_session_at(tx, here, at_seq),
         forked_at=at,

@@ -59,6 +59,7 @@ class Conversation(Line, frozen=True, kw_only=True, tag="conversation"):
     forked_at: Seq | None = None
     forked_epoch: Counter | None = None
     origin: str | None = None
+    folder: str | None = None
 
 
 class Session(Line, frozen=True, kw_only=True, tag="session"):

@@ -195,7 +195,14 @@ def _born(tx: port.Tx, session_id: str, create: types.NewConversation, now: floa
     if create.title is not None:
         titles.refuse_taken(tx, create.owner, create.title)
     here = sessions.born(
-        tx, session_id, owner=create.owner, source=create.source, model=create.model, title=create.title, now=now
+        tx,
+        session_id,
+        owner=create.owner,
+        source=create.source,
+        model=create.model,
+        title=create.title,
+        folder=create.folder,
+        now=now,
     )
     if create.route is not None:
         routes.bind_unbound(tx, create.route, here, now)

@@ -17,7 +17,7 @@ from holdfast.store import carve
 
 _SHAPES = {
     "messages": "_ittntbN",
-    "conversations": "_tttTniIiiiIITIII",
+    "conversations": "_tttTniIiiiIITIIIIT",
     "compactions": "iiIiiiItnNB",
     "sessions": "iitIItTnNTiI",
     "hides": "iiiiI",
@@ -27,6 +27,8 @@ _SHAPES = {
 # Too plain to be told by their shape alone.
 _KNOWN_ONLY = {"tombstones": "tn", "meta": "tt", "memories": "_ttnnI"}
 _WITH_ROWID = {"messages", "conversations", "compactions"}
+# How many columns rows of older versions may lack, where nothing but their shape tells what they are.
+_LATER = {"conversations": 2}
 
 
 class Found(NamedTuple):
@@ -146,7 +148,9 @@ def _kind(row: carve.Row) -> str | None:
     if row.table is not None and not row.table.startswith("index of "):
         return None
     for kind, shape in _SHAPES.items() if row.table is None else ():
-        if carve.fits(_fitted(row.values, shape, 1), shape) and (row.rowid is not None) == (kind in _WITH_ROWID):
+        if carve.fits(_fitted(row.values, shape, _LATER.get(kind, 1)), shape) and (row.rowid is not None) == (
+            kind in _WITH_ROWID
+        ):
             return kind
     named = row.table in (None, "index of conversations") and carve.fits(row.values, "ti")
     first = row.table in (None, "index of sessions") and carve.fits(row.values, "tii") and row.values[2] == 1

@@ -115,6 +115,7 @@ class Replay:
             forked_at=line.forked_at,
             forked_epoch=line.forked_epoch,
             origin=None if line.origin is None else self._origin(tx, line),
+            folder=line.folder,
         )
         (self._key,) = tx.one("conversation_key", id=line.id) or (0,)
         tx.run("import_fence", key=self._key, fence=line.fence)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from holdfast import errors, types
 from holdfast.store import bodies, port, state
 
@@ -29,6 +31,7 @@ def born(
     forked_at: int | None = None,
     forked_epoch: int | None = None,
     origin: int | None = None,
+    folder: str | None = None,
 ) -> state.State:
     """A new conversation and its first session."""
     last_seq = forked_at or 0
@@ -44,6 +47,7 @@ def born(
         forked_at=forked_at,
         forked_epoch=forked_epoch,
         origin=origin,
+        folder=folder,
     )
     (key,) = tx.one("conversation_key", id=conversation_id) or (0,)
     tx.run(
@@ -154,11 +158,19 @@ def continuations(tx: port.Tx, session_id: str) -> list[types.Session]:
     return [found] if found else []
 
 
-def listed(
-    tx: port.Tx, *, owner: str | None, source: str | None, live: bool | None, every: bool, limit: int, skip: int
-) -> list[types.Session]:
-    wanted = {"owner": owner, "source": source, "live": live, "every": every}
-    rows = tx.all("sessions_list", **wanted, limit=limit, skip=skip, most=min(limit + skip, 2**63 - 1))
+class Wanted(NamedTuple):
+    """Which of them a list is to have; None: any. With a folder, those of it, and those of none."""
+
+    owner: str | None
+    source: str | None = None
+    live: bool | None = None
+    folder: str | None = None
+    every: bool = False
+
+
+def listed(tx: port.Tx, wanted: Wanted, limit: int, skip: int = 0) -> list[types.Session]:
+    most = min(limit + skip, 2**63 - 1)
+    rows = tx.all("sessions_list", **wanted._asdict(), limit=limit, skip=skip, most=most)
     return [types.Session(*row) for row in rows]
 
 
@@ -176,7 +188,7 @@ def resolve(tx: port.Tx, text: str, owner: str | None, near: bool = False) -> ty
     if by_title:
         return head(tx, by_title[0])
     if text == "last":
-        newest = listed(tx, owner=owner, source=None, live=None, every=False, limit=1, skip=0)
+        newest = listed(tx, Wanted(owner), 1)
         if newest:
             return newest[0]
     found = [row[0] for row in tx.all("prefix_candidates", start=text, stop=text + "\U0010ffff", owner=owner)]
@@ -197,7 +209,7 @@ def resolve(tx: port.Tx, text: str, owner: str | None, near: bool = False) -> ty
 def _titled_nearly(tx: port.Tx, text: str, owner: str | None) -> list[str]:
     """Those whose title is this but for capitals; else those it begins; else those that have it somewhere."""
     wanted = " ".join(text.casefold().split())
-    heads = listed(tx, owner=owner, source=None, live=None, every=False, limit=EVERY, skip=0)
+    heads = listed(tx, Wanted(owner), EVERY)
     titles = [(head.id, head.title.casefold()) for head in heads if head.title]
     ways = (str.__eq__, str.startswith, str.__contains__)
     return next((found for fits in ways if (found := [each for each, title in titles if fits(title, wanted)])), [])

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast import reports
-from holdfast.store import bodies, compactions, lines, remains
+from holdfast import errors, reports
+from holdfast.store import bodies, compactions, folders, lines, remains
 
 PLACEHOLDER = bodies.encode("[This message was lost: the file it was in was damaged.]")
 LOST_REASON = "lost"
@@ -274,7 +274,7 @@ class _Telling:
         events: list[tuple[int, int, int, int | None]],
         kept: dict[int, lines.Compaction],
     ) -> lines.Conversation:
-        row = self._row or (None, None, "", "salvaged", None, 0.0, 1, 1, 1, 0, 0, None, None, None, None, None, None)
+        row = self._row or (None, None, "", "salvaged", None, 0.0, 1, 1, 1, 0, 0, *(None,) * 8)
         forked_from, forked_at, forked_epoch, origin = self._fork or (None, None, None, None)
         return lines.Conversation(
             id=self._name,
@@ -293,6 +293,7 @@ class _Telling:
             forked_at=forked_at,
             forked_epoch=forked_epoch,
             origin=origin,
+            folder=_folder(row[18]),
         )
 
     def _filled(self, way: list[lines.Any], messages: dict[int, lines.Message]) -> list[lines.Any]:
@@ -309,6 +310,14 @@ class _Telling:
                 numbers = range(line.first_seq, last + 1)
                 waiting = iter([msgspec.structs.replace(messages[n], session=line.ordinal) for n in numbers])
         return [*told, *waiting]
+
+
+def _folder(found: str | None) -> str | None:
+    """As it is kept: one that is damaged so that it cannot be is not worth a conversation."""
+    try:
+        return folders.clean_or_none(found)
+    except errors.FolderInvalid:
+        return None
 
 
 def _line(seq: int, found: remains.Found | None, at: float) -> lines.Message:

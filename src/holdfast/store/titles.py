@@ -17,6 +17,18 @@ _BRANCHED = re.compile(r" #\d{1,2}$")
 _WORD = re.compile(r"[^\W_]+")
 
 
+class Titles:
+    """The part of SessionDB that names conversations."""
+
+    driver: port.Driver
+
+    def set_session_title(self, session_id: str, title: str | None) -> str | None:
+        """The conversation's title, cleaned; None removes it. TitleTaken and TitleInvalid are ValueErrors."""
+        cleaned = clean(title) if title is not None else None
+        self.driver.write("title", lambda tx: set_title(tx, session_id, cleaned))
+        return cleaned
+
+
 def clean(title: object) -> str:
     """The title as it is kept, or TitleInvalid. Spaces of any kind are folded into single ones."""
     if not isinstance(title, str):

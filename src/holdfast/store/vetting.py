@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store import blobs, bodies, compactions, lines, routes, sessions, titles
+from holdfast.store import blobs, bodies, compactions, folders, lines, routes, sessions, titles
 
 _decode_body = msgspec.json.Decoder(types.Body).decode
 _decode_compaction = msgspec.json.Decoder(compactions.Body).decode
@@ -25,7 +25,7 @@ _NO_COMPACTION = "The compaction has a body that no compaction has."
 
 T = TypeVar("T")
 
-_REFUSALS = (errors.IdInvalid, errors.TitleInvalid, errors.OutOfRange, errors.MessageInvalid)
+_REFUSALS = (errors.IdInvalid, errors.TitleInvalid, errors.FolderInvalid, errors.OutOfRange, errors.MessageInvalid)
 
 
 class Vetting:
@@ -135,6 +135,7 @@ def _conversation(line: lines.Conversation) -> None:
         if other is not None:
             bodies.checked_id(other)
     _require(line.title is None or titles.clean(line.title) == line.title, "The title is not one that can be kept.")
+    _require(folders.clean_or_none(line.folder) == line.folder, "The folder is not one that can be kept.")
 
 
 def _body(text: bytes) -> str:

@@ -30,15 +30,16 @@ SELECT 1 FROM tombstones WHERE id = %(id)s;
 -- name: conversation
 -- Everything people may know of a conversation.
 SELECT c.id, c.owner, c.source, c.title, c.created_at, h.id, c.live IS NOT NULL, c.epoch, c.last_seq,
-       c.compaction_epoch, c.redo_epoch, c.forked_from, c.forked_at
+       c.compaction_epoch, c.redo_epoch, c.forked_from, c.forked_at, c.folder
   FROM conversations c JOIN sessions h ON h.conversation = c.key AND h.ordinal = c.head
  WHERE c.key = %(key)s;
 
 -- name: conversation_insert
 -- A conversation is born; its first session follows in the same transaction.
 INSERT INTO conversations (id, owner, source, title, created_at, head, live, epoch, last_seq,
-                           forked_from, forked_at, forked_epoch, origin)
-VALUES (%(id)s, %(owner)s, %(source)s, %(title)s, %(at)s, 1, 1, 1, %(last_seq)s, %(forked_from)s, %(forked_at)s, %(forked_epoch)s, %(origin)s);
+                           forked_from, forked_at, forked_epoch, origin, folder)
+VALUES (%(id)s, %(owner)s, %(source)s, %(title)s, %(at)s, 1, 1, 1, %(last_seq)s, %(forked_from)s, %(forked_at)s, %(forked_epoch)s, %(origin)s,
+        %(folder)s);
 
 -- name: conversation_key
 -- The inner key of a conversation.
@@ -53,6 +54,10 @@ UPDATE conversations
 -- name: title_set
 -- The title of a conversation, or none.
 UPDATE conversations SET title = %(title)s WHERE key = %(key)s;
+
+-- name: folder_set
+-- The folder of a conversation, or none.
+UPDATE conversations SET folder = %(folder)s WHERE key = %(key)s;
 
 -- name: title_holder
 -- Who has a title already.
@@ -97,7 +102,7 @@ SELECT ordinal, id FROM sessions WHERE conversation = %(conversation)s AND ordin
 -- One session with all that people may know of it.
 SELECT s.id, c.id, s.ordinal, coalesce(p.id, c.forked_from), c.owner, s.source, s.model, c.title, s.started_at,
        s.ended_at, s.end_reason, s.first_seq, coalesce(s.last_seq, c.last_seq),
-       coalesce((SELECT at FROM messages WHERE conversation = c.key AND seq = c.last_seq), s.started_at)
+       coalesce((SELECT at FROM messages WHERE conversation = c.key AND seq = c.last_seq), s.started_at), c.folder
   FROM sessions s
   JOIN conversations c ON c.key = s.conversation
   LEFT JOIN sessions p ON p.conversation = s.conversation AND p.ordinal = s.parent
@@ -107,7 +112,7 @@ SELECT s.id, c.id, s.ordinal, coalesce(p.id, c.forked_from), c.owner, s.source, 
 -- Every session of a conversation, in order.
 SELECT s.id, c.id, s.ordinal, coalesce(p.id, c.forked_from), c.owner, s.source, s.model, c.title, s.started_at,
        s.ended_at, s.end_reason, s.first_seq, coalesce(s.last_seq, c.last_seq),
-       coalesce((SELECT at FROM messages WHERE conversation = c.key AND seq = c.last_seq), s.started_at)
+       coalesce((SELECT at FROM messages WHERE conversation = c.key AND seq = c.last_seq), s.started_at), c.folder
   FROM sessions s
   JOIN conversations c ON c.key = s.conversation
   LEFT JOIN sessions p ON p.conversation = s.conversation AND p.ordinal = s.parent
@@ -124,18 +129,20 @@ WITH since AS (
          WHERE c.active_slot IS NOT NULL AND (%(owner)s::text IS NULL OR c.owner = %(owner)s)
            AND (%(source)s::text IS NULL OR c.source = %(source)s)
            AND (%(live)s::boolean IS NULL OR (c.live IS NOT NULL) = %(live)s)
+           AND (%(folder)s::text IS NULL OR c.folder = %(folder)s OR c.folder IS NULL)
          ORDER BY c.active_slot DESC LIMIT %(most)s) latest
 )
 SELECT s.id, c.id, s.ordinal,
        coalesce((SELECT id FROM sessions WHERE conversation = c.key AND ordinal = s.parent), c.forked_from),
        c.owner, s.source, s.model, c.title, s.started_at, s.ended_at, s.end_reason, s.first_seq, coalesce(s.last_seq, c.last_seq),
-       coalesce((SELECT at FROM messages WHERE conversation = c.key AND seq = c.last_seq), s.started_at) AS active_at
+       coalesce((SELECT at FROM messages WHERE conversation = c.key AND seq = c.last_seq), s.started_at) AS active_at, c.folder
   FROM (SELECT * FROM conversations WHERE active_slot >= (SELECT slot FROM since)
         UNION ALL SELECT * FROM conversations WHERE active_slot IS NULL) c
  CROSS JOIN LATERAL (
    SELECT * FROM sessions WHERE conversation = c.key AND (%(every)s::boolean OR ordinal = c.head) OFFSET 0) s
  WHERE (%(owner)s::text IS NULL OR c.owner = %(owner)s) AND (%(source)s::text IS NULL OR c.source = %(source)s)
    AND (%(live)s::boolean IS NULL OR (c.live IS NOT NULL) = %(live)s)
+   AND (%(folder)s::text IS NULL OR c.folder = %(folder)s OR c.folder IS NULL)
  ORDER BY active_at DESC, c.key DESC, s.ordinal DESC
  LIMIT %(limit)s OFFSET %(skip)s;
 

@@ -50,6 +50,8 @@ CREATE TABLE conversations (
   origin           bigint REFERENCES conversations (key) DEFERRABLE INITIALLY DEFERRED,
   -- In which ten minutes the last message came: a list of the latest stops early, and an append seldom changes it.
   active_slot      double precision,
+  -- Where its work is done, where somebody said so: a list can be asked for those of one folder.
+  folder           text COLLATE "C",
   UNIQUE (owner, title),
   UNIQUE (key, live)
 -- Room on each page for the next version of a row: an append changes last_seq, which no index holds.
@@ -495,7 +497,7 @@ EXECUTE FUNCTION conversation_counts_what_is_there();
 CREATE TRIGGER conversation_is_made_sound
 BEFORE INSERT ON conversations FOR EACH ROW
 WHEN (NOT (NEW.key BETWEEN 1 AND 2147483647 AND NEW.last_seq <= 4294967295 AND length(NEW.title) BETWEEN 1 AND 100 AND NEW.live = 1
-  AND NEW.epoch >= 1 AND NEW.fence >= 0 AND NEW.forked_at >= 0
+  AND NEW.epoch >= 1 AND NEW.fence >= 0 AND NEW.forked_at >= 0 AND length(NEW.folder) BETWEEN 1 AND 4096
   AND (NEW.forked_from IS NULL) = (NEW.forked_at IS NULL)
   AND (NEW.origin IS NOT NULL) = (coalesce(NEW.forked_at, 0) > 0)
   AND (NEW.forked_epoch IS NULL OR NEW.origin IS NOT NULL) AND NEW.origin <> NEW.key
@@ -504,8 +506,9 @@ EXECUTE FUNCTION refuse('CHECK constraint failed: conversations');
 
 -- The others of these columns never change: conversation_identity_stays.
 CREATE TRIGGER conversation_stays_sound
-BEFORE UPDATE OF title, live, epoch, fence, compaction_epoch, redo_epoch ON conversations FOR EACH ROW
-WHEN (NOT (length(NEW.title) BETWEEN 1 AND 100 AND NEW.live = 1 AND NEW.epoch >= 1 AND NEW.fence >= 0
+BEFORE UPDATE OF title, folder, live, epoch, fence, compaction_epoch, redo_epoch ON conversations FOR EACH ROW
+WHEN (NOT (length(NEW.title) BETWEEN 1 AND 100 AND length(NEW.folder) BETWEEN 1 AND 4096
+  AND NEW.live = 1 AND NEW.epoch >= 1 AND NEW.fence >= 0
   AND NEW.compaction_epoch <= NEW.epoch AND NEW.redo_epoch <= NEW.epoch))
 EXECUTE FUNCTION refuse('CHECK constraint failed: conversations');
 

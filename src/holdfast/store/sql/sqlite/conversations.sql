@@ -22,15 +22,16 @@ SELECT 1 FROM tombstones WHERE id = :id;
 -- name: conversation
 -- Everything people may know of a conversation.
 SELECT c.id, c.owner, c.source, c.title, c.created_at, h.id, c.live IS NOT NULL, c.epoch, c.last_seq,
-       c.compaction_epoch, c.redo_epoch, c.forked_from, c.forked_at
+       c.compaction_epoch, c.redo_epoch, c.forked_from, c.forked_at, c.folder
   FROM conversations c JOIN sessions h ON h.conversation = c.key AND h.ordinal = c.head
  WHERE c.key = :key;
 
 -- name: conversation_insert
 -- A conversation is born; its first session follows in the same transaction.
 INSERT INTO conversations (id, owner, source, title, created_at, head, live, epoch, last_seq,
-                           forked_from, forked_at, forked_epoch, origin)
-VALUES (:id, :owner, :source, :title, :at, 1, 1, 1, :last_seq, :forked_from, :forked_at, :forked_epoch, :origin);
+                           forked_from, forked_at, forked_epoch, origin, folder)
+VALUES (:id, :owner, :source, :title, :at, 1, 1, 1, :last_seq, :forked_from, :forked_at, :forked_epoch, :origin,
+        :folder);
 
 -- name: conversation_key
 -- The inner key of a conversation.
@@ -45,6 +46,10 @@ UPDATE conversations
 -- name: title_set
 -- The title of a conversation, or none.
 UPDATE conversations SET title = :title WHERE key = :key;
+
+-- name: folder_set
+-- The folder of a conversation, or none.
+UPDATE conversations SET folder = :folder WHERE key = :key;
 
 -- name: title_holder
 -- Who has a title already.
@@ -89,7 +94,7 @@ SELECT ordinal, id FROM sessions WHERE conversation = :conversation AND ordinal 
 -- One session with all that people may know of it.
 SELECT s.id, c.id, s.ordinal, coalesce(p.id, c.forked_from), c.owner, s.source, s.model, c.title, s.started_at,
        s.ended_at, s.end_reason, s.first_seq, coalesce(s.last_seq, c.last_seq),
-       coalesce((SELECT at FROM messages WHERE id = (c.key << 32) + c.last_seq), s.started_at)
+       coalesce((SELECT at FROM messages WHERE id = (c.key << 32) + c.last_seq), s.started_at), c.folder
   FROM sessions s
   JOIN conversations c ON c.key = s.conversation
   LEFT JOIN sessions p ON p.conversation = s.conversation AND p.ordinal = s.parent
@@ -99,7 +104,7 @@ SELECT s.id, c.id, s.ordinal, coalesce(p.id, c.forked_from), c.owner, s.source, 
 -- Every session of a conversation, in order.
 SELECT s.id, c.id, s.ordinal, coalesce(p.id, c.forked_from), c.owner, s.source, s.model, c.title, s.started_at,
        s.ended_at, s.end_reason, s.first_seq, coalesce(s.last_seq, c.last_seq),
-       coalesce((SELECT at FROM messages WHERE id = (c.key << 32) + c.last_seq), s.started_at)
+       coalesce((SELECT at FROM messages WHERE id = (c.key << 32) + c.last_seq), s.started_at), c.folder
   FROM sessions s
   JOIN conversations c ON c.key = s.conversation
   LEFT JOIN sessions p ON p.conversation = s.conversation AND p.ordinal = s.parent
@@ -114,17 +119,19 @@ WITH since AS (
     FROM (SELECT c.active_slot FROM conversations c
          WHERE c.active_slot IS NOT NULL AND (:owner IS NULL OR c.owner = :owner) AND (:source IS NULL OR c.source = :source)
            AND (:live IS NULL OR (c.live IS NOT NULL) = :live)
+           AND (:folder IS NULL OR c.folder = :folder OR c.folder IS NULL)
          ORDER BY c.active_slot DESC LIMIT :most) latest
 )
 SELECT s.id, c.id, s.ordinal, coalesce(p.id, c.forked_from), c.owner, s.source, s.model, c.title, s.started_at,
        s.ended_at, s.end_reason, s.first_seq, coalesce(s.last_seq, c.last_seq),
-       coalesce((SELECT at FROM messages WHERE id = (c.key << 32) + c.last_seq), s.started_at) AS active_at
+       coalesce((SELECT at FROM messages WHERE id = (c.key << 32) + c.last_seq), s.started_at) AS active_at, c.folder
   FROM (SELECT * FROM conversations WHERE active_slot >= (SELECT slot FROM since)
         UNION ALL SELECT * FROM conversations WHERE active_slot IS NULL) c
   JOIN sessions s ON s.conversation = c.key AND (:every OR s.ordinal = c.head)
   LEFT JOIN sessions p ON p.conversation = s.conversation AND p.ordinal = s.parent
  WHERE (:owner IS NULL OR c.owner = :owner) AND (:source IS NULL OR c.source = :source)
    AND (:live IS NULL OR (c.live IS NOT NULL) = :live)
+   AND (:folder IS NULL OR c.folder = :folder OR c.folder IS NULL)
  ORDER BY active_at DESC, c.key DESC, s.ordinal DESC
  LIMIT :limit OFFSET :skip;
 

@@ -45,6 +45,8 @@ CREATE TABLE conversations (
   origin           INTEGER REFERENCES conversations (key) DEFERRABLE INITIALLY DEFERRED,
   -- In which ten minutes the last message came: a list of the latest stops early, and an append seldom changes it.
   active_slot      INTEGER,
+  -- Where its work is done, where somebody said so: a list can be asked for those of one folder.
+  folder           TEXT CHECK (length(folder) BETWEEN 1 AND 4096),
   UNIQUE (owner, title),
   UNIQUE (key, live),
   FOREIGN KEY (key, head) REFERENCES sessions (conversation, ordinal) DEFERRABLE INITIALLY DEFERRED,

@@ -1,0 +1,235 @@
+"""Folders of sessions: which conversations a list of one has, and how a conversation comes to be at home in another."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncSessionDB, errors
+from holdfast.acp import listing
+from tests.acp import seat
+from tests.agent import stage
+
+
+@pytest.fixture
+def homes(tmp_path: Path) -> tuple[str, str]:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    return str(tmp_path / "one"), str(tmp_path / "two")
+
+
+async def listed(editor: seat.Editor, **asked: Any) -> dict[str, str]:
+    """The sessions of a list, each with its folder."""
+    page = await editor.ask("session/list", **asked)
+    return {each["sessionId"]: each["cwd"] for each in page["sessions"]}
+
+
+async def kept(db: AsyncSessionDB, name: str, folder: str | None) -> None:
+    await db.create_session(name, source="test", folder=folder)
+    await db.append_message(name, role="user", content="hi")
+
+
+def test_a_session_is_listed_in_its_own_folder_and_in_no_other(homes: tuple[str, str]) -> None:
+    one, two = homes
+
+    async def story(editor: seat.Editor) -> None:
+        first, second = await editor.new(f"{one}/../one/"), await editor.new(two)
+        await editor.prompt(first, "a")
+        await editor.prompt(second, "b")
+        assert await listed(editor, cwd=one) == {first: one}
+        assert await listed(editor, cwd=f"{two}/.//") == {second: two}
+        assert await listed(editor) == {first: one, second: two}
+        assert (await editor.program.db.conversation(first)).folder == one
+
+    seat.run(story, ["A", "B"])
+
+
+def test_a_conversation_of_no_folder_is_listed_in_each(homes: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = homes
+    monkeypatch.chdir(two)
+
+    async def story(editor: seat.Editor) -> None:
+        await kept(editor.program.db, "nowhere", None)
+        assert await listed(editor, cwd=one) == {"nowhere": one}
+        assert await listed(editor) == {"nowhere": two}
+
+    seat.run(story)
+
+
+def test_one_that_cannot_be_moved_is_listed_where_it_is_open(homes: tuple[str, str]) -> None:
+    one, two = homes
+
+    async def story(editor: seat.Editor) -> None:
+        await kept(editor.program.db, "nowhere", None)
+        await editor.ask("session/load", sessionId="nowhere", cwd=one, mcpServers=[])
+        await editor.program.db.set_session_folder("nowhere", None)
+        assert await listed(editor) == await listed(editor, cwd=two) == {"nowhere": one}
+
+    seat.run(story)
+
+
+def test_what_was_begun_in_a_folder_that_is_gone_is_listed(tmp_path: Path) -> None:
+    async def story(editor: seat.Editor) -> None:
+        gone = str(tmp_path / "gone")
+        await kept(editor.program.db, "talk", gone)
+        assert await listed(editor, cwd=gone) == {"talk": gone}
+        assert await listed(editor, cwd=str(tmp_path)) == {}
+
+    seat.run(story)
+
+
+@pytest.mark.parametrize("cwd", ["here", "/\0", "/" + "x" * 5000])
+def test_a_list_of_what_is_no_path_is_refused(cwd: str) -> None:
+    async def story(editor: seat.Editor) -> None:
+        assert (await seat.refusal(editor.ask("session/list", cwd=cwd))).code == -32602
+
+    seat.run(story)
+
+
+@pytest.mark.parametrize("method", ["session/load", "session/resume"])
+def test_a_conversation_is_at_home_where_it_was_opened_last(homes: tuple[str, str], method: str) -> None:
+    one, two = homes
+
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new(one)
+        await editor.prompt(session, "a")
+        before = await editor.program.db.conversation(session)
+        await editor.ask(method, sessionId=session, cwd=two, mcpServers=[])
+        assert (await listed(editor, cwd=one), await listed(editor, cwd=two)) == ({}, {session: two})
+        assert (await editor.program.db.conversation(session)).epoch == before.epoch
+
+    seat.run(story, ["A"])
+
+
+def test_a_session_that_moves_is_answered_before_anything_else_is_told(homes: tuple[str, str]) -> None:
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new(homes[0])
+        await editor.prompt(session, "a")
+        await editor.until("available_commands_update")
+        for home in (homes[1], homes[0]) * 5:
+            before = len(editor.frames)
+            await editor.ask("session/resume", sessionId=session, cwd=home, mcpServers=[])
+            assert "result" in editor.frames[before]
+            await editor.until("available_commands_update")
+            await editor.until("session_info_update")
+
+    seat.run(story, ["A"])
+
+
+def test_opened_in_its_own_folder_nothing_is_written(homes: tuple[str, str]) -> None:
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new(homes[0])
+        await editor.prompt(session, "a")
+
+        async def refused(*_: object) -> None:
+            raise AssertionError
+
+        editor.program.db.set_session_folder = refused  # type: ignore[method-assign,assignment]
+        await editor.ask("session/load", sessionId=session, cwd=homes[0] + "/", mcpServers=[])
+
+    seat.run(story, ["A"])
+
+
+def test_a_session_that_has_not_begun_begins_where_it_was_opened_last(homes: tuple[str, str]) -> None:
+    one, two = homes
+
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new(one)
+        await editor.ask("session/resume", sessionId=session, cwd=two, mcpServers=[])
+        await editor.prompt(session, "a")
+        assert await listed(editor) == {session: two}
+
+    seat.run(story, ["A"])
+
+
+def test_a_folder_that_cannot_be_kept_hinders_nothing(homes: tuple[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    one, two = homes
+
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new(one)
+        await editor.prompt(session, "a")
+
+        async def busy(*_: object) -> None:
+            raise errors.StoreBusy()
+
+        editor.program.db.set_session_folder = busy  # type: ignore[method-assign,assignment]
+        with caplog.at_level(logging.WARNING, "holdfast.acp"):
+            await editor.ask("session/load", sessionId=session, cwd=two, mcpServers=[])
+        assert "folder" in caplog.text
+        assert await editor.prompt(session, "b") == "end_turn"
+        assert editor.program.places[-1].folders == (two,)
+        assert await listed(editor) == {session: one}
+
+    seat.run(story, ["A", "B"])
+
+
+def test_a_fork_is_at_home_where_it_was_made(homes: tuple[str, str]) -> None:
+    one, two = homes
+
+    async def story(editor: seat.Editor) -> None:
+        empty, session = await editor.new(one), await editor.new(one)
+        await editor.prompt(session, "a")
+        forks = [
+            (await editor.ask("session/fork", sessionId=each, cwd=two, mcpServers=[]))["sessionId"]
+            for each in (session, empty)
+        ]
+        assert await listed(editor) == {session: one, forks[0]: two}
+        await editor.prompt(forks[1], "b")
+        assert (await listed(editor, cwd=two)).keys() == {*forks}
+        assert await listed(editor, cwd=one) == {session: one}
+
+    seat.run(story, ["A", "B"])
+
+
+def test_pages_of_a_folder_have_each_of_its_conversations_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "PAGE", 3)
+    homes = ("/one", "/two", "/two", None, "/two")
+
+    async def story(editor: seat.Editor) -> None:
+        db = editor.program.db
+        for number in range(35):
+            await kept(db, f"talk{number}", homes[number % 5])
+        seen, asked = list[str](), {"cwd": "/one"}
+        while True:
+            page = await editor.ask("session/list", **asked)
+            assert len(page["sessions"]) <= 3
+            seen += [each["sessionId"] for each in page["sessions"]]
+            if "nextCursor" not in page:
+                break
+            asked["cursor"] = page["nextCursor"]
+            if len(seen) == 3:  # One that was shown and one that was not are worked on in another folder now.
+                await db.set_session_folder(seen[1], "/two")
+                await db.set_session_folder("talk10", "/two")
+        assert seen == [f"talk{number}" for number in reversed(range(35)) if number % 5 in (0, 3) and number != 10]
+
+    seat.run(story)
+
+
+def test_a_cursor_of_one_folder_does_no_harm_in_another() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        for number in range(12):
+            await kept(db, f"talk{number}", f"/{number % 2}")
+        _, cursor = await listing.page(db, None, 4, "/0")
+        for folder, expected in (("/1", [3, 1]), ("/elsewhere", []), (None, [3, 2, 1, 0])):
+            heads, more = await listing.page(db, cursor, 4, folder)
+            assert ([each.id for each in heads], more) == ([f"talk{number}" for number in expected], None)
+
+    stage.run(story)
+
+
+def test_a_move_and_a_list_at_once_are_both_done(homes: tuple[str, str]) -> None:
+    one, two = homes
+
+    async def story(editor: seat.Editor) -> None:
+        session = await editor.new(one)
+        await editor.prompt(session, "a")
+        loading = editor.ask("session/load", sessionId=session, cwd=two, mcpServers=[])
+        _, seen = await asyncio.gather(loading, listed(editor))
+        assert seen in ({session: one}, {session: two})
+        assert await listed(editor) == {session: two}
+
+    seat.run(story, ["A"])
