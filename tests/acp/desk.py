@@ -50,6 +50,8 @@ class Terminal:
         self.kill()
         await asyncio.wait([self.reading], timeout=ENDING)
         self.reading.cancel()
+        # It closes by itself one round of the loop after its end is told, and the loop may be over by then.
+        vars(self.process)["_transport"].close()
 
 
 class Editor:
@@ -152,8 +154,8 @@ class Editor:
 
     async def release_terminal(self, session_id: str, terminal_id: str, **_: Any) -> None:
         await self._heard("release")
-        found = self.terminals.pop(terminal_id)
-        await found.end()
+        await self.terminals[terminal_id].end()
+        del self.terminals[terminal_id]
 
 
 def _variables(given: list[Any]) -> dict[str, str]:
@@ -189,7 +191,7 @@ async def connected(editor: Editor) -> AsyncIterator[agent_side.AgentSideConnect
         try:
             yield conn
         finally:
-            for terminal in editor.terminals.values():
+            for terminal in tuple(editor.terminals.values()):
                 await terminal.end()
 
 
