@@ -14,6 +14,7 @@ import pytest
 
 import holdfast
 from holdfast import AsyncSessionDB, NewConversation, SessionDB, errors, types
+from holdfast.acp import asking, channel
 from tests.contract import steps
 
 # What callers may give, in the order and by the names they may rely on; more may be added behind.
@@ -157,7 +158,8 @@ def every_error(kind: type[errors.HoldfastError] = errors.HoldfastError) -> Iter
         yield from every_error(below)
 
 
-ERRORS = sorted(set(every_error()), key=lambda kind: kind.__name__)
+# Some are defined where they are raised, and may not be loaded yet.
+ERRORS = sorted({*every_error(), channel.EditorGone, asking.NotOffered}, key=lambda kind: kind.__name__)
 
 
 def made(kind: type[errors.HoldfastError]) -> errors.HoldfastError:

@@ -23,6 +23,7 @@ class HoldfastError(Exception):
 
 def _again(kind: type[HoldfastError], args: tuple[Any, ...], attributes: dict[str, Any]) -> HoldfastError:
     error = kind.__new__(kind, *args)
+    error.args = args  # Errors of the system are given them when they are initialized, others when they are made.
     vars(error).update(attributes)
     return error
 

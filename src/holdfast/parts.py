@@ -50,6 +50,9 @@ _TEXTS = ("note", "cut")
 ERROR = "Error: "
 """What the result of a call begins with where it is only a sentence that says why there is none."""
 
+WELL = "well"
+"""The kind of the mark behind a result whose words begin like that all the same; nobody is shown it."""
+
 COMMAND = "shell"
 """The tool whose result says in its last line how a command ended."""
 _ENDED = re.compile(r"\[(?:exit code (-?\d+)|killed\b[^\n]*|It was (?:killed|stopped)\b[^\n]*)\]\Z")
@@ -98,8 +101,16 @@ def text(content: types.Content) -> str:
     return "".join(part.text for part in read(said) if isinstance(part, Text))
 
 
+def well(result: types.Content) -> types.Content:
+    """A result, marked as one: its words could be those that stand in the place of one."""
+    given = [{"type": "text", "text": result}] if isinstance(result, str) else result
+    return [*given, {"type": WELL}]
+
+
 def went_well(tool: str, result: types.Content) -> bool:
     """Whether what the log has as the result of a call of this tool is one, and says nothing else."""
+    if isinstance(result, list) and result and result[-1].get("type") == WELL:
+        return True
     said = text(result)
     if tool == COMMAND and (ended := _ENDED.search(said)):
         return ended[1] == "0"  # Whatever it wrote before that: it may begin with any word.

@@ -23,9 +23,9 @@ ENDING = 5.0
 SESSION = "20260527_234659_e65f0e"
 
 
-def offering(*, read: bool = False, write: bool = False, terminal: bool = False) -> schema.ClientCapabilities:
+def offering(*, read: bool = False, write: bool = False) -> schema.ClientCapabilities:
     files = schema.FileSystemCapabilities(read_text_file=read, write_text_file=write)
-    return schema.ClientCapabilities(fs=files, terminal=terminal)
+    return schema.ClientCapabilities(fs=files)
 
 
 class Terminal:

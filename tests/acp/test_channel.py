@@ -28,7 +28,7 @@ OBJECTS = some.fixed_dictionaries(
     {"jsonrpc": some.sampled_from(["2.0", 2])},
     optional={
         "id": JSON,
-        "method": some.sampled_from(["session/cancel", "$/cancel_request", "session/prompt", "initialize", 7]),
+        "method": some.sampled_from(["session/cancel", "$/cancel_request", "session/prompt", "initialize", 7, None]),
         "params": JSON,
         "result": JSON,
         "error": JSON,
@@ -118,10 +118,13 @@ def test_an_answer_whose_error_is_none_is_an_error(error: object) -> None:
         (b'{"jsonrpc": "1.0", "id": 7, "error": {"code": 1, "message": "no"}}', -32600),
         (b'{"jsonrpc": "2.0", "id": 7}', -32600),
         (b'{"jsonrpc": "2.0", "id": 7.0, "result": null}', -32600),
+        (b'{"jsonrpc": "2.0", "id": 7, "method": null, "result": {}}', -32600),
+        (b'{"jsonrpc": "2.0", "id": 7, "method": {}, "error": {"code": 1, "message": "no"}}', -32600),
         (b'{"jsonrpc": "2.0", "id": 7, "result": {"content": "cut', -32700),
         (b' {"id":7, "jsonrpc":"2.0" , "result" : NaN}', -32700),
         (b'{"jsonrpc":"2.0","id":7,"result":{"content":"' + b"x" * 1_000 + b'"}}', -32600),
         (b'{"jsonrpc":"2.0","id":7,"error":"' + b"x" * 1_000, -32600),
+        (b'{"jsonrpc":"2.0","id":7,"method":null,"result":"' + b"x" * 1_000, -32600),
     ],
 )
 def test_an_answer_that_is_none_is_the_end_of_the_wait_for_it_and_refused_under_no_id(wrong: bytes, code: int) -> None:
@@ -295,6 +298,23 @@ def test_nothing_more_comes_from_one_who_reads_nothing_more() -> None:
         assert not await wire.greeted()
         assert await wire.receive() is None
         await wire.turn_away("The store cannot be opened.")
+
+    asyncio.run(story())
+
+
+def test_where_nobody_can_tell_whether_it_is_read_all_is_served() -> None:
+    class Unknown(Lines):
+        async def receive(self) -> bytes | None:
+            await asyncio.sleep(0)
+            return await super().receive()
+
+        async def unread(self) -> None:
+            raise AttributeError("poll")
+
+    async def story() -> None:
+        wire = channel.Channel(Unknown(line(HELLO), line(NEW)), "1.0")
+        assert await wire.greeted()
+        assert [await wire.receive(), await wire.receive()] == [NEW, None]
 
     asyncio.run(story())
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast import AsyncSessionDB, errors
-from holdfast.acp import listing
+from holdfast.acp import listing, server
+from holdfast.model import ScriptedModel
 from tests.acp import seat
 from tests.agent import stage
 
@@ -165,6 +167,31 @@ def test_a_folder_that_cannot_be_kept_hinders_nothing(homes: tuple[str, str], ca
         assert await listed(editor) == {session: one}
 
     seat.run(story, ["A", "B"])
+
+
+@pytest.mark.parametrize("method", ["session/load", "session/resume"])
+def test_what_is_not_opened_stays_where_it_is(
+    homes: tuple[str, str], monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    one, two = homes
+
+    class Few(seat.House):
+        async def models(self) -> Sequence[str]:
+            if len(self.doors) > 1:
+                raise errors.SettingInvalid("There are no more models.")
+            return await super().models()
+
+    async def story(db: AsyncSessionDB) -> None:
+        async with seat.seated(Few(db, ScriptedModel(["A"]))) as editor:
+            await kept(db, "talk", one)
+            await editor.new(one)
+            for most, code in ((1, -32600), (2, -32603)):
+                monkeypatch.setattr(server, "MOST", most)
+                asked = editor.ask(method, sessionId="talk", cwd=two, mcpServers=[])
+                assert (await seat.refusal(asked)).code == code
+                assert await listed(editor, cwd=one) == {"talk": one}
+
+    stage.run(story)
 
 
 def test_a_fork_is_at_home_where_it_was_made(homes: tuple[str, str]) -> None:

@@ -94,6 +94,49 @@ def test_a_store_that_fails_in_the_middle_of_a_look_loses_nothing(monkeypatch: p
     seat.run(story, ["A"])
 
 
+def test_what_others_said_and_the_store_did_not_give_in_time_is_told_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "EVERY", 3600.0)
+    monkeypatch.setattr(following, "SOON", 0.0)
+
+    async def story(editor: seat.Editor) -> None:
+        db = editor.program.db
+        here = await editor.new()
+        await editor.prompt(here, "hello")
+        db.hearing.hears = True
+        for words in ("one ", "two ", "three"):
+            await db.append_message(here, role="user", content=words)
+        await db.hide(here, 4, 4)
+        await editor.prompt(here, "mine")
+        assert editor.text("user_message_chunk") == ""
+        db.hearing._spread(hints.Hint("moved", here))
+        await seat.so(lambda: editor.text("user_message_chunk").endswith("three"))
+        db.hearing._spread(hints.Hint("moved", here))
+        await db.append_message(here, role="user", content=" four")
+        db.hearing._spread(hints.Hint("moved", here))
+        await seat.so(lambda: editor.text("user_message_chunk").endswith("four"))
+        assert editor.text("user_message_chunk") == "one three four"
+
+    seat.run(story, ["A", "B"])
+
+
+def test_a_picture_that_cannot_be_read_keeps_no_words_from_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "EVERY", 0.01)
+
+    async def story(editor: seat.Editor) -> None:
+        here = await editor.new()
+        await editor.prompt(here, "hello")
+        picture = {"type": "image", "media_type": "image/png", "blob": "nonsense"}
+        await editor.program.db.append_message(
+            here, role="user", content=[{"type": "text", "text": "look "}, picture, {"type": "text", "text": "at it"}]
+        )
+        await editor.program.db.append_message(here, role="user", content=" and on")
+        await seat.so(lambda: editor.text("user_message_chunk") == "look at it and on")
+        assert await editor.ask("session/load", sessionId=here, cwd="/", mcpServers=[])
+        assert editor.text("user_message_chunk").endswith("hellolook at it and on")
+
+    seat.run(story, ["A"])
+
+
 # --- a store that does not answer ----------------------------------------------------------------------
 
 

@@ -1,10 +1,10 @@
-"""Sessions by their ids: new, list, load, resume, fork, close, how they behave, and what is refused."""
+"""Sessions by their ids: new, load, resume, close, how they behave, and what is refused."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import AsyncSessionDB, errors, types
 from holdfast.acp import editor as editors
-from holdfast.acp import listing, server
+from holdfast.acp import server
 from holdfast.acp import session as sessions
 from holdfast.agent import runtime
 from holdfast.model import ScriptedModel
@@ -170,73 +170,6 @@ def test_any_id_the_conversation_ever_had_opens_it() -> None:
     seat.run(story, ["A"])
 
 
-def test_a_fork_has_what_was_said_and_a_life_of_its_own() -> None:
-    async def story(editor: seat.Editor) -> None:
-        db = editor.program.db
-        session = await editor.new()
-        await editor.prompt(session, "one")
-        await editor.ask("session/set_config_option", sessionId=session, configId="model", value="other/model")
-        made = await editor.ask("session/fork", sessionId=session, cwd="/", mcpServers=[])
-        assert made["configOptions"][1]["currentValue"] == "other/model"
-        fork = made["sessionId"]
-        await editor.prompt(fork, "two")
-        assert len(await db.transcript(session)) == 2
-        assert len(await db.transcript(fork)) == 4
-
-    seat.run(story, ["A"])
-
-
-def test_a_fork_in_the_middle_of_a_turn_is_refused() -> None:
-    model = stage.Trickle("so far ")
-
-    async def story(editor: seat.Editor) -> None:
-        session = await editor.new()
-        prompting = editor.prompting(session, "one")
-        await model.stuck.reached.wait()
-        refused = await seat.refusal(editor.ask("session/fork", sessionId=session, cwd="/", mcpServers=[]))
-        assert refused.code == -32001
-        editor.tell("session/cancel", sessionId=session)
-        await prompting
-
-    seat.run(story, model=model)
-
-
-def test_a_fork_that_is_refused_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MOST", 2)
-
-    class Full(seat.House):
-        async def models(self) -> Sequence[str]:
-            if len(self.doors) > 1:
-                raise errors.SettingInvalid("There are no more models.")
-            return await super().models()
-
-    async def story(db: AsyncSessionDB) -> None:
-        async with seat.seated(Full(db, ScriptedModel(["A"]))) as editor:
-            session = await editor.new()
-            await editor.prompt(session, "one")
-            fork = {"sessionId": session, "cwd": "/", "mcpServers": []}
-            # There is room for it, and it cannot be opened all the same.
-            assert (await seat.refusal(editor.ask("session/fork", **fork))).code == -32603
-            assert [each["sessionId"] for each in (await editor.ask("session/list"))["sessions"]] == [session]
-            monkeypatch.setattr(server, "MOST", 1)
-            assert (await seat.refusal(editor.ask("session/fork", **fork))).code == -32600
-            assert [each["sessionId"] for each in (await editor.ask("session/list"))["sessions"]] == [session]
-            assert await db.branches(session) == []
-
-    stage.run(story)
-
-
-def test_a_fork_has_the_last_place_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MOST", 2)
-
-    async def story(editor: seat.Editor) -> None:
-        session = await editor.new()
-        await editor.prompt(session, "one")
-        await editor.ask("session/fork", sessionId=session, cwd="/", mcpServers=[])
-
-    seat.run(story, ["A"])
-
-
 def test_an_id_nobody_has_is_not_found_whatever_is_asked_of_it() -> None:
     where: dict[str, Any] = {"cwd": "/", "mcpServers": []}
     methods: dict[str, dict[str, Any]] = {
@@ -326,69 +259,6 @@ def test_servers_that_cannot_be_read_are_told_of() -> None:
         assert "2 of the 2 MCP servers" in editor.text("agent_thought_chunk")
 
     seat.run(story, ["A"])
-
-
-# --- listing -------------------------------------------------------------------------------------------
-
-
-def test_conversations_are_listed_a_page_at_a_time_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "PAGE", 3)
-
-    async def story(editor: seat.Editor) -> None:
-        for number in range(7):
-            await editor.program.db.create_session(f"talk{number}", source="test")
-            await editor.program.db.append_message(f"talk{number}", role="user", content="hi")
-        seen, cursor = list[str](), dict[str, str]()
-        while True:
-            page = await editor.ask("session/list", cwd="/", **cursor)
-            seen += [each["sessionId"] for each in page["sessions"]]
-            assert all(each["cwd"] == "/" for each in page["sessions"])
-            if "nextCursor" not in page:
-                break
-            cursor = {"cursor": page["nextCursor"]}
-        assert sorted(seen) == [f"talk{number}" for number in range(7)]
-        assert (await seat.refusal(editor.ask("session/list", cursor="?"))).code == -32602
-
-    seat.run(story)
-
-
-def test_conversations_of_others_are_not_listed() -> None:
-    async def story(editor: seat.Editor) -> None:
-        await editor.program.db.create_session("theirs", source="test", owner="telegram:7")
-        await editor.program.db.append_message("theirs", role="user", content="hi")
-        assert (await editor.ask("session/list"))["sessions"] == []
-        for method in ("session/load", "session/resume", "session/fork"):
-            refused = await seat.refusal(editor.ask(method, sessionId="theirs", cwd="/", mcpServers=[]))
-            assert refused.code == -32002
-        assert editor.updates == []
-
-    seat.run(story)
-
-
-def test_a_conversation_that_moves_to_the_front_between_pages_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "PAGE", 2)
-
-    async def story(editor: seat.Editor) -> None:
-        db = editor.program.db
-        for number in range(6):
-            await db.create_session(f"talk{number}", source="test")
-            await db.append_message(f"talk{number}", role="user", content="hi")
-        first = await editor.ask("session/list")
-        await db.append_message("talk1", role="user", content="again")
-        await db.delete_conversation("talk5")
-        second = await editor.ask("session/list", cursor=first["nextCursor"])
-        third = await editor.ask("session/list", cursor=second["nextCursor"])
-        pages = [[each["sessionId"] for each in page["sessions"]] for page in (first, second, third)]
-        assert pages == [["talk5", "talk4"], ["talk3", "talk2"], ["talk0"]]
-        assert "nextCursor" not in third
-
-    seat.run(story)
-
-
-@pytest.mark.parametrize("cursor", ["", "50", "1 0x1p+3", "x 0x1p+3 a", "1 0x1p+9999 a", "1 zp+1 a", "1 nan a"])
-def test_a_cursor_that_was_never_given_is_refused(cursor: str) -> None:
-    with pytest.raises(errors.RpcRefused, match="cursor"):
-        listing.cursor(cursor)
 
 
 # --- how a session behaves -----------------------------------------------------------------------------

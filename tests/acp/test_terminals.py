@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +50,12 @@ def play(work: Work, leash: leashes.Leash, root: Path, *, terminal: bool = True,
     return editor
 
 
-def opened(
-    conn: Any, root: Path, leash: leashes.Leash, *, terminal: bool = True
-) -> AbstractAsyncContextManager[port.Tool]:
-    """The tool of an editor that has terminals."""
-    offered = desk.offering(terminal=terminal)
-    return terminals.tool(conn, desk.SESSION, offered, [root], lambda: leash.environment)
+@asynccontextmanager
+async def opened(conn: Any, root: Path, leash: leashes.Leash, *, terminal: bool = True) -> AsyncIterator[port.Tool]:
+    """The tool of an editor that has terminals; it is there for as long as the block."""
+    async with terminals.Late() as late:
+        there = terminals.Terminals(conn, desk.SESSION, late) if terminal else None
+        yield terminals.tool(there, [root], lambda: leash.environment)
 
 
 @pytest.mark.parametrize("by_shell", [False, True])
@@ -183,7 +183,7 @@ def test_a_terminal_that_comes_too_late_is_let_go_of(
     assert not (tmp_path / "done").exists()
 
 
-def test_a_terminal_that_never_comes_is_not_waited_for_behind_its_session(
+def test_a_terminal_that_never_comes_is_not_waited_for_behind_its_editor(
     tmp_path: Path, leash: leashes.Leash, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "PATIENCE", 0.01)

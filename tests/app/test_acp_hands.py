@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from acp import exceptions
 
 from holdfast import config
@@ -127,6 +128,31 @@ def test_an_editor_that_offers_nothing_is_asked_for_nothing(tmp_path: Path) -> N
         assert editor.desk.asked == []
 
     run(story, tmp_path / "home", {})
+
+
+@pytest.mark.parametrize("method", ["session/close", "session/load"])
+def test_a_terminal_that_comes_behind_its_session_is_let_go_of(tmp_path: Path, method: str) -> None:
+    async def story(editor: Editor) -> None:
+        asked, come = asyncio.Event(), asyncio.Event()
+
+        async def before(method: str) -> None:
+            if method == "create":
+                asked.set()
+                await come.wait()
+
+        editor.desk.before = before
+        session = await editor.new(str(tmp_path))
+        prompting = editor.prompting(session, "run touch done")
+        await asked.wait()
+        more = {"cwd": str(tmp_path), "mcpServers": []} if method == "session/load" else {}
+        await editor.ask(method, sessionId=session, **more)
+        assert seat.result(await prompting)["stopReason"] == "cancelled"
+        come.set()
+        async with asyncio.timeout(30):
+            await seat.so(lambda: editor.desk.asked == ["create", "release"] and not editor.desk.terminals)
+
+    run(story, tmp_path / "home", EVERYTHING)
+    assert not (tmp_path / "done").exists()
 
 
 def test_servers_of_tools_belong_to_the_session_that_brought_them(tmp_path: Path) -> None:

@@ -113,8 +113,9 @@ def test_a_start_that_fails_after_the_greeting_is_answered(tmp_path: Path, wrong
     assert done.returncode == (2 if wrong in ("a setting", "a setting of a profile", "a variable") else 1)
 
 
-def test_what_is_wrong_on_the_command_line_is_no_matter_for_an_editor(tmp_path: Path) -> None:
-    done = inside.run(tmp_path, "acp", "--profile", "nobody")
+@pytest.mark.parametrize("variable", ["", "neither"])
+def test_what_is_wrong_on_the_command_line_is_no_matter_for_an_editor(tmp_path: Path, variable: str) -> None:
+    done = inside.run(tmp_path, "acp", "--profile", "nobody", env={"HOLDFAST_PROFILE": variable})
     assert (done.code, done.out) == (2, "")
     assert "no profile 'nobody'" in done.err
 

@@ -64,6 +64,14 @@ def test_a_branch_is_where_its_origin_is_unless_told_otherwise(db: SessionDB) ->
     assert db.get_session("same").folder == "/one"
 
 
+def test_a_branch_of_two_calls_is_where_its_origin_is_unless_told_otherwise(db: SessionDB) -> None:
+    db.create_session("talk", source="test", folder="/one")
+    assert db.create_session("same", source="test", parent_session_id="talk").folder == "/one"
+    assert db.create_session("other", source="test", parent_session_id="talk", folder="/two").folder == "/two"
+    db.set_session_folder("talk", None)
+    assert db.create_session("none", source="test", parent_session_id="talk").folder is None
+
+
 @pytest.mark.parametrize(
     "folder",
     ["", "here", "./here", "~/here", "C:here", "/\0", "/\ud800", "/" + "x" * 4096, "/" * 1_000_000, 5, b"/", ["/"]],

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import errors, types
+from holdfast import errors, parts, types
 from holdfast.tools import port, recall, registry
 
 
@@ -35,6 +35,25 @@ def test_arguments_that_do_not_fit_are_told(given: dict[str, Any], told: str) ->
     with pytest.raises(errors.ToolFailed, match=told):
         registry.checked(given, SCHEMA)
     assert registry.checked({"n": 1.5, "kind": "a", "any": [1]}, SCHEMA)
+
+
+@pytest.mark.parametrize("long", [False, True])
+@pytest.mark.parametrize("begins", ["Error: nothing found in 3 files.", "[No result: none]", "found"])
+def test_a_result_is_known_as_one_whatever_its_words_are(begins: str, long: bool) -> None:
+    words = begins + " and more" * 10_000 if long else begins
+
+    async def run(arguments: dict[str, Any]) -> types.Content:
+        if arguments:
+            raise errors.ToolFailed("It is not there.")
+        return words
+
+    tools = registry.Registry([port.Tool(types.ToolSpec("own__find", "", {"properties": {"x": {}}}), run)])
+    result, failed = (asyncio.run(tools.run(types.ToolCall("c", "own__find", given))) for given in ({}, {"x": 1}))
+    assert (result.ok, failed.ok) == (True, False)
+    assert parts.went_well("own__find", result.content)
+    assert not parts.went_well("own__find", failed.content)
+    assert parts.text(result.content).startswith(begins)
+    assert [type(part) for part in parts.read(result.content)] == [parts.Text]
 
 
 def test_the_past_is_quoted_with_its_place() -> None:

@@ -146,8 +146,10 @@ class Channel:
         unread = asyncio.ensure_future(self._lines.unread())
         try:
             await asyncio.wait([receiving, unread], return_when=asyncio.FIRST_COMPLETED)
-            # Whatever was said before: to whom it cannot be answered, it is not done.
-            return None if unread.done() else receiving.result()
+            if unread.done() and unread.exception() is None:
+                return None  # Whatever was said before: to whom it cannot be answered, it is not done.
+            # Where it cannot be known, whoever sends finds out.
+            return await receiving
         finally:
             receiving.cancel()
             unread.cancel()

@@ -38,6 +38,8 @@ class Following:
         self._waiting, self._send = waiting, send
         self._shown = 0
         """The last message that was told."""
+        self._missed = set[int]()
+        """Messages before it that were not, as the store did not give them in time."""
         self._own = set[int]()
         """Messages of turns of ours that are still to be told."""
         self.results: dict[str, types.Content] = {}
@@ -76,11 +78,15 @@ class Following:
             return
         try:
             last = await self.last()
-            async for message in replay.messages(self._door.db, self.conversation_id, self._shown, last):
-                self._waiting.put(backlog.Found(message, await replay.pictures(self._door.db, message)))
-                await self._waiting.told()
-                if self._shown < message.seq:
+            since = min([self._shown, *(seq - 1 for seq in self._missed)])
+            async for message in replay.messages(self._door.db, self.conversation_id, since, last):
+                if not self._is_told(message.seq):
+                    self._waiting.put(backlog.Found(message, await replay.pictures(self._door.db, message)))
+                    await self._waiting.told()
+                if not self._is_told(message.seq):
                     return
+            # What is left of them is hidden.
+            self._missed = {seq for seq in self._missed if seq > last}
             self._shown = max(self._shown, last)
         except errors.HoldfastError as error:
             # The next look is soon, and whoever says something is told.
@@ -89,9 +95,13 @@ class Following:
     async def found(self, message: types.Message, pictures: Sequence[telling.Update]) -> None:
         """Tell what was found, unless it is ours: that is told when its turn comes."""
         ours = self._door.running(self.conversation_id) or any(seq <= message.seq for seq in self._own)
-        if message.seq > self._shown and not ours:
-            self._shown = message.seq
+        if not self._is_told(message.seq) and not ours:
+            self._missed.discard(message.seq)
+            self._shown = max(self._shown, message.seq)
             await self._repeat(message, pictures)
+
+    def _is_told(self, seq: int) -> bool:
+        return seq <= self._shown and seq not in self._missed
 
     # --- what is said here ---------------------------------------------------------------------------
 
@@ -110,8 +120,11 @@ class Following:
         except ConnectionError:
             raise
         except (errors.HoldfastError, TimeoutError) as error:
-            # What came of the call is told in short, and what others said when it is loaded again.
-            logger.warning("not all of %s could be told at message %d: %s", self.conversation_id, seq, error)
+            # What came of the call is told in short, and what others said when it is looked for the next time.
+            why = error if isinstance(error, errors.HoldfastError) else "the store did not answer in time"
+            logger.warning("not all of %s could be told at message %d: %s", self.conversation_id, seq, why)
+            if role == "user":
+                self._missed.update(range(self._shown + 1, seq))
         if role == "assistant":
             self._teller.seq = seq
         self._shown = max(self._shown, seq)

@@ -19,7 +19,7 @@ Frame = dict[str, Any]
 HEAD = 1_000
 """Bytes in which it is told who an answer is to."""
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
-_SIMPLE = rb'\s*"(?:jsonrpc|id)"\s*:\s*(?:"[^"\\]*"|-?\d+|null)\s*,'
+_SIMPLE = rb'\s*(?:"(?:jsonrpc|id)"\s*:\s*(?:"[^"\\]*"|-?\d+|null)|"method"\s*:\s*null)\s*,'
 _ANSWER = re.compile(rb"\s*(\{(?:" + _SIMPLE + rb')*)\s*"(?:result|error)"\s*:')
 """How an answer begins whose id comes first."""
 
@@ -48,7 +48,7 @@ def read(line: bytes, longest: int) -> Frame | Wrong:
     why = _wrong(said) or ""
     if not why:
         return _mended(said)
-    if "method" in said:
+    if "method" in said and (isinstance(said["method"], str) or not ("result" in said or "error" in said)):
         return Wrong(said.get("id"), frames.INVALID, why)
     # Its id is one of ours: of the editor's own requests, another one may have the same.
     return Wrong(None, frames.INVALID, why, _no_answer(said, why))

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 
 from holdfast import errors, parts, types
 from holdfast.acp import telling
 from holdfast.store import aio, db
+
+logger = logging.getLogger("holdfast.acp")
 
 PAGE = 50
 LARGEST = 5_000_000
@@ -67,12 +70,13 @@ async def _pictures(store: aio.AsyncSessionDB, uid: str, found: Sequence[parts.P
 
 
 def _data(store: db.SessionDB, digest: str) -> str:
-    """The bytes in base64; nothing where they are not there any more, or too many."""
+    """The bytes in base64; nothing where they cannot be had, or are too many: the words are told all the same."""
     try:
         found = store.get_blob(digest)
         if found is None or found.size > LARGEST:
             return ""
         with store.open_blob(digest) as content:
             return base64.b64encode(content.read()).decode()
-    except (errors.NoSuchBlob, errors.BlobDamaged):
+    except (errors.HoldfastError, OSError) as error:
+        logger.warning("a picture cannot be shown again: %s", error)
         return ""

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast
@@ -22,7 +22,7 @@ from acp.agent import connection
 from holdfast import errors, types
 from holdfast.acp import border, channel, convert, editor, listing, modes, telling
 from holdfast.acp import session as sessions
-from holdfast.agent import approvals, loop, runtime, turn
+from holdfast.agent import approvals, runtime, turn
 from holdfast.rpc import frames
 from holdfast.store import aio, state
 from holdfast.store import folders as places
@@ -115,7 +115,8 @@ class Server:
         self, cwd: str, additional_directories: list[str] | None = None, mcp_servers: Servers | None = None, **_: Any
     ) -> schema.NewSessionResponse:
         fresh = state.mint_session_id(time.time())
-        found = await self._opened(fresh, fresh, _folders(cwd, additional_directories), mcp_servers or ())
+        folders = _folders(cwd, additional_directories)
+        found = await self._opened(Place(fresh, fresh, folders, mcp_servers or ()), _nothing)
         return schema.NewSessionResponse(
             session_id=fresh, modes=modes.state(found.mode), config_options=found.options()
         )
@@ -159,15 +160,11 @@ class Server:
         folders = _folders(cwd, additional_directories)
         here = await self._known(session_id)
         made = state.mint_session_id(time.time())
-        with self._room():
-            try:
-                await self._forked(here, made, folders[0])
-                found = await self._begun(made, made, folders, mcp_servers or ())
-            except errors.IdTaken:
-                raise  # That one is somebody else's.
-            except BaseException:
-                await loop.unhurried(self._unforked(made))
-                raise
+
+        async def forked() -> None:
+            await self._forked(here, made, folders[0])
+
+        found = await self._opened(Place(made, made, folders, mcp_servers or ()), forked)
         found.follow(here)
         found.set_mode(modes.strictest(found.mode, self._mode(here) or found.mode))
         return schema.ForkSessionResponse(
@@ -175,7 +172,10 @@ class Server:
         )
 
     async def _forked(self, conversation_id: str, made: str, folder: str) -> None:
-        """A branch, in this folder; of what has not begun, something else that has not."""
+        """A branch, in this folder; of what has not begun, something else that has not.
+
+        Where nobody is told of it after all, it stays: others may have written to it by then.
+        """
         try:
             async with turn.begin(self._house.db, conversation_id, patience=0):
                 await self._house.db.branch(conversation_id, branch_id=made, folder=places.kept(folder))
@@ -183,15 +183,6 @@ class Server:
             raise
         except errors.NoSuchSession:
             return
-
-    async def _unforked(self, conversation_id: str) -> None:
-        """A branch that nobody was told of stays with nobody."""
-        try:
-            await self._house.db.delete_conversation(conversation_id)
-        except errors.NoSuchSession:
-            return
-        except errors.HoldfastError as error:
-            logger.warning("the branch %s could not be taken back: %s", conversation_id, error)
 
     @border.answered
     async def close_session(self, session_id: str, **_: Any) -> schema.CloseSessionResponse:
@@ -222,9 +213,11 @@ class Server:
     ) -> sessions.Session:
         """A conversation that has begun. One that is open already is opened anew: its folders may be others."""
         here = await self._known(session_id)
-        # Before it begins: from then on it speaks, and nothing is to come before the answer.
-        await self._settled(here, folders[0])
-        return await self._opened(session_id, here, folders, servers, replayed=replayed)
+
+        async def settled() -> None:
+            await self._settled(here, folders[0])
+
+        return await self._opened(Place(session_id, here, folders, servers), settled, replayed=replayed)
 
     async def _settled(self, conversation_id: str, folder: str) -> None:
         """The conversation is at home where it was opened last. It is worked on there, whether or not that is kept."""
@@ -250,22 +243,21 @@ class Server:
         return self._orders.setdefault(id, asyncio.Lock())
 
     async def _opened(
-        self, id: str, conversation_id: str, folders: tuple[str, ...], servers: Servers, *, replayed: bool = False
+        self, place: Place, ready: Callable[[], Awaitable[None]], *, replayed: bool = False
     ) -> sessions.Session:
-        with self._room(id):
-            return await self._begun(id, conversation_id, folders, servers, replayed=replayed)
-
-    async def _begun(
-        self, id: str, conversation_id: str, folders: tuple[str, ...], servers: Servers, *, replayed: bool = False
-    ) -> sessions.Session:
-        """The same, where there is room for it."""
-        async with self._in_order(id), AsyncExitStack() as stack:
-            mode = self._mode(conversation_id) or modes.DEFAULT
-            await self._close(id)
-            made = await self._made(stack, id, conversation_id, folders, servers)
-            made.session.set_mode(mode)
-            await made.session.begin(replayed)
-            self._open[id] = made._replace(stack=stack.pop_all())
+        """A session that has begun. `ready` is what opening it changes in the store."""
+        name = place.session_id
+        with self._room(name):
+            async with self._in_order(name), AsyncExitStack() as stack:
+                mode = self._mode(place.conversation_id) or modes.DEFAULT
+                await self._close(name)
+                made = await self._made(stack, place)
+                made.session.set_mode(mode)
+                # As late as can be: what is refused changes nothing, and what others see is theirs, too, and is not
+                # taken back. But before it begins: from then on it speaks, and nothing is to come before the answer.
+                await ready()
+                await made.session.begin(replayed)
+                self._open[name] = made._replace(stack=stack.pop_all())
         self._afterwards(made.session.announce())
         return made.session
 
@@ -275,7 +267,7 @@ class Server:
         return modes.strictest(*(each.mode for each in open_ones)) if open_ones else None
 
     @contextmanager
-    def _room(self, id: str = "") -> Iterator[None]:
+    def _room(self, id: str) -> Iterator[None]:
         """A place for one more, or for one that has its place already; RpcRefused where there is none."""
         if len(self._open.keys() - {id}) + self._opening >= MOST:
             raise errors.RpcRefused(frames.INVALID, f"At most {MOST} sessions are open at once. Close one.")
@@ -285,9 +277,7 @@ class Server:
         finally:
             self._opening -= 1
 
-    async def _made(
-        self, stack: AsyncExitStack, id: str, conversation_id: str, folders: tuple[str, ...], servers: Servers
-    ) -> Open:
+    async def _made(self, stack: AsyncExitStack, place: Place) -> Open:
         assert self._editor is not None  # who asks is connected
         made: list[sessions.Session] = []
 
@@ -295,13 +285,12 @@ class Server:
             await made[0].tell(update)
 
         tools = editor.Editor(self._editor, tell)
-        place = Place(id, conversation_id, folders, servers)
         door = await stack.enter_async_context(self._house.door(place, tools))
-        names = sessions.Names(id, conversation_id, folders[0])
+        names = sessions.Names(place.session_id, place.conversation_id, place.folders[0])
         made.append(sessions.Session(names, door, editor.Person(self._editor), await self._house.models()))
-        made[0].remarks += _left_out(servers)
+        made[0].remarks += _left_out(place.servers)
         stack.push_async_callback(made[0].close)
-        return Open(made[0], folders, door, stack)
+        return Open(made[0], place.folders, door, stack)
 
     async def _close(self, id: str) -> None:
         if (found := self._open.pop(id, None)) is not None:
@@ -378,6 +367,10 @@ class Server:
 
     async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
         """Nobody has to know a word that is not of the protocol."""
+
+
+async def _nothing() -> None:
+    """What begins with its first message changes nothing before."""
 
 
 def _choose_mode(session: sessions.Session, name: object) -> None:

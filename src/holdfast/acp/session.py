@@ -24,8 +24,9 @@ logger = logging.getLogger("holdfast.acp")
 
 EVERY = 5.0
 """Seconds after which commands that came are looked for, and what others said: not all of it is hinted."""
-STOPPING = 5.0
-"""Seconds whoever cancels a prompt waits for its turn to end: what was said is kept, but the store may be down."""
+STOPPING = 30.0
+"""Seconds whoever cancels a prompt waits for its turn to end. No tool takes that long to stop, but a store that is down
+may; what there is to tell of the turn then is told behind the answer."""
 FLUSH = 1.0
 """Seconds an editor that is left may take to read what it is still to be told."""
 
@@ -100,6 +101,7 @@ class Session:
         self._listening = ExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._counting = set[asyncio.Task[None]]()
+        self._in_order = asyncio.Lock()
 
     # --- opening -------------------------------------------------------------------------------------
 
@@ -194,13 +196,17 @@ class Session:
             ended = await self._worked_on(prompt, said)
         except errors.HoldfastError:
             if not prompt.cancelled:
-                await self._backlog.told()
+                await self._told(others)
                 raise
             ended = "cancelled"
+        await self._told(others)
+        return "cancelled" if prompt.cancelled else ended
+
+    async def _told(self, others: set[asyncio.Task[None]]) -> None:
+        """Until all was told that there is to tell, and what was used, but for what was counted before."""
         if counting := self._counting - others:
             await asyncio.wait(counting, timeout=following.SOON)
         await self._backlog.told()
-        return "cancelled" if prompt.cancelled else ended
 
     async def _worked_on(self, prompt: Prompt, said: convert.Said) -> convert.Stop:
         """Until there is nothing of it left to stop."""
@@ -301,12 +307,17 @@ class Session:
 
     async def _count(self) -> None:
         """What was used, when that is known: what is told meanwhile does not wait for it."""
-        if not self._gone and (update := await usage.update(self._door, self.conversation_id)) is not None:
-            self._backlog.put(backlog.Ready(update))
+        async with self._in_order:
+            if not self._gone and (update := await usage.update(self._door, self.conversation_id)) is not None:
+                self._backlog.put(backlog.Ready(update))
 
     async def _look_out(self) -> None:
         while True:
-            await self._log.look()
+            try:
+                await self._log.look()
+            except Exception:
+                # The border of one look: what goes wrong in it keeps none of the next from being had.
+                logger.exception("%s could not be looked at", self.conversation_id)
             with suppress(TimeoutError):
                 async with asyncio.timeout(EVERY):
                     await self._log.news.wait()

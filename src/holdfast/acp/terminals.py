@@ -17,9 +17,8 @@ import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from acp import helpers, schema
 
@@ -42,27 +41,41 @@ Leave: TypeAlias = Callable[[str, str], Awaitable[object]]
 _PLAIN = re.compile(r"[A-Za-z0-9/._-]+", re.ASCII)
 
 
-@asynccontextmanager
-async def tool(
-    conn: editor.Client,
-    session_id: str,
-    capabilities: schema.ClientCapabilities | None,
+class Late:
+    """What is still to be done about terminals of an editor that nobody waits for any more.
+
+    It outlives the sessions they were for. `async with` it for as long as the editor is there: after the block nothing
+    more is made of what it is still asked for.
+    """
+
+    def __init__(self) -> None:
+        self._leaving = set[asyncio.Task[None]]()
+
+    async def __aenter__(self) -> Late:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        leaving = [*self._leaving]
+        for task in leaving:
+            task.cancel()
+        if leaving:
+            await asyncio.wait(leaving)
+
+    def leave(self, work: Coroutine[Any, Any, None]) -> None:
+        leaving = asyncio.create_task(work)
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+
+
+def tool(
+    terminals: Terminals | None,
     roots: Sequence[str | os.PathLike[str]],
     environment: shell.Environment,
     describe: shell.Describe = shell.not_understood,
-) -> AsyncIterator[port.Tool]:
-    """The tool that runs commands in these folders: in terminals of the editor, or by our own hands.
-
-    After the block nothing more is made of what the editor is still asked for.
-    """
-    offered = capabilities is not None and capabilities.terminal
-    terminals = Terminals(conn, session_id)
-    try:
-        yield shell.shell(
-            [os.fspath(root) for root in roots], environment, describe, terminals.run if offered else None
-        )
-    finally:
-        await terminals.close()
+) -> port.Tool:
+    """The tool that runs commands in these folders: in terminals of the editor, or by our own hands."""
+    run = terminals.run if terminals is not None else None
+    return shell.shell([os.fspath(root) for root in roots], environment, describe, run)
 
 
 class _NotRun(Exception):
@@ -70,18 +83,10 @@ class _NotRun(Exception):
 
 
 class Terminals:
-    """The terminals of one session."""
+    """The terminals of one session. Those that come too late are left to `late`."""
 
-    def __init__(self, conn: editor.Client, session_id: str) -> None:
-        self._conn, self._session_id = conn, session_id
-        self._leaving = set[asyncio.Task[None]]()
-
-    async def close(self) -> None:
-        leaving = [*self._leaving]
-        for task in leaving:
-            task.cancel()
-        if leaving:
-            await asyncio.wait(leaving)
+    def __init__(self, conn: editor.Client, session_id: str, late: Late) -> None:
+        self._conn, self._session_id, self._late = conn, session_id, late
 
     async def run(self, command: str, folder: str, seconds: float, environment: Mapping[str, str]) -> port.Result:
         """Run it, and give back what it wrote and how it ended. When this returns or is cancelled, it was stopped."""
@@ -124,9 +129,7 @@ class Terminals:
             if not done:
                 raise asking.late(asking.PATIENCE)
         except (asyncio.CancelledError, errors.ToolFailed):
-            leaving = asyncio.create_task(self._undone(making))
-            self._leaving.add(leaving)
-            leaving.add_done_callback(self._leaving.discard)
+            self._late.leave(self._undone(making))
             raise
         return making.result().terminal_id
 

@@ -32,6 +32,7 @@ class House(NamedTuple):
     house: running.House
     wire: channel.Channel
     doors: list[runtime.Runtime]
+    late: terminals.Late
 
     @property
     def db(self) -> aio.AsyncSessionDB:
@@ -54,10 +55,8 @@ class House(NamedTuple):
             others = await stack.enter_async_context(servers.opened(place.servers, here, settings.servers))
             own = hands.off_limits(settings, house.database, here)
             permissions = approvals.Approvals(house.store, law=running.law(settings, here))
-            commands = terminals.tool(
-                client, place.session_id, offered, place.folders, hands.environment(settings), dangers.described
-            )
-            shell = await stack.enter_async_context(commands)
+            there = terminals.Terminals(client, place.session_id, self.late) if offered.terminal else None
+            shell = terminals.tool(there, place.folders, hands.environment(settings), dangers.described)
             machine = hands.of_machine(house.processes, settings, place.folders)
             tools = [*(shell if each.spec.name == shell.spec.name else each for each in machine), plans.TOOL]
 
@@ -89,5 +88,6 @@ async def serve(
         stack.push_async_callback(running.stopped, await running.watched(house.processes))
         if house.notice:
             logger.warning("%s", house.notice)
-        opened = await stack.enter_async_context(server.Server(House(house, wire, doors)))
+        late = await stack.enter_async_context(terminals.Late())
+        opened = await stack.enter_async_context(server.Server(House(house, wire, doors, late)))
         await server.attend(opened, wire)

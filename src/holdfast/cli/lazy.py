@@ -123,7 +123,7 @@ def _profiled(context: click.Context, _option: click.Parameter, name: str | None
     try:
         return config.load(profile=name) if name else None
     except errors.SettingInvalid as error:
-        if context.obj.wrong is not None:
+        if str(error) == str(context.obj.wrong):
             return None  # The file is wrong, whichever is chosen: whoever needs settings is told of that.
         raise click.BadParameter(str(error)) from None
 

@@ -330,7 +330,7 @@ class _Import:
                 raise part.problem
             assert told is not None  # a part without its conversation has a problem
             assert sealed_at is not None
-            outcome = self._take(part, told, sealed_at)
+            outcome = self._brought(part, told, sealed_at)
         except (errors.ImportConflict, errors.IdTaken) as error:
             outcome = reports.ImportOutcome(name, "conflict", part.first, error)
         except errors.ImportInvalid as error:
@@ -342,6 +342,13 @@ class _Import:
         self._outcomes.append(outcome)
         if told is not None:
             self._here.setdefault(told.id, outcome.kept_as or outcome.conversation_id if outcome.ok else None)
+
+    def _brought(self, part: Part, told: lines.Conversation, sealed_at: int) -> reports.ImportOutcome:
+        try:
+            return self._take(part, told, sealed_at)
+        except errors.IdTaken:
+            # It was not here, and then its ids were: another import of the same file may have come between two looks.
+            return self._take(part, told, sealed_at)
 
     def _take(self, part: Part, told: lines.Conversation, sealed_at: int) -> reports.ImportOutcome:
         """Write a conversation that was gathered and is sound, unless it is here already."""

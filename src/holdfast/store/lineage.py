@@ -58,7 +58,7 @@ def create(tx: port.Tx, session_id: str, birth: Birth, now: float) -> str:
     if here is not None and _ended_by_compression(tx, here):
         _continue(tx, here, session_id, birth, now)
     else:
-        _branch_off(tx, session_id, birth, now)
+        _branch_off(tx, session_id, birth, here, now)
     return session_id
 
 
@@ -82,7 +82,7 @@ def _continue(tx: port.Tx, here: state.State, session_id: str, birth: Birth, now
     compactions.rotate(tx, here, session_id, draft, None, now, source=birth.source)
 
 
-def _branch_off(tx: port.Tx, session_id: str, birth: Birth, now: float) -> None:
+def _branch_off(tx: port.Tx, session_id: str, birth: Birth, here: state.State | None, now: float) -> None:
     if birth.title is not None:
         titles.refuse_taken(tx, birth.owner, birth.title)
     sessions.born(
@@ -92,7 +92,7 @@ def _branch_off(tx: port.Tx, session_id: str, birth: Birth, now: float) -> None:
         source=birth.source,
         model=birth.model,
         title=birth.title,
-        folder=birth.folder,
+        folder=birth.folder or (sessions.conversation(tx, here).folder if here is not None else None),
         now=now,
         forked_from=birth.parent,
         forked_at=None if birth.parent is None else 0,

@@ -83,6 +83,9 @@ class Registry:
         """The result of a call; whatever goes wrong is a result too, for the model to read. None is too long."""
         result = await self._ran(call)
         content = await outputs.bounded(result.content, self._keep)
+        if result.ok and not parts.went_well(call.name, content):
+            # The words are somebody else's, such as a server's; whoever reads the log has only them.
+            content = parts.well(content)
         return result if content is result.content else port.Result(content, result.ok)
 
     async def _ran(self, call: types.ToolCall) -> port.Result:

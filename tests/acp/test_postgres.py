@@ -1,0 +1,48 @@
+"""Editors on a database server: the same conversation in two processes, each with a store of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import AsyncSessionDB, SessionDB
+from holdfast.acp import session as sessions
+from holdfast.model import ScriptedModel
+from tests import postgres
+from tests.acp import seat
+from tests.agent import stage
+
+LONG = "word " * 400
+
+
+def test_two_editors_on_a_server_have_one_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Who begins to listen is known to others after a while only.
+    monkeypatch.setattr(sessions, "EVERY", 0.05)
+    dsn = postgres.fresh()
+
+    async def story(db: AsyncSessionDB) -> None:
+        script = [f"Answer {number}. {LONG}" for number in range(1, 7)]
+        async with (
+            AsyncSessionDB(SessionDB(dsn)) as elsewhere,
+            seat.seated(seat.House(db, ScriptedModel([*script, "The summary."]))) as one,
+            seat.seated(seat.House(elsewhere, ScriptedModel(["From two."]))) as other,
+        ):
+            here = await one.new()
+            for number in range(1, 5):
+                await one.prompt(here, f"Question {number}. {LONG}")
+            await other.ask("session/load", sessionId=here, cwd="/", mcpServers=[])
+            assert other.text() == one.text()
+            await one.prompt(here, "Question 5.")
+            await seat.so(lambda: "Answer 5." in other.text())
+            assert await one.prompt(here, "/compact here 1") == "end_turn"
+            assert (await db.conversation(here)).compaction_epoch is not None
+            assert await other.prompt(here, "And you?") == "end_turn"
+            await seat.so(lambda: "From two." in one.text())
+
+            fork = (await other.ask("session/fork", sessionId=here, cwd="/", mcpServers=[]))["sessionId"]
+            listed = (await one.ask("session/list", cwd="/"))["sessions"]
+            assert {each["sessionId"] for each in listed} == {here, fork}
+            before = len(one.told("user_message_chunk"))
+            await one.ask("session/load", sessionId=here, cwd="/", mcpServers=[])
+            assert len(one.told("user_message_chunk")) == before + 6
+
+    stage.run(story, dsn)
