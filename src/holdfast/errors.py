@@ -117,9 +117,7 @@ class RouteMoved(HoldfastError):
     def __init__(self, key: str, conversation: str | None, version: int) -> None:
         now = f"conversation {conversation}" if conversation else "no conversation"
         super().__init__(f"The route {shown(key)} now names {now} (version {version}); read it again.")
-        self.key = key
-        self.conversation = conversation
-        self.version = version
+        self.key, self.conversation, self.version = key, conversation, version
 
 
 # --- what was given cannot be stored -----------------------------------------------------------------

@@ -43,8 +43,7 @@ class Listening:
 
     def __init__(self, heard: Callable[[events.Emitted], object] | None = None) -> None:
         self._queue: asyncio.Queue[events.Emitted | None] = asyncio.Queue()
-        self._heard = heard
-        self.closed = False
+        self._heard, self.closed = heard, False
         """Whether nothing will come any more: the runtime closes."""
 
     def close(self) -> None:
@@ -119,10 +118,8 @@ class Runtime:
         models: commands.Models | None = None,
         approvals: permissions.Approvals | None = None,
     ) -> None:
-        self.db = db
-        self.owner = owner
-        self.words = words
-        self.models = models
+        self.db, self.owner = db, owner
+        self.words, self.models = words, models
         self.approvals = approvals or permissions.Approvals(db, owner=owner)
         self.agents = cache.Cache(self._built)
         self._build = build
