@@ -394,9 +394,10 @@ _made: list[str] = []
 
 def _drop_all(connection: psycopg.Connection[tuple[Any, ...]], pid: int) -> None:
     """A server that was only named to us is left as it was found."""
-    if os.getpid() == pid and "TEST_PG_DSN" in os.environ:
-        for schema in _made:
+    if os.getpid() == pid:
+        for schema in _made if "TEST_PG_DSN" in os.environ else ():
             connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+        connection.close()
 
 
 def empty_schema() -> str:
