@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,14 @@ async def listed(editor: seat.Editor, **asked: Any) -> dict[str, str]:
     """The sessions of a list, each with its folder."""
     page = await editor.ask("session/list", **asked)
     return {each["sessionId"]: each["cwd"] for each in page["sessions"]}
+
+
+@contextmanager
+def unwritable(store: str) -> Iterator[None]:
+    """Whoever writes waits in vain: another process is at the head of the line."""
+    with open(f"{store}.queue", "rb") as line:
+        fcntl.flock(line, fcntl.LOCK_EX)
+        yield
 
 
 async def kept(db: AsyncSessionDB, name: str, folder: str | None) -> None:
@@ -122,18 +132,26 @@ def test_a_session_that_moves_is_answered_before_anything_else_is_told(homes: tu
     seat.run(story, ["A"])
 
 
-def test_opened_in_its_own_folder_nothing_is_written(homes: tuple[str, str]) -> None:
-    async def story(editor: seat.Editor) -> None:
-        session = await editor.new(homes[0])
-        await editor.prompt(session, "a")
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_folder_is_written_only_where_it_is_another_and_one_that_cannot_be_kept_hinders_nothing(
+    homes: tuple[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture, elsewhere: bool
+) -> None:
+    one, two = homes
+    there, store = two if elsewhere else one, str(tmp_path / "holdfast.db")
 
-        async def refused(*_: object) -> None:
-            raise AssertionError
+    async def story(db: AsyncSessionDB) -> None:
+        program = seat.House(db, ScriptedModel(["A", "B"]))
+        async with seat.seated(program) as editor:
+            session = await editor.new(one)
+            await editor.prompt(session, "a")
+            with caplog.at_level(logging.WARNING, "holdfast.acp"), unwritable(store):
+                await editor.ask("session/load", sessionId=session, cwd=there + "/", mcpServers=[])
+            assert ("folder" in caplog.text) is elsewhere
+            assert await editor.prompt(session, "b") == "end_turn"
+            assert program.places[-1].folders == (there + "/",)
+            assert await listed(editor) == {session: one}
 
-        editor.program.db.set_session_folder = refused  # type: ignore[method-assign,assignment]
-        await editor.ask("session/load", sessionId=session, cwd=homes[0] + "/", mcpServers=[])
-
-    seat.run(story, ["A"])
+    stage.run(story, store, write_timeout=0.5)
 
 
 def test_a_session_that_has_not_begun_begins_where_it_was_opened_last(homes: tuple[str, str]) -> None:
@@ -146,27 +164,6 @@ def test_a_session_that_has_not_begun_begins_where_it_was_opened_last(homes: tup
         assert await listed(editor) == {session: two}
 
     seat.run(story, ["A"])
-
-
-def test_a_folder_that_cannot_be_kept_hinders_nothing(homes: tuple[str, str], caplog: pytest.LogCaptureFixture) -> None:
-    one, two = homes
-
-    async def story(editor: seat.Editor) -> None:
-        session = await editor.new(one)
-        await editor.prompt(session, "a")
-
-        async def busy(*_: object) -> None:
-            raise errors.StoreBusy()
-
-        editor.program.db.set_session_folder = busy  # type: ignore[method-assign,assignment]
-        with caplog.at_level(logging.WARNING, "holdfast.acp"):
-            await editor.ask("session/load", sessionId=session, cwd=two, mcpServers=[])
-        assert "folder" in caplog.text
-        assert await editor.prompt(session, "b") == "end_turn"
-        assert editor.program.places[-1].folders == (two,)
-        assert await listed(editor) == {session: one}
-
-    seat.run(story, ["A", "B"])
 
 
 @pytest.mark.parametrize("method", ["session/load", "session/resume"])
