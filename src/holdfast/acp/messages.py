@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from holdfast.model import halves
 from holdfast.rpc import frames
 
 Frame = dict[str, Any]
@@ -61,7 +62,7 @@ def _decoded(line: bytes) -> Any:
     except msgspec.DecodeError:
         if _HALF.search(line) is None:
             raise
-    return _whole(json.loads(line.decode(), parse_constant=_refuse_constant, parse_float=_finite))
+    return halves.mended(json.loads(line.decode(), parse_constant=_refuse_constant, parse_float=_finite))
 
 
 def _refuse_constant(name: str) -> object:
@@ -72,19 +73,6 @@ def _finite(digits: str) -> float:
     if math.isinf(number := float(digits)):
         raise ValueError(f"{digits} is too large a number.")
     return number
-
-
-def _whole(value: Any) -> Any:
-    """The same, with a sign in the place of half a character."""
-    match value:
-        case str():
-            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        case list():
-            return [_whole(each) for each in value]
-        case dict():
-            return {_whole(key): _whole(each) for key, each in value.items()}
-        case _:
-            return value
 
 
 def _wrong(said: Frame) -> str | None:
