@@ -243,6 +243,12 @@ class ModelBusy(ModelError):
     retryable = True
 
 
+class ModelServerError(ModelError):
+    """The provider's server failed. Try again later."""
+
+    retryable = True
+
+
 class ModelUnreachable(ModelError):
     """The provider cannot be reached, or took too long to answer."""
 

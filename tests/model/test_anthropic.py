@@ -153,7 +153,7 @@ def test_closing_the_stream_ends_the_call_at_the_provider() -> None:
         (403, "permission_error", "not allowed", errors.KeyRefused),
         (404, "not_found_error", "model: claude", errors.RequestRefused),
         (429, "rate_limit_error", "This request would exceed your limit of input tokens per minute", errors.ModelBusy),
-        (500, "api_error", "Internal server error", errors.ModelBusy),
+        (500, "api_error", "Internal server error", errors.ModelServerError),
         (529, "overloaded_error", "Overloaded", errors.ModelBusy),
     ],
 )

@@ -260,7 +260,7 @@ FINISH = {
 # An error told in the stream has the status 200, so that the SDK knows it by its words alone.
 KINDS = {
     "overloaded_error": (errors.ModelBusy, errors.ModelCut),
-    "api_error": (errors.ModelBusy, errors.ModelCut),
+    "api_error": (errors.ModelServerError, errors.ModelCut),
     "invalid_request_error": (errors.RequestRefused, errors.RequestRefused),
     "authentication_error": (errors.KeyRefused, errors.KeyRefused),
 }

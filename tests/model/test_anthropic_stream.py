@@ -190,7 +190,7 @@ def failed(kind: str, message: str = "Sorry") -> str:
     [
         ("overloaded_error", errors.ModelBusy, errors.ModelCut),
         ("rate_limit_error", errors.ModelBusy, errors.ModelCut),
-        ("api_error", errors.ModelBusy, errors.ModelCut),
+        ("api_error", errors.ModelServerError, errors.ModelCut),
         ("timeout_error", errors.ModelBusy, errors.ModelCut),
         ("authentication_error", errors.KeyRefused, errors.KeyRefused),
         ("permission_error", errors.KeyRefused, errors.KeyRefused),

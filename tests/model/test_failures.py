@@ -146,7 +146,8 @@ OTHERS: list[tuple[str, int, Any, type[errors.ModelError], bool]] = [
     ("throttled", 429, {"message": "Too many tokens, please wait before trying again."}, errors.ModelBusy, True),
     ("too slow", 408, b"", errors.ModelBusy, True),
     ("in conflict", 409, b"", errors.ModelBusy, True),
-    ("a web page", 502, b"<html><body>Bad gateway</body></html>", errors.ModelBusy, True),
+    ("a web page", 502, b"<html><body>Bad gateway</body></html>", errors.ModelServerError, True),
+    ("internal", 500, told("Internal server error", type="server_error"), errors.ModelServerError, True),
     ("loading", 503, told("Loading model", code=503, type="unavailable_error"), errors.ModelBusy, True),
     ("overloaded", 529, told("Overloaded", type="overloaded_error"), errors.ModelBusy, True),
 ]
@@ -168,6 +169,7 @@ def test_errors_say_what_to_do_next() -> None:
     assert str(refused(401, told("Nope."))) == "some/model refused the key (401): Nope. Set SOME_KEY."
     assert str(refused(404)) == "some/model refused the request (404). Check the name of the model."
     assert "Add credit" in str(refused(402))
+    assert str(refused(500, told("Oops."))) == "some/model reported a server error (500): Oops. Try again later."
 
 
 @pytest.mark.parametrize(
@@ -190,10 +192,10 @@ def test_who_limits_requests_says_how_long_to_wait(headers: dict[str, str], reas
 
 IN_STREAM: list[tuple[str, Any, type[errors.ModelError], type[errors.ModelError]]] = [
     ("overloaded", told("Overloaded", type="overloaded_error"), errors.ModelBusy, errors.ModelCut),
-    ("a server's fault", told("The server had an error", type="server_error"), errors.ModelBusy, errors.ModelCut),
-    ("a broker's fault", told("Provider disconnected", code=502), errors.ModelBusy, errors.ModelCut),
-    ("a word", {"error": "llama runner has exited"}, errors.ModelBusy, errors.ModelCut),
-    ("nothing known", {}, errors.ModelBusy, errors.ModelCut),
+    ("server error", told("The server had an error", type="server_error"), errors.ModelServerError, errors.ModelCut),
+    ("a broker's fault", told("Provider disconnected", code=502), errors.ModelServerError, errors.ModelCut),
+    ("a word", {"error": "llama runner has exited"}, errors.ModelServerError, errors.ModelCut),
+    ("nothing known", {}, errors.ModelServerError, errors.ModelCut),
     ("too long", told("", code="context_length_exceeded"), errors.ContextOverflow, errors.ContextOverflow),
     ("a key", told("bad", type="authentication_error"), errors.KeyRefused, errors.KeyRefused),
     ("a request", told("bad", type="invalid_request_error"), errors.RequestRefused, errors.RequestRefused),

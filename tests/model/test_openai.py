@@ -128,7 +128,7 @@ def test_mark_of_the_end_ends_it_though_the_server_keeps_the_line() -> None:
     assert (reply.text, reply.finish, error) == ("Hello", "stop", None)
 
 
-def test_busy_server_is_asked_again_after_the_wait_it_asks_for() -> None:
+def test_busy_malformed_and_failing_server_is_retried() -> None:
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -136,7 +136,8 @@ def test_busy_server_is_asked_again_after_the_wait_it_asks_for() -> None:
 
     async def run() -> port.Reply:
         busy = server.refusal(429, {"error": {"message": "slow down"}}, retry_after="7")
-        async with server.Server(busy, server.Answer([b"data: {oops\n\n"]), WHOLE) as one:
+        failed = server.refusal(500, {"error": {"message": "Internal error"}})
+        async with server.Server(busy, server.Answer([b"data: {oops\n\n"]), failed, WHOLE) as one:
             model = retry.Retrying(openai.OpenAIModel("m", base_url=one.url, window=1), sleep=sleep, chance=lambda: 0.5)
             reply, error = await heard(model)
             await model.close()
@@ -144,7 +145,7 @@ def test_busy_server_is_asked_again_after_the_wait_it_asks_for() -> None:
             return reply
 
     assert asyncio.run(run()).text == "Hello"
-    assert waits == [7.0, 1.0]
+    assert waits == [7.0, 1.0, 2.0]
 
 
 def test_parallel_calls_arrive_whole_and_their_results_go_back() -> None:

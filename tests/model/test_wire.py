@@ -202,7 +202,7 @@ def test_refusal_has_its_status_its_reason_and_its_wait() -> None:
 
 def test_endless_refusal_is_not_read_to_its_end() -> None:
     error = failed(server.Answer([b"x" * 1_000_000] * 3, 500, {"content-type": "text/plain"}, hang=True))
-    assert isinstance(error, errors.ModelBusy)
+    assert isinstance(error, errors.ModelServerError)
 
 
 @pytest.mark.parametrize(

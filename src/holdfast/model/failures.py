@@ -37,7 +37,8 @@ _TOO_LONG = re.compile(
 _PASSES = re.compile(r"rate.?limit|too many requests|throttl|please wait|per.?(?:min|day|hour|second)", re.IGNORECASE)
 _NEVER_FITS = re.compile(r"request too large for", re.IGNORECASE)
 _NO_CREDIT = re.compile(r"insufficient_quota|insufficient.{0,9}(?:credit|balance|funds)|credit balance", re.IGNORECASE)
-_OVERLOAD = re.compile(r"overload|rate_?limit|server_?error|api_error|timeout|unavailable|internal", re.IGNORECASE)
+_OVERLOAD = re.compile(r"overload|rate_?limit|timeout|unavailable", re.IGNORECASE)
+_SERVER_ERROR = re.compile(r"server_?error|api_error|internal", re.IGNORECASE)
 _NO_KEY = re.compile(r"authentication|permission_error|invalid_api_key|unauthori[sz]ed", re.IGNORECASE)
 _KEYS = re.compile(
     r"(?i:bearer)\s+[^\s\"',]+|\b(?:sk|pk|rk|gsk|xai|hf|key|AIza)[-_][\w*.\-]{4,}|\bAIza[\w\-]{10,}|\beyJ[\w.\-]{20,}"
@@ -45,7 +46,7 @@ _KEYS = re.compile(
 _AGAIN_IN = re.compile(r"(?:try again|retry) in ((?:\d+(?:\.\d+)?(?:ms|h|m|s)\s*)+)", re.IGNORECASE)
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_BUSY = frozenset({408, 409, 425, 429})
+_BUSY = frozenset({408, 409, 425, 429, 503, 529})
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,8 +142,10 @@ def _kind(status: int, answer: Answer) -> type[errors.ModelError]:
         return errors.ContextOverflow
     if status == 402 or (status == 429 and _NO_CREDIT.search(answer.words)):
         return errors.RequestRefused
-    if status in _BUSY or status >= 500:
+    if status in _BUSY:
         return errors.ModelBusy
+    if status >= 500:
+        return errors.ModelServerError
     return errors.RequestRefused if 300 <= status < 500 else _kind_by_words(answer)
 
 
@@ -153,8 +156,10 @@ def _kind_by_words(answer: Answer) -> type[errors.ModelError]:
         return errors.RequestRefused
     if _NO_KEY.search(answer.codes):
         return errors.KeyRefused
-    if _OVERLOAD.search(answer.words) or not answer.codes:
+    if _OVERLOAD.search(answer.words):
         return errors.ModelBusy
+    if _SERVER_ERROR.search(answer.words) or not answer.codes:
+        return errors.ModelServerError
     return errors.RequestRefused
 
 
@@ -168,6 +173,8 @@ def _made(
         what, then = f"The conversation is too large for {asked.model}{shown}", "Compact it, or use a larger window."
     elif kind is errors.ModelBusy:
         what, then = f"{asked.model} is busy or limits requests{shown}", _later(answer, wait)
+    elif kind is errors.ModelServerError:
+        what, then = f"{asked.model} reported a server error{shown}", _later(answer, wait)
     elif kind is errors.ModelCut:
         what, then = f"{asked.model} broke off in the middle of its answer{shown}", "Try again."
     elif status == 402 or _NO_CREDIT.search(answer.words):

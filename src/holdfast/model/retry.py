@@ -31,7 +31,7 @@ class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Retrying:
-    """A model that is asked again when it was busy, out of reach or talked nonsense."""
+    """A model that retries a request whose error is `retryable`: busy, server error, unreachable, malformed reply."""
 
     def __init__(
         self,
