@@ -134,10 +134,13 @@ def test_titles_of_branches_go_whether_they_read_the_message_or_not(db: SessionD
     assert SECRET not in str(steps.everything(db))
 
 
-def test_a_title_about_something_else_stays(db: SessionDB) -> None:
-    steps.begin(db, "talk", "Trip to Lisbon", "the password is hunter2", title="Trip to the sea #2")
+@pytest.mark.parametrize("title", ["Trip to the sea #2", "Plan B"])
+def test_redaction_keeps_a_title_that_shares_only_common_words_and_letters(db: SessionDB, title: str) -> None:
+    steps.begin(db, "talk", "Trip to Lisbon", "the password to my bank is hunter2", title=title)
+    db.branch("talk", 2, branch_id="branch")
     db.redact("talk", 2)
-    assert db.conversation("talk").title == "Trip to the sea #2"
+    assert db.conversation("talk").title == title
+    assert db.conversation("branch").title is not None
 
 
 def test_a_title_goes_with_what_was_given_to_a_tool_and_with_parts(db: SessionDB) -> None:

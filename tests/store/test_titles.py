@@ -74,13 +74,13 @@ def test_title_nobody_could_read_is_refused(text: str) -> None:
 
 
 @given(texts | st.text(max_size=200), st.sampled_from(["", " #2", " #17"]))
-def test_for_any_text_a_title_made_of_its_first_words_is_known_by_it(text: str, number: str) -> None:
+def test_for_any_text_a_title_made_of_its_first_words_repeats_it(text: str, number: str) -> None:
     kept = cleaned(naming.from_words(text))
-    assert kept is None or titles.told_by(kept + number, titles.folded(text))
+    assert kept is None or titles.repeats(kept + number, titles.folded(text))
 
 
 @pytest.mark.parametrize(
-    ("title", "text", "told"),
+    ("title", "text", "expected"),
     [
         ("My password is hunter2", "My password is hunter2 for the bank", True),
         ("Bank: HUNTER2", "the password is hunter2", True),
@@ -88,17 +88,30 @@ def test_for_any_text_a_title_made_of_its_first_words_is_known_by_it(text: str, 
         ("Trip #2", "2 eggs", False),
         ("PIN #4711", "it is 4711", True),
         ("Trip to the sea", "what to do with the keys", False),
-        ("What is it", "it is a secret", True),
+        ("Plan B", "my bank password is hunter2", False),
+        ("Plan B", "a, b, and then planning", False),
+        ("Plan B", "the secret is plan b", True),
+        ("Call Alice", "Alice's number is 555 1234", True),
+        ("Tea for 2", "2 eggs for tomorrow", False),
+        ("What is it", "it is a secret", False),
+        ("What is it", "Tell me: *what is it?*", True),
+        ("B", "b", True),
+        ("B", "a bank", False),
+        ("secretive", "it is a secret", False),
         ("Go", "a mango", False),
         ("snake case", "a snake_case name", True),
         ("zerowidth", "a zero\u200bwidth word", True),
         ("x" * 60, "x" * 90, True),
+        ("to " * 30 + "hu #2", "to " * 30 + "hunter2", True),
+        ("hunter", "hunter2", False),
         ("\u5bc6\u7801", "\u6211\u7684\u5bc6\u7801\u662f", True),
+        ("\u5bc6\u7801", "\u7801\u5934", False),
+        ("abc\u5bc6", "abc\u5bc6x", True),
         ("\u5bc6\u94a5", "\u6211\u7684\u5bc6\u7801\u662f", False),
         ("\U0001f680", "off \U0001f680 we go", True),
         ("\U0001f680", "off we go", False),
         ("Trip", "", False),
     ],
 )
-def test_a_title_and_a_text_are_told_apart_by_their_words(title: str, text: str, told: bool) -> None:
-    assert titles.told_by(title, titles.folded(text)) == told
+def test_title_repeats_a_text_by_meaningful_words_only(title: str, text: str, expected: bool) -> None:
+    assert titles.repeats(title, titles.folded(text)) == expected

@@ -10,9 +10,8 @@ import re
 from collections.abc import Callable
 
 from holdfast import errors, events, parts
-from holdfast.store import aio
+from holdfast.store import aio, titles
 
-LENGTH = 60
 TRIES = 50
 
 Emit = Callable[[events.AnyEvent], None]
@@ -65,13 +64,13 @@ async def _automatic(db: aio.AsyncSessionDB, conversation_id: str, title: str, e
 
 def from_words(text: str) -> str:
     """The first words of a message, as a title."""
-    words = re.sub(r"[`*_#>]+", " ", text).split()
+    words = re.sub(r"[`*_#>]+", " ", titles.plain(text)).split()
     title = ""
     for word in words:
         longer = f"{title} {word}".strip()
-        if len(longer) > LENGTH:
+        if len(longer) > titles.AUTOMATIC:
             break
         title = longer
         if word.endswith((".", "?", "!")) and len(title) > 12:
             break
-    return (title or "".join(words)[:LENGTH]).rstrip(".,;:!? ")
+    return (title or "".join(words)[: titles.AUTOMATIC]).rstrip(".,;:!? ")

@@ -15,7 +15,7 @@ META = ("scrubs", "scrubbed_at")
 
 
 def redact(tx: port.Tx, session_id: str, seq: int, now: float) -> int:
-    """A message's text goes, and every summary and title that may have been made from it, here and in branches.
+    """Remove a message's text, every summary made from it and every title that repeats it, here and in branches.
 
     So does what its calls did, in the audit, what came in and became it, and what was sent of it. Memories are for
     their owner to forget.
@@ -72,7 +72,7 @@ def titles_going(tx: port.Tx, session_id: str, seq: int) -> list[str]:
 
 
 def _named_after(tx: port.Tx, conversation: int, seq: int) -> list[tuple[int, str]]:
-    """Keys and titles of this conversation and its branches, where the title may be made from the message.
+    """Return keys and titles of this conversation and its branches where the title repeats the message.
 
     A branch has the title of its origin whether it reads the message or not.
     """
@@ -83,7 +83,7 @@ def _named_after(tx: port.Tx, conversation: int, seq: int) -> list[tuple[int, st
         said = body.decode(errors="replace")  # a damaged message can be redacted too
     found = tx.all("titles_of_branches", conversation=conversation) if body else []
     folded = titles.folded(said) if found else ""
-    return [(key, title) for key, title in found if titles.told_by(title, folded)]
+    return [(key, title) for key, title in found if titles.repeats(title, folded)]
 
 
 def _redact_acts(tx: port.Tx, conversation: int, seq: int, now: float) -> None:

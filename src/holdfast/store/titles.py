@@ -9,12 +9,15 @@ from holdfast import errors
 from holdfast.store import port, state, words
 
 MAX_TITLE = 100
+# The length at which a title made from the first words of a message is cut.
+AUTOMATIC = 60
 # Control, zero-width and direction characters, lone surrogates, private and unassigned code points.
 _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn"}
 _NUMBER = re.compile(r" #\d+$")
 # Which of them a branch gave, and not whoever wrote "PIN #4711".
 _BRANCHED = re.compile(r" #\d{1,2}$")
 _WORD = re.compile(r"[^\W_]+")
+_START, _BETWEEN, _END = r"(?<![^\W_])", r"[\W_]+", r"(?![^\W_])"
 
 
 class Titles:
@@ -79,22 +82,22 @@ def numbered(tx: port.Tx, owner: str, title: str | None) -> str | None:
 
 
 def folded(text: str) -> str:
-    """A text as titles are compared with it."""
-    return _seen(text).casefold()
+    """Return a text as `repeats` compares titles with it."""
+    return words.indexed(_seen(text).casefold())
 
 
-def told_by(title: str, said: str) -> bool:
-    """Whether a title may have been made from a folded text: any word in common tells, common words aside.
+def repeats(title: str, text: str) -> bool:
+    """Return whether a title repeats a folded text, so that it must go when the text is redacted.
 
-    The number of a branch is no word of its title. A word that was cut is known by its beginning, and one of
-    a script without spaces by any two of its characters.
+    One meaningful word in common is enough. A title of common words and single characters has to occur as a whole.
+    The number of a branch is not compared.
     """
     base = _BRANCHED.sub("", title).casefold()
-    found = _WORD.findall(base)
+    found = _WORD.findall(words.indexed(base))
     if not found:
-        return base in " ".join(said.split())
-    whole = [word for word in found if words.indexed(word) == word]
-    pairs = [pair for word in found if word not in whole for pair in words.indexed(word).split()]
-    telling = [word for word in whole if word not in words.COMMON] or ([] if pairs else whole)
-    begins = any(word in said and re.search(rf"(?<![^\W_]){re.escape(word)}", said) for word in telling)
-    return begins or any(pair in said for pair in pairs)
+        return base in " ".join(text.split())
+    meaningful = [word for word in found if len(word) > 1 and word not in words.COMMON]
+    phrases = meaningful or [_BETWEEN.join(found)]
+    # A title that was cut may end in the beginning of a word.
+    ends = ["" if len(base) >= AUTOMATIC and phrase.endswith(found[-1]) else _END for phrase in phrases]
+    return any(re.search(f"{_START}{phrase}{end}", text) for phrase, end in zip(phrases, ends, strict=True))
