@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from holdfast import errors, events, parts, types
-from holdfast.agent import ambient, context, loop, naming, notes, prompt, remembering, room, taking, turn
+from holdfast.agent import ambient, context, context_files, loop, naming, notes, prompt, remembering, room, taking, turn
 from holdfast.agent import approvals as permissions
 from holdfast.compaction import compress, policy, summary
 from holdfast.compaction import hooks as telling
@@ -98,9 +98,9 @@ class AIAgent:
         self._emit: Emit = _nobody
         self.limits = limits or loop.Limits()
         self.meter = meter or tokens.Meter()
-        self.system = self.plain = prompt.system(
-            None if skip_context_files else folder or os.getcwd(), "" if skip_memory else memory
-        )
+        self.context_files = () if skip_context_files else context_files.read(folder or os.getcwd())
+        self.system = self.plain = prompt.system(self.context_files, "" if skip_memory else memory)
+        self._unannounced = () if quiet else self.context_files
         self.wanted_title = title
         self.view = context.View(self.db, self.session_id)
         self.policy = compaction_policy or policy.Policy()
@@ -284,6 +284,14 @@ class AIAgent:
             clock=self.clock,
         )
         return self._run
+
+    async def announce(self, emit: Emit) -> None:
+        """Notify the user of context files in use that are new to this store, or changed."""
+        files, self._unannounced = self._unannounced, ()
+        for each in await context_files.unannounced(self.db, files):
+            # Chats show no notices: the operator of a gateway finds them in the log.
+            logger.log(logging.WARNING if each.problem else logging.INFO, "%s", each.notice.text)
+            emit(each.notice)
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """The work of a turn, in a task that can be interrupted; at once, if that was asked for meanwhile."""

@@ -110,6 +110,7 @@ class Taking:
         receipt = await self._received(run)
         kind = parts.noticed(self._content)
         self._emit(events.TurnStarted(receipt.conversation_id, receipt.session_id, self._text, receipt.seq, kind))
+        await agent.announce(self._emit)
         if receipt.duplicate and not self.born:
             answered = await self._answered(receipt.seq)
             if answered is not None:

@@ -1,0 +1,104 @@
+"""Context files: the project's instructions to agents (`AGENTS.md`), read into the system prompt.
+
+A cloned repository chooses what stands under this name, so the file is opened like any file a tool reads: confined to
+the project, a regular file, and none that usually holds keys or passwords. The user is notified when a file is used for
+the first time in a folder, and again when it changed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import msgspec
+
+from holdfast import errors, events
+from holdfast.store import aio
+from holdfast.tools import guarded, workspace
+
+logger = logging.getLogger("holdfast.agent")
+
+NAMES = ("AGENTS.md",)
+MAX_CHARACTERS = 32_000
+
+
+class ContextFile(msgspec.Struct, frozen=True):
+    """One context file: its text, or the reason why it is not used."""
+
+    name: str
+    path: str
+    text: str = ""
+    size: int = 0
+    """Bytes of the whole file."""
+    problem: str = ""
+
+    @property
+    def notice(self) -> events.Notice:
+        """What the user is told about the file."""
+        path = workspace.plain(self.path)
+        if self.problem:
+            return events.Notice(f"{path} is not used: {self.problem}", "warning")
+        cut = f", the first {MAX_CHARACTERS:,} characters of it" if self.text.endswith(_CUT) else ""
+        return events.Notice(f"Project instructions in use: {path} ({self.size:,} bytes{cut}).")
+
+
+_CUT = "\n[The file goes on.]"
+
+
+def read(folder: str, names: Sequence[str] = NAMES) -> tuple[ContextFile, ...]:
+    """Read the nearest file of each name, from the folder up to the root of its repository."""
+    folders = _folders(os.path.realpath(folder))
+    found = [_read(folders[-1], path) for name in names if (path := _nearest(folders, name)) is not None]
+    return tuple(each for each in found if each.text or each.problem)
+
+
+def _folders(folder: str) -> list[str]:
+    """The folder and those above it up to the root of the repository; without a repository, only the folder."""
+    above = [folder]
+    while not os.path.exists(os.path.join(above[-1], ".git")):
+        parent = os.path.dirname(above[-1])
+        if parent == above[-1]:
+            return [folder]
+        above.append(parent)
+    return above
+
+
+def _nearest(folders: Sequence[str], name: str) -> str | None:
+    return next((path for each in folders if os.path.lexists(path := os.path.join(each, name))), None)
+
+
+def _read(root: str, path: str) -> ContextFile:
+    name, space = os.path.basename(path), workspace.Workspace([root])
+    try:
+        place = space.place(os.path.realpath(path))
+        if reason := guarded.secret(place.parts):
+            raise errors.NotAllowed(f"it leads to {place.name}. {reason}")
+        with space.reading(place) as file:
+            size = os.fstat(file.fileno()).st_size
+            # No character takes more than four bytes.
+            text = file.read(4 * MAX_CHARACTERS + 4).decode("utf-8", "replace").strip()
+    except errors.HoldfastError as error:
+        return ContextFile(name, path, problem=str(error))
+    return ContextFile(name, path, text if len(text) <= MAX_CHARACTERS else text[:MAX_CHARACTERS] + _CUT, size)
+
+
+async def unannounced(db: aio.AsyncSessionDB, files: Sequence[ContextFile]) -> Sequence[ContextFile]:
+    """Return the files that this store has not announced yet, as they are now, and record that they are.
+
+    Fails open: where the store cannot be read or written, the file is announced once more.
+    """
+    return [each for each in files if await _is_new(db, each)]
+
+
+async def _is_new(db: aio.AsyncSessionDB, file: ContextFile) -> bool:
+    key = f"context_file:{blake2b(os.fsencode(file.path), digest_size=16).hexdigest()}"
+    digest = blake2b(f"{file.size}\0{file.problem}\0{file.text}".encode(), digest_size=16).hexdigest()
+    try:
+        if await db.meta(key) == digest:
+            return False
+        await db.set_meta(key, digest)
+    except Exception as error:  # noqa: BLE001 -- an announcement never stops a turn
+        logger.warning("could not record that %s was announced: %s", file.path, error)
+    return True
