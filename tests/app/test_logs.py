@@ -69,6 +69,15 @@ def test_the_secrets_of_settings_are_known(tmp_path: Path) -> None:
     assert (logging.getLogger().level, logging.getLogger().handlers) == before
 
 
+@pytest.mark.parametrize(("level", "logged"), [("info", False), ("warning", False), ("debug", True)])
+def test_libraries_log_requests_only_at_debug_and_without_the_query(level: str, logged: bool) -> None:
+    stream = io.StringIO()
+    with logs.kept(stream, "text", level, config.load({}, files=False)):
+        logging.getLogger("httpx2").info('HTTP Request: POST %s "200 OK"', "https://me:pw@host/v1?key=plain&x=1")
+    expected = 'HTTP Request: POST https://me:[redacted]@host/v1?[redacted] "200 OK"\n'
+    assert stream.getvalue().endswith(expected) if logged else stream.getvalue() == ""
+
+
 def test_a_log_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
     settings = msgspec.structs.replace(config.load({}, files=False), log=str(tmp_path / "no" / "own.log"))
     with (

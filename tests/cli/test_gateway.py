@@ -347,6 +347,29 @@ def test_what_is_piped_in_is_answered_and_then_it_ends(home: Path) -> None:
     assert "offline model" in reply
 
 
+@pytest.mark.parametrize(
+    ("level", "requests"), [((), False), (("--log-level", "debug"), True)], ids=["default", "debug"]
+)
+def test_log_has_no_key_of_a_request_url(home: Path, level: tuple[str, ...], requests: bool) -> None:
+    log = home / "log"
+    with provider.playing(provider.said("Hello.")) as played:
+        env = played.env | {"OPENAI_BASE_URL": f"{played.url}/v1?key=plain-words", "HOLDFAST_LOG": str(log)}
+        done = subprocess.run(
+            [*program.PROGRAM, "gateway", "--stdio", *level],
+            cwd=home,
+            env=program.environment(home, env),
+            input='{"text": "Hi", "key": "1"}\n',
+            capture_output=True,
+            encoding="utf-8",
+            timeout=program.PATIENCE,
+            check=False,
+        )
+    assert '"Hello."' in done.stdout, done.stderr
+    for logged in (done.stderr, log.read_text("utf-8")):
+        assert ("HTTP Request: POST" in logged) is requests
+        assert "plain-words" not in logged
+
+
 def test_the_unit_for_systemd_starts_what_there_is_and_waits_for_it_to_stop() -> None:
     unit = configparser.ConfigParser(interpolation=None)
     unit.read(test_guide.ROOT / "docs" / "holdfast-gateway.service", "utf-8")

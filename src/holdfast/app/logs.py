@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ Form = Literal["text", "json"]
 SHORTEST = 6
 """Characters of a secret that is looked for: a shorter one would take ordinary words away."""
 
+_QUERY = re.compile(r"(\b[a-z][a-z0-9+.\-]{1,20}://[^\s\"'?#]+\?)[^\s\"'#]+", re.IGNORECASE)
+"""The query of a URL: several providers take the key there, under a name of their own."""
 
 MOST, WITHIN = 100, 10.0
 """Lines of one kind that are written in so many seconds."""
@@ -52,7 +55,7 @@ class Lines(logging.Formatter):
     def _without(self, text: str) -> str:
         for each in self._known:
             text = text.replace(each, secrets.MARK)
-        return secrets.redacted(text)
+        return secrets.redacted(_QUERY.sub(rf"\1{secrets.MARK}", text))
 
 
 class Seldom(logging.Filter):
@@ -82,8 +85,12 @@ def known(settings: config.Settings) -> list[str]:
 
 @contextmanager
 def kept(stream: TextIO, form: Form, level: str, settings: config.Settings) -> Iterator[None]:
-    """Write log lines of this process there, and to the file of the settings, to the end of the block."""
-    root, wanted = logging.getLogger(), logging.getLevelName(level.upper())
+    """Log this process to `stream` and to the log file of the settings until the end of the block.
+
+    `level` is the least that Holdfast's own loggers emit. Libraries log warnings only, unless it is "debug": at info an
+    HTTP client logs every URL it requests.
+    """
+    root, own, wanted = logging.getLogger(), logging.getLogger("holdfast"), logging.getLevelName(level.upper())
     handlers: list[logging.Handler] = [logging.StreamHandler(stream)]
     if settings.log is not None:
         try:
@@ -92,14 +99,16 @@ def kept(stream: TextIO, form: Form, level: str, settings: config.Settings) -> I
             raise errors.SettingInvalid(
                 f"The log {settings.log} cannot be written: {error.strerror or error}."
             ) from None
-    # What the server says of itself is said already; what goes wrong with it is not.
-    before = [(root, root.level), (server := logging.getLogger("uvicorn"), server.level)]
+    # The gateway reports uvicorn's start and end itself.
+    server = logging.getLogger("uvicorn")
+    before = [(logger, logger.level) for logger in (root, own, server)]
     for handler in handlers:
         handler.setFormatter(Lines(form, known(settings)))
         handler.addFilter(Seldom())
         root.addHandler(handler)
-    root.setLevel(wanted)
+    own.setLevel(wanted)
     server.setLevel(max(logging.WARNING, wanted))
+    root.setLevel(wanted if wanted == logging.DEBUG else max(logging.WARNING, wanted))
     try:
         yield
     finally:

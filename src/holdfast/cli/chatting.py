@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from holdfast import app, config, errors, events, types
+from holdfast.app import logs
 from holdfast.cli import console, lazy, sessions, shapes, stdin
 from holdfast.store import db as store
 from holdfast.store import state
@@ -188,7 +189,7 @@ def _document(out: console.Console, form: str, error: str) -> None:
 def start(out: console.Console, asked: Asked, settings: config.Settings) -> Start:
     """What to talk with and where, as the command line says."""
     settings = _limited(settings, asked)
-    keep_logs(settings.log)
+    keep_logs(settings)
     target = asked.path or settings.database
     if not asked.go_on and asked.resume is None:
         return Start(target, asked.model, state.mint_session_id(time.time()), settings, begins=True)
@@ -226,13 +227,15 @@ def _limited(settings: config.Settings, asked: Asked) -> config.Settings:
 # --- the log -------------------------------------------------------------------------------------------
 
 
-def keep_logs(path: str | None) -> None:
-    """Warnings and faults go to the file that was asked for, and never onto the screen."""
+def keep_logs(settings: config.Settings) -> None:
+    """Log warnings and errors to the log file of the settings, without secrets, and never to the terminal."""
     handler: logging.Handler = logging.NullHandler()
-    if path is not None:
+    if settings.log is not None:
         try:
-            handler = logging.FileHandler(path, encoding="utf-8")
+            handler = logging.FileHandler(settings.log, encoding="utf-8")
         except OSError as error:
-            raise errors.SettingInvalid(f"The log {path} cannot be written: {error.strerror or error}.") from None
-        handler.setFormatter(logging.Formatter("%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"))
+            raise errors.SettingInvalid(
+                f"The log {settings.log} cannot be written: {error.strerror or error}."
+            ) from None
+        handler.setFormatter(logs.Lines("text", logs.known(settings)))
     logging.getLogger().addHandler(handler)

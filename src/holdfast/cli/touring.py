@@ -51,7 +51,7 @@ def command(out: console.Console) -> int:
 
     It is played in a place of its own, which is removed afterwards.
     """
-    chatting.keep_logs(None)
+    chatting.keep_logs(config.load({}, files=False))
     with tempfile.TemporaryDirectory(prefix="holdfast-tour-") as folder:
         return leaving.run(_play(out, folder))
 
