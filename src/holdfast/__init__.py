@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from holdfast import reports as reports
     from holdfast import types as types
     from holdfast.agent.agent import AIAgent as AIAgent
+    from holdfast.agent.ambient import current_session as current_session
     from holdfast.agent.ambient import current_session_id as current_session_id
     from holdfast.store.aio import AsyncSessionDB as AsyncSessionDB
     from holdfast.store.db import SessionDB as SessionDB
@@ -29,6 +30,7 @@ _LAZY = {
     "NewConversation": "holdfast.types",
     "NewMessage": "holdfast.types",
     "SessionDB": "holdfast.store.db",
+    "current_session": "holdfast.agent.ambient",
     "current_session_id": "holdfast.agent.ambient",
     "tool": "holdfast.tools.making",
 }
@@ -41,6 +43,7 @@ __all__ = [
     "NewMessage",
     "SessionDB",
     "__version__",
+    "current_session",
     "current_session_id",
     "errors",
     "events",

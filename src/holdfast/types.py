@@ -258,6 +258,10 @@ class LeaseHeld(msgspec.Struct, frozen=True):
     expires_in: float
     state: Literal["held", "expired", "dead"]
     snap_seq: int
+    thread: int = 0
+    agent: str = ""
+    acquired_at: float | None = None
+    """Unix time; None for a lease that an older version took."""
 
 
 class Compaction(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from holdfast import AsyncSessionDB, SessionDB, current_session_id
+from holdfast import AsyncSessionDB, SessionDB, current_session, current_session_id
 from holdfast.agent import ambient
 from holdfast.model import ScriptedModel
 from tests.agent import stage
@@ -16,21 +16,39 @@ from tests.contract import steps
 def test_the_current_session_is_the_head_also_after_a_rotation() -> None:
     with SessionDB(":memory:") as db:
         steps.begin(db, "talk", "one")
-        with ambient.working_for("talk", db):
+        with current_session("talk", db):
             assert current_session_id() == "talk"
             child = steps.compact(db, "talk", 1)
             assert current_session_id() == child.id
-            assert ambient.current_conversation_id() == "talk"
+            with current_session(child.id, AsyncSessionDB(db)):
+                assert steps.compact(db, "talk", 1).id == current_session_id()
+                assert ambient.current_conversation_id() == "talk"
         assert ambient.current_conversation_id() is None
 
 
 def test_the_environment_is_asked_only_where_no_conversation_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_SESSION_ID", "from-outside")
     assert current_session_id() == "from-outside"
-    with SessionDB(":memory:") as db, ambient.working_for("not-yet", db):
+    with SessionDB(":memory:") as db, current_session("not-yet", db):
         assert current_session_id() == "not-yet"
     monkeypatch.setenv("HOLDFAST_SESSION_ID", "")
     assert current_session_id() is None
+
+
+def test_lease_of_a_turn_or_a_compaction_names_its_agent() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async def look(_: object) -> str:
+            (lease,) = await db.leases()
+            return lease.agent
+
+        model = ScriptedModel([stage.calls("look"), "Done.", stage.calls("look"), "Done."])
+        agent = stage.agent(db, model, source="desk", session_id="talk", tools=[stage.tool("look", look)])
+        for _ in range(2):  # the one that begins the conversation, and another
+            result = await agent.run_conversation("Who?")
+            assert (result.completed, result.messages[2].content) == (True, agent.name)
+        assert agent.name.startswith("desk#")
+
+    stage.run(story)
 
 
 def test_two_tasks_do_not_see_each_others_conversation() -> None:

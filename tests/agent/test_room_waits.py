@@ -352,7 +352,7 @@ def test_who_asks_by_hand_hears_why_not_every_time() -> None:
             seen: list[events.AnyEvent] = []
             made = await agent.compress_context(force=True, emit=seen.append)
             assert made.outcome is compaction.Outcome.BUSY
-            assert [event for event in seen if isinstance(event, events.Notice) and event.text == made.reason]
+            assert notices(seen) == [made.reason]
         await db.release_lease(lease)
 
     stage.run(story)

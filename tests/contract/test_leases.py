@@ -179,6 +179,17 @@ def test_neither_leases_nor_renewals_change_the_conversation(db: SessionDB) -> N
         db.release_lease(lease)
 
 
+def test_lease_says_since_when_it_is_held(db: SessionDB, clock: steps.Clock) -> None:
+    steps.begin(db, "talk", "a")
+    since = []
+    for _ in range(2):
+        lease = db.acquire_lease("talk", "compact", "me", 30)
+        clock.advance(10)
+        db.renew_lease(lease)
+        since.append(db.leases()[0].acquired_at)
+    assert since == [steps.NOON, steps.NOON + 10]
+
+
 def test_ended_conversation_still_gives_leases(db: SessionDB) -> None:
     steps.begin(db, "talk")
     db.end_conversation("talk", "done")

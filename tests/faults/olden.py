@@ -146,7 +146,7 @@ def _table(sql: str, gone: list[str]) -> str:
 
 NEXT = reconcile.Plan(
     format=2,
-    revision=8,
+    revision=9,
     steps={
         2: [
             "ALTER TABLE routes ADD COLUMN label TEXT",

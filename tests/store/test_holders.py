@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import uuid
 
 import msgspec
@@ -122,6 +123,19 @@ def test_holder_comes_back_from_its_text() -> None:
 def test_holder_goes_by_the_name_it_was_given_or_by_one_nobody_has() -> None:
     assert holders.this_process("me").name == "me"
     assert len({holders.this_process(None).name for _ in range(50)}) == 50
+
+
+def test_unnamed_holder_goes_by_host_pid_thread_and_agent() -> None:
+    token = holders.agent.set("my agent:1\n")
+    try:
+        found = holders.this_process(None)
+    finally:
+        holders.agent.reset(token)
+    host, pid, thread, agent, nonce = found.name.split(":")
+    assert (host, pid, thread) == (found.host, str(os.getpid()), str(threading.get_native_id()))
+    assert (agent, nonce) == (found.agent, found.nonce) == ("my_agent_1_", found.nonce)
+    assert holders.is_this_process(found.name)
+    assert not holders.is_this_process(found.name.replace(f":{pid}:", ":1:", 1))
 
 
 @pytest.mark.parametrize("text", ["", "pid 42", "{}", "[]", "null", '{"name": 5}', "{", "x" * 1000])

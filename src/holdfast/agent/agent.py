@@ -7,6 +7,7 @@ Any number of agents, in any number of processes, may be made for one conversati
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import time
@@ -30,6 +31,7 @@ from holdfast.tools import registry
 logger = logging.getLogger("holdfast.agent")
 
 PATIENCE = 600.0
+_numbers = itertools.count(1)
 
 Emit = Callable[[events.AnyEvent], None]
 
@@ -84,6 +86,8 @@ class AIAgent:
     ) -> None:
         self.db = db if isinstance(db, aio.AsyncSessionDB) else aio.AsyncSessionDB(db)
         self.model = model
+        self.name = f"{source}#{next(_numbers)}"
+        """The agent within its process; its leases bear it."""
         self.session_id = session_id or state.mint_session_id(clock())
         self.conversation_id = self.session_id
         noted = notes.Notes(self.db, owner, lambda: self.conversation_id) if remembers and not skip_memory else None
@@ -213,7 +217,8 @@ class AIAgent:
             expected=None if force else self.session_id, focus=focus, force=force, keep_exchanges=keep_exchanges
         )
         before = tuple(await self.view.messages())
-        made = await self.room.compact(asked, self._heard(emit))
+        with ambient.working_for(self.conversation_id, self.db.db, self.name):
+            made = await self.room.compact(asked, self._heard(emit))
         if made.outcome is compaction.Outcome.COMPACTED:
             return made
         return msgspec.structs.replace(made, messages=before, session_id=self.session_id)
@@ -241,7 +246,7 @@ class AIAgent:
             taken = taking.Taking(self, text, content or text, uid, emit, route)
             self._emit = emit
             try:
-                with ambient.working_for(self.conversation_id, self.db.db):
+                with ambient.working_for(self.conversation_id, self.db.db, self.name):
                     result = await taken.result()
             finally:
                 self._run = self._work = None

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from holdfast import errors
-from holdfast.store import db
+from holdfast.store import aio, db, holders
 
 VARIABLE = "HOLDFAST_SESSION_ID"
 
@@ -21,13 +21,29 @@ _current: ContextVar[tuple[str, db.SessionDB] | None] = ContextVar("holdfast_con
 
 
 @contextmanager
-def working_for(conversation_id: str, store: db.SessionDB) -> Iterator[None]:
-    """Within this block, and in tasks begun in it, this is the current conversation."""
-    token = _current.set((conversation_id, store))
+def current_session(session_id: str, db: db.SessionDB | aio.AsyncSessionDB) -> Iterator[None]:
+    """Make this the current session in the block and in the tasks begun in it.
+
+    Any session of a conversation names it: `current_session_id()` returns the head, also after a compaction.
+    """
+    store = db.db if isinstance(db, aio.AsyncSessionDB) else db
+    try:
+        conversation_id = store.snapshot(session_id).conversation_id
+    except errors.NoSuchSession:
+        conversation_id = session_id
+    with working_for(conversation_id, store):
+        yield
+
+
+@contextmanager
+def working_for(conversation_id: str, store: db.SessionDB, agent: str = "") -> Iterator[None]:
+    """Make this the current conversation in the block, and `agent` the name that leases taken in it bear."""
+    token, named = _current.set((conversation_id, store)), holders.agent.set(agent)
     try:
         yield
     finally:
         _current.reset(token)
+        holders.agent.reset(named)
 
 
 def current_conversation_id() -> str | None:

@@ -262,7 +262,7 @@ class Room:
         elif made.outcome is not port.Outcome.NOTHING_TO_DO and (person or made.outcome not in self._said):
             # One notice of each kind until the next success, unless a person asked: nobody wants one at every step.
             self._said.add(made.outcome)
-            emit(events.Notice(made.reason, "info" if made.outcome is port.Outcome.BUSY else "warning"))
+            emit(events.Notice(made.reason, "warning"))
         return made
 
 

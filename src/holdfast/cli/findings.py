@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from holdfast import config, errors, types
+from holdfast import config, errors, moments, types
 from holdfast.cli import mistakes
 from holdfast.store import promises, reaching, reconcile, schedule, visitors
 from holdfast.terminal import text
@@ -150,7 +150,8 @@ def of_leases(leases: Sequence[types.LeaseHeld]) -> Iterator[Finding]:
 
 
 def lease_state(lease: types.LeaseHeld) -> str:
-    who = f"{lease.holder} (pid {lease.pid} on {lease.host})"
+    since = f" since {moments.when(lease.acquired_at)}" if lease.acquired_at is not None else ""
+    who = f"{lease.holder} (pid {lease.pid} on {lease.host}){since}"
     if lease.state == "held":
         return f"held by {who} for {lease.expires_in:.0f} s more"
     return f"expired, held last by {who}" if lease.state == "expired" else f"dead: {who} is gone"

@@ -445,9 +445,7 @@ async def used(db: aio.AsyncSessionDB, session_id: str) -> types.Usage:
 
 
 def _taken_by(holder: str) -> str:
-    # Whoever gives no name of its own goes by host, process, and a number for each time.
-    ours = holders.this_process(None).name.rpartition(":")[0]
-    if holder.rpartition(":")[0] == ours:
+    if holders.is_this_process(holder):
         return "A compaction of this conversation is under way already."
     return "Another process is compacting this conversation."
 

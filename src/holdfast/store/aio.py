@@ -9,6 +9,7 @@ So do small steps: what arrives from outside, leases and claims, and what became
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -127,7 +128,7 @@ class AsyncSessionDB:
     async def run(self, call: Callable[[], T]) -> T:
         """Any short call on the store, on one of its threads."""
         self._check_open()
-        return await self._pool.call(call)
+        return await self._pool.call(partial(contextvars.copy_context().run, call))
 
     def _check_open(self) -> None:
         if self._closed:

@@ -11,10 +11,13 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import re
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextvars import ContextVar
 from hashlib import blake2b
 
 import msgspec
@@ -24,6 +27,8 @@ from holdfast import alive
 UNIX = "unix"
 _counted = itertools.count()
 MACHINE_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
+agent: ContextVar[str] = ContextVar("holdfast_agent", default="")
+"""The name of the agent that acts in this context; leases taken in it bear this name."""
 
 
 class Timeline(msgspec.Struct, frozen=True):
@@ -52,7 +57,7 @@ def timeline(clock: Callable[[], float] | None) -> Timeline:
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """A process on a host, and the name it goes by."""
+    """A process on a host, the thread and the agent that took the lease, and the name the holder goes by."""
 
     name: str
     host: str
@@ -60,6 +65,8 @@ class Holder(msgspec.Struct, frozen=True):
     pid: int
     started: str
     nonce: str
+    thread: int = 0
+    agent: str = ""
 
     def is_dead(self) -> bool:
         """Surely gone. A process this one cannot see (other host, other container) is never called dead."""
@@ -71,9 +78,21 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 def this_process(name: str | None) -> Holder:
+    """The holder that this thread is now; without a name it goes by host, pid, thread, agent and a nonce."""
     pid, namespace, started, seed = _own()
-    nonce = f"{seed}{next(_counted):x}"
-    return Holder(name or f"{_host()}:{pid}:{nonce}", _host(), namespace, pid, started, nonce)
+    nonce, thread = f"{seed}{next(_counted):x}", threading.get_native_id()
+    acting = re.sub(r"[^\w.#-]", "_", agent.get(), flags=re.ASCII)[:60]
+    name = name or f"{_process_name()}{thread}:{acting}:{nonce}"
+    return Holder(name, _host(), namespace, pid, started, nonce, thread, acting)
+
+
+def is_this_process(name: str) -> bool:
+    """Whether an unnamed holder, known by its generated name, is this process."""
+    return name.startswith(_process_name())
+
+
+def _process_name() -> str:
+    return f"{_host()}:{_own()[0]}:"
 
 
 def encode(holder: Holder) -> str:

@@ -59,6 +59,7 @@ def acquire(tx: port.Tx, session_id: str, purpose: types.Purpose, holder: holder
             expires=tx.clock.now + ttl,
             boot=tx.clock.boot,
             snap_seq=here.last_seq,
+            acquired_at=tx.clock.unix,
         )
     return types.Lease(snapshot(here), purpose, token, holder.name, ttl)
 
@@ -156,11 +157,21 @@ def free_stale(tx: port.Tx) -> int:
 
 
 def _as_seen(clock: holders.Timeline, conversation: str, purpose: types.Purpose, row: port.Row) -> types.LeaseHeld:
-    token, text, expires, boot, snap_seq = row
+    token, text, expires, boot, snap_seq, acquired_at = row
     holder = holders.decode(text)
-    left = max(0.0, clock.left(boot, expires))
     return types.LeaseHeld(
-        conversation, purpose, token, holder.name, holder.host, holder.pid, left, _state(clock, row), snap_seq
+        conversation_id=conversation,
+        purpose=purpose,
+        token=token,
+        holder=holder.name,
+        host=holder.host,
+        pid=holder.pid,
+        expires_in=max(0.0, clock.left(boot, expires)),
+        state=_state(clock, row),
+        snap_seq=snap_seq,
+        thread=holder.thread,
+        agent=holder.agent,
+        acquired_at=acquired_at,
     )
 
 

@@ -29,7 +29,7 @@ class Plan(NamedTuple):
     """Which format and revision this version writes, and how data of an older format is changed."""
 
     format: int = 1
-    revision: int = 7
+    revision: int = 8
     steps: Mapping[int, Sequence[str]] = {}
     begin: bool = True  # whether a store may be made where there is none
 

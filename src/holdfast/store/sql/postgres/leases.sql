@@ -4,7 +4,7 @@ SELECT token, holder, expires, boot, snap_seq FROM leases WHERE conversation = %
 
 -- name: leases_all
 -- Every lease there is.
-SELECT c.id, l.purpose, l.token, l.holder, l.expires, l.boot, l.snap_seq
+SELECT c.id, l.purpose, l.token, l.holder, l.expires, l.boot, l.snap_seq, l.acquired_at
   FROM leases l JOIN conversations c ON c.key = l.conversation ORDER BY c.key, l.purpose;
 
 -- name: fence_next
@@ -17,12 +17,13 @@ SELECT fence FROM conversations WHERE key = %(conversation)s;
 
 -- name: lease_insert
 -- A free lease is taken.
-INSERT INTO leases (conversation, purpose, token, holder, expires, boot, snap_seq)
-VALUES (%(conversation)s, %(purpose)s, %(token)s, %(holder)s, %(expires)s, %(boot)s, %(snap_seq)s);
+INSERT INTO leases (conversation, purpose, token, holder, expires, boot, snap_seq, acquired_at)
+VALUES (%(conversation)s, %(purpose)s, %(token)s, %(holder)s, %(expires)s, %(boot)s, %(snap_seq)s, %(acquired_at)s);
 
 -- name: lease_take_over
 -- A lease changes hands.
-UPDATE leases SET token = %(token)s, holder = %(holder)s, expires = %(expires)s, boot = %(boot)s, snap_seq = %(snap_seq)s
+UPDATE leases SET token = %(token)s, holder = %(holder)s, expires = %(expires)s, boot = %(boot)s, snap_seq = %(snap_seq)s,
+       acquired_at = %(acquired_at)s
  WHERE conversation = %(conversation)s AND purpose = %(purpose)s;
 
 -- name: lease_extend

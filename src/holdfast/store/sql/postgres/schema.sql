@@ -152,6 +152,7 @@ CREATE TABLE leases (
   expires      double precision NOT NULL,
   boot         text COLLATE "C" NOT NULL,
   snap_seq     bigint NOT NULL,
+  acquired_at  double precision,
   PRIMARY KEY (conversation, purpose)
 ) WITH (fillfactor = 70);
 

@@ -4,7 +4,7 @@ SELECT token, holder, expires, boot, snap_seq FROM leases WHERE conversation = :
 
 -- name: leases_all
 -- Every lease there is.
-SELECT c.id, l.purpose, l.token, l.holder, l.expires, l.boot, l.snap_seq
+SELECT c.id, l.purpose, l.token, l.holder, l.expires, l.boot, l.snap_seq, l.acquired_at
   FROM leases l JOIN conversations c ON c.key = l.conversation ORDER BY c.key, l.purpose;
 
 -- name: fence_next
@@ -17,12 +17,13 @@ SELECT fence FROM conversations WHERE key = :conversation;
 
 -- name: lease_insert
 -- A free lease is taken.
-INSERT INTO leases (conversation, purpose, token, holder, expires, boot, snap_seq)
-VALUES (:conversation, :purpose, :token, :holder, :expires, :boot, :snap_seq);
+INSERT INTO leases (conversation, purpose, token, holder, expires, boot, snap_seq, acquired_at)
+VALUES (:conversation, :purpose, :token, :holder, :expires, :boot, :snap_seq, :acquired_at);
 
 -- name: lease_take_over
 -- A lease changes hands.
-UPDATE leases SET token = :token, holder = :holder, expires = :expires, boot = :boot, snap_seq = :snap_seq
+UPDATE leases SET token = :token, holder = :holder, expires = :expires, boot = :boot, snap_seq = :snap_seq,
+       acquired_at = :acquired_at
  WHERE conversation = :conversation AND purpose = :purpose;
 
 -- name: lease_extend

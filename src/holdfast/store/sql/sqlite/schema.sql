@@ -150,6 +150,7 @@ CREATE TABLE leases (
   expires      REAL NOT NULL,
   boot         TEXT NOT NULL,
   snap_seq     INTEGER NOT NULL,
+  acquired_at  REAL,
   PRIMARY KEY (conversation, purpose)
 ) STRICT, WITHOUT ROWID;
 
