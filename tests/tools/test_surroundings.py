@@ -24,6 +24,12 @@ from holdfast.tools import surroundings
         "DEPLOY_KEY",
         "REGISTRY_AUTH",
         "passphrase",
+        "GITHUB_PAT",
+        "GCP_CREDENTIALS_JSON",
+        "session_jwt",
+        "AZURE_STORAGE_CONNECTION_STRING",
+        "LOGIN_COOKIES",
+        "DOCKER_AUTH_CONFIG",
         "DATABASE_URL",
         "TEST_DATABASE_URI",
         "SENTRY_DSN",
@@ -41,7 +47,7 @@ def test_what_is_named_like_a_secret_is_not_given_on(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     ["PATH", "HOME", "PWD", "OLDPWD", "SSH_AUTH_SOCK", "XAUTHORITY", "GIT_AUTHOR_NAME", "TOKENIZERS_PARALLELISM",
-     "KEYBOARD", "GOOGLE_APPLICATION_CREDENTIALS", "LANG", "X_PASSTHROUGH"],
+     "KEYBOARD", "GOOGLE_APPLICATION_CREDENTIALS", "LANG", "X_PASSTHROUGH", "COMPATIBLE", "MY_PATH"],
 )  # fmt: skip
 def test_what_programs_need_is_given_on(name: str) -> None:
     assert surroundings.of_commands({name: "x"})[name] == "x"
@@ -53,13 +59,15 @@ def test_what_programs_need_is_given_on(name: str) -> None:
         ("redis://:hunter2@cache:6379/0", False),
         ("amqp://ann:p%2Fw@mail/x", False),
         ("https://api/x?password=hunter2", False),
+        ("Server=db;User=ann;Pwd=hunter2", False),
+        ("https://a.example/simple https://ann:hunter2@b.example/simple", False),
         ("https://api.example.com:8443/x", True),
         ("https://ann@example.com/x", True),
         ("https://example.com/a:b@c", True),
         ("", True),
     ],
 )
-@pytest.mark.parametrize("name", ["REDIS_URL", "broker_uri", "URL"])
+@pytest.mark.parametrize("name", ["REDIS_URL", "broker_uri", "HTTPS_PROXY", "BACKEND"])
 def test_an_address_with_a_password_in_it_is_not_given_on(name: str, value: str, passes: bool) -> None:
     assert (name in surroundings.of_commands({name: value})) is passes
     assert surroundings.of_commands({name: value}, passed=[name])[name] == value

@@ -1,6 +1,7 @@
 """Names that need care wherever they lie: files that hold secrets, and files that make programs or agents do things.
 
-Pure: a path as its parts in, a sentence for people out, or nothing. One set of tables tells files and command lines.
+Pure: a path as its parts in, a sentence for people out, or nothing. One set of tables serves files and command lines;
+the names of secrets are in secret_names.
 Names are compared without regard to case, since some file systems do the same; links are not followed here.
 """
 
@@ -12,19 +13,10 @@ import posixpath
 import re
 from collections.abc import Sequence
 
+from holdfast.tools import secret_names
+
 # A longer path cannot be opened.
 LONGEST = 4096
-
-_SECRET = re.compile(
-    r"\.env(?:rc|\..+)?|.+\.env|.+\.(?:pem|key|p8|p12|pfx|jks|keystore|kdbx|asc|gpg|ppk|ovpn)"
-    r"|id_(?:rsa|dsa|ecdsa|ed25519|xmss)(?:_sk)?|ssh_host_.+_key"
-    r"|\.(?:netrc|pgpass|npmrc|pypirc|git-credentials|htpasswd|vault-pass(?:word)?|my\.cnf|s3cfg|boto)|_netrc"
-    r"|(?:credentials|secrets?)(?:\.(?:json|ya?ml|toml|ini|txt))?|service[_-]account.*\.json|.+\.tfstate(?:\.backup)?"
-    r"|kubeconfig|master\.key|token\.json|wallet\.dat|\.\w*_history|\.histfile|(?:g?shadow|sudoers|master\.passwd)-?"
-    r"|cookies(?:\.sqlite)?|login data|holdfast\.db.*"
-)
-_NO_SECRET = re.compile(r".*\.(?:example|sample|template|dist|pub)|.*\.(?:example|sample|template)\.env")
-_SECRET_FOLDERS = frozenset({".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".password-store", "keychains"})
 
 _STEERS = frozenset(
     {"agents.md", "claude.md", "gemini.md", ".cursorrules", ".holdfast.toml", ".mcp.json", "copilot-instructions.md"}
@@ -55,12 +47,8 @@ _INSTALLED = re.compile(r"/(?:usr|bin|sbin|lib\w*|opt|System|Library|Application
 
 def secret(parts: Sequence[str]) -> str:
     """Why reading this file should be asked for; empty where it need not be."""
-    *folders, name = [part.casefold() for part in parts] or [""]
-    if _NO_SECRET.fullmatch(name):
-        return ""
-    if _SECRET.fullmatch(name) or not _SECRET_FOLDERS.isdisjoint(folders):
-        return "It may hold keys or passwords, and the model would be shown them."
-    return ""
+    known = secret_names.is_secret_file(parts)
+    return "It may hold keys or passwords, and the model would be shown them." if known else ""
 
 
 def forbidden(parts: Sequence[str]) -> str:

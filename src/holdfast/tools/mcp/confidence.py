@@ -7,17 +7,13 @@ would make no sense without the folder they are about.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from holdfast import secrets
+from holdfast.tools import secret_names
 
 SHORTEST = 8
 """What is shorter stands in every third sentence."""
-
-_SECRET = re.compile(
-    r"(?i)(?:tok|token|key|secret|pass|passw\w*|pwd|auth|authorization|credential|cookie|pat|jwt|dsn|bearer)s?(?![a-z])"
-)
 
 
 class Confidence:
@@ -40,7 +36,7 @@ class Confidence:
 def is_secret(name: str, value: str) -> bool:
     """Whether a value is secret, by its name or by its looks."""
     said = f"{name}: {value}"
-    return bool(_SECRET.search(name)) or secrets.redacted(said) != said
+    return secret_names.is_secret_variable(name, value) or secrets.redacted(said) != said
 
 
 def _words(values: Iterable[str]) -> tuple[str, ...]:

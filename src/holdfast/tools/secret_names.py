@@ -1,0 +1,87 @@
+"""The one table of names that say "this holds a key or a password": variables of the environment, headers and files.
+
+Command environments, the file tools, command lines and MCP servers all read it. Pure. Names are compared without
+regard to case. A secret under a name that is not here is not recognised.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+
+VARIABLES = """
+    *APIKEY* *API_KEY* *API_KEYS *TOKEN* *_TOK *SECRET* *PASSWORD* *PASSWD* *PASSPHRASE* *PRIVATEKEY* *PRIVATE_KEY*
+    *ACCESSKEY* *ACCESS_KEY* *CREDENTIAL* *JWT* *COOKIE* *CONNECTION_STRING* *AUTHORIZATION* *_AUTH_CONFIG
+    *_KEY *_PASS *_PWD *_AUTH *_PAT *_DSN *DATABASE_URL *DATABASE_URI KEY PASS PAT DSN
+"""
+"""Globs. A hyphen counts as an underscore, so that headers are found too."""
+
+# They switch something, or name a file by their vendor's definition.
+HARMLESS_VARIABLES = "TOKENIZERS_PARALLELISM GOOGLE_APPLICATION_CREDENTIALS AWS_SHARED_CREDENTIALS_FILE"
+
+FILES = """
+    .env .envrc .env.* .env-* *.env
+    *.pem *.key *.p8 *.p12 *.pfx *.jks *.keystore *.kdbx *.asc *.gpg *.ppk *.ovpn
+    id_rsa id_rsa_sk id_dsa id_ecdsa id_ecdsa_sk id_ed25519 id_ed25519_sk id_xmss id_*.bak id_*.old ssh_host_*_key
+    .netrc _netrc .pgpass .npmrc .pypirc .git-credentials .htpasswd .my.cnf .s3cfg .boto
+    .vault-pass .vault-password .vault-token
+    credentials credentials.json credentials.yaml credentials.yml credentials.toml credentials.ini credentials.txt
+    secret secret.json secret.yaml secret.yml secret.toml secret.ini secret.txt
+    secrets secrets.json secrets.yaml secrets.yml secrets.toml secrets.ini secrets.txt
+    client_secret*.json *serviceaccount* *service_account*.json *service-account*.json token.json
+    *.tfstate *.tfstate.backup *.tfvars *.tfvars.json kubeconfig wallet.dat
+    .*_history .histfile shadow shadow- gshadow gshadow- sudoers sudoers- master.passwd master.passwd-
+    cookies cookies.sqlite login?data holdfast.db*
+    *.git/config *.git/config.worktree gh/hosts.yml
+"""
+"""Globs of names, or of a folder and a name. A file anywhere below `.git` counts as being in it."""
+
+HARMLESS_FILES = """
+    *.example *.sample *.template *.dist *.pub *.example.env *.sample.env *.template.env
+    *serviceaccount*.py *serviceaccount*.pyi *serviceaccount*.[jt]s *serviceaccount*.[jt]sx *serviceaccount*.go
+    *serviceaccount*.java *serviceaccount*.kt *serviceaccount*.rb *serviceaccount*.rs *serviceaccount*.cs
+    *serviceaccount*.md *serviceaccount*.html *serviceaccount*.css *serviceaccount*.proto
+"""
+
+FOLDERS = frozenset({".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".password-store", "keychains"})
+"""Whatever lies below one of these counts."""
+
+# A password in a URL, or in a connection string: scheme://user:password@host, …?password=…, …;Pwd=…
+_URL_PASSWORD = re.compile(
+    r"://[^\s/?#]{0,256}:[^\s/?#]{1,4096}@|(?i:[?&;](?:passw(?:or)?d|pwd|(?:access_?)?token|api_?key|secret)=[^\s&;])"
+)
+
+
+def is_secret_variable(name: str, value: str = "") -> bool:
+    """Whether a variable holds a key, a token or a password: by its name, or by a URL with a password as its value."""
+    plain = name.replace("-", "_")
+    if _matches(HARMLESS_VARIABLES, plain):
+        return False
+    return _matches(VARIABLES, plain) or _URL_PASSWORD.search(value) is not None
+
+
+def is_secret_file(parts: Sequence[str]) -> bool:
+    """Whether a file usually holds keys or passwords, by the parts of its path."""
+    *folders, name = [part.casefold() for part in parts] or [""]
+    if _matches(HARMLESS_FILES, name):
+        return False
+    folder = ".git" if ".git" in folders else folders[-1] if folders else ""
+    return _matches(FILES, name) or _matches(FILES, f"{folder}/{name}") or not FOLDERS.isdisjoint(folders)
+
+
+def _matches(globs: str, name: str) -> bool:
+    return _compiled(globs).fullmatch(name) is not None
+
+
+@cache
+def _compiled(globs: str) -> re.Pattern[str]:
+    """All globs as one expression, made when it is first needed. `*` and `?` stay within one part of a path."""
+    signs = {"*": "[^/]*", "?": "[^/]"}
+    return re.compile(
+        "|".join(
+            "".join(signs.get(piece, piece if piece[:1] == "[" else re.escape(piece)) for piece in pieces)
+            for pieces in (re.split(r"(\*|\?|\[\w+\])", glob) for glob in globs.split())
+        ),
+        re.IGNORECASE,
+    )
