@@ -348,6 +348,14 @@ def _providers(said: File, given: Mapping[str, str]) -> dict[str, Provider]:
     return found
 
 
+def needs_key(name: str, provider: Provider) -> bool:
+    """Whether a provider cannot be asked without a key. The API of a known company at another address may need none."""
+    known = PROVIDERS.get(name)
+    if known is None or provider.key_env != known.key_env:
+        return bool(provider.key_env)
+    return (provider.base_url or known.base_url or "").rstrip("/") == known.base_url
+
+
 def _keys(providers: dict[str, Provider], given: Mapping[str, str]) -> dict[str, Secret]:
     named = ((name, given.get(provider.key_env or "")) for name, provider in providers.items())
     return {name: Secret(key.strip()) for name, key in named if key and key.strip()}

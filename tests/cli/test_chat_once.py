@@ -23,6 +23,7 @@ from holdfast import SessionDB, config, events
 from holdfast.app import running
 from holdfast.cli import chatting, console, once, stdin
 from tests.cli import inside, program, provider, ready
+from tests.model import server
 
 OFFLINE = {"HOLDFAST_MODEL": "offline"}
 RESULT = {
@@ -349,6 +350,36 @@ def test_what_cannot_begin_is_one_sentence(
     done = ask("-p", "hi", *arguments, env=env)
     assert done.code == 1
     assert sentence in done.sentence
+
+
+def test_openai_base_url_is_used_without_a_key(ask: Ask) -> None:
+    listed = server.refusal(200, {"object": "list", "data": [{"id": "played", "object": "model"}]})
+    with provider.playing(listed, provider.said("Hello.")) as played:
+        url = {"OPENAI_BASE_URL": f"{played.url}/v1"}
+        done = ask("-p", "hi", env=url)
+        assert (done.code, done.out) == (0, "Hello.\n"), done.err
+        assert ask("-p", "hi", env={**url, "HOLDFAST_MODEL": "openai/other"}).out == "Hello.\n"
+    assert [each.path for each in played.asked[:2]] == ["/v1/models", "/v1/chat/completions"]
+    assert {each.json["model"] for each in played.asked[1:]} == {"played", "other"}
+    assert not any("authorization" in each.headers for each in played.asked)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (provider.refused(401, "No key"), "openai refused the key (401): No key. Set OPENAI_API_KEY to a valid key."),
+        (server.refusal(200, {"object": "list", "data": []}), "the list is empty."),
+        (server.refusal(200, b"<html>"), "the answer is not a list of models."),
+        (server.Answer(cut=True), "hung up without an answer"),
+    ],
+)
+def test_openai_base_url_that_lists_no_model_says_what_is_missing(ask: Ask, answer: server.Answer, why: str) -> None:
+    with provider.playing(answer) as played:
+        sentence = ask("-p", "hi", env={"OPENAI_BASE_URL": f"{played.url}/v1"}).sentence
+    assert why in sentence
+    assert sentence.endswith(
+        "Name a model with HOLDFAST_MODEL=openai/NAME; set OPENAI_API_KEY if the server needs a key."
+    )
 
 
 def test_a_log_is_kept_only_where_that_was_asked_for(ask: Ask, tmp_path: Path) -> None:

@@ -117,6 +117,22 @@ def test_an_address_of_the_environment_counts_more_than_that_in_the_file(tmp_pat
     assert config.load(environ, str(tmp_path)).providers["openai"].base_url == "http://mine/v1"
 
 
+@pytest.mark.parametrize(
+    ("name", "provider", "needed"),
+    [
+        ("openai", config.PROVIDERS["openai"], True),
+        ("openai", config.Provider("openai", "https://api.openai.com/v1/", "OPENAI_API_KEY"), True),
+        ("openai", config.Provider("openai", None, "OPENAI_API_KEY"), True),
+        ("openai", config.Provider("openai", "http://x/v1", "OPENAI_API_KEY"), False),
+        ("openai", config.Provider("openai", "http://x/v1", "OTHER_KEY"), True),
+        ("lab", config.Provider("openai", "http://x/v1", "LAB_KEY"), True),
+        ("lab", config.Provider("openai", "http://x/v1"), False),
+    ],
+)
+def test_known_company_at_another_address_needs_no_key(name: str, provider: config.Provider, needed: bool) -> None:
+    assert config.needs_key(name, provider) is needed
+
+
 def test_a_table_of_a_known_provider_changes_what_it_names_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(
         "[providers.anthropic]\nwindow = 9\n[providers.openai]\nkey_env = ''\n[providers.lab]\nwindow = 8\n", "utf-8"

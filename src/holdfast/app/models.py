@@ -1,7 +1,8 @@
 """From settings to a model that can be asked.
 
-The one that was named; else the first provider there is a key for; else a server on this machine; else the
-built-in offline model. Adapters are loaded when one of theirs is made: the offline model needs none of them.
+The one that was named; else the first provider there is a key for; else the server at OPENAI_BASE_URL; else a server on
+this machine; else the built-in offline model. Adapters are loaded when one of theirs is made: the offline model needs
+none of them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from holdfast.model import known, local, port, retry
 
 # What is asked when only a key was given.
 USUAL = {"anthropic": "claude-sonnet-4-5", "openai": "gpt-4.1", "openrouter": "openrouter/auto"}
+LISTING = 10.0
+"""Seconds that a server may take to list its models."""
 OFFLINE, OFFLINE_NAME = "offline", "holdfast/offline"
 
 ADVICE = (
@@ -84,6 +87,9 @@ async def _found(settings: config.Settings) -> Chosen:
     for provider, usual in USUAL.items():
         if provider in settings.keys:
             return Chosen(_chain(settings, (f"{provider}/{usual}", *settings.fallback)))
+    openai = settings.providers.get("openai")
+    if openai is not None and not config.needs_key("openai", openai):
+        return await _served(settings, openai)
     for server in await local.find():
         if server.models:
             name = f"{server.kind}/{server.models[0]}"
@@ -91,6 +97,28 @@ async def _found(settings: config.Settings) -> Chosen:
             made = model.OpenAIModel(server.models[0], base_url=server.base_url, window=window, name=name)
             return Chosen(_chained([made]), f"Using {name}, which runs on this machine.")
     return Chosen(model.OfflineModel(name=OFFLINE_NAME), ADVICE)
+
+
+async def _served(settings: config.Settings, openai: config.Provider) -> Chosen:
+    """The first model that the server at OPENAI_BASE_URL lists; SettingInvalid where it lists none."""
+    asked = model.OpenAIModel(
+        "", base_url=openai.base_url or "", window=1, key_env=openai.key_env, name="openai", timeout=LISTING
+    )
+    try:
+        listed = await asked.list_served()
+        why = "the list is empty." if listed else "the answer is not a list of models."
+    except errors.ModelError as error:
+        listed, why = None, str(error)
+    finally:
+        await asked.close()
+    if listed is None or not listed.models:
+        raise errors.SettingInvalid(
+            f"OPENAI_BASE_URL is set, but no model is named and the server lists none: {why} "
+            "Name a model with HOLDFAST_MODEL=openai/NAME; set OPENAI_API_KEY if the server needs a key."
+        )
+    name = f"openai/{listed.models[0]}"
+    made = [_made(settings, name, listed.window), *(_made(settings, each) for each in settings.fallback)]
+    return Chosen(_chained(made), f"Using {name}, the first model that the server at OPENAI_BASE_URL lists.")
 
 
 def _chain(settings: config.Settings, names: tuple[str, ...]) -> port.Model:
@@ -102,7 +130,7 @@ def _chained(made: list[port.Model]) -> port.Model:
     return patient[0] if len(patient) == 1 else retry.Chain(patient)
 
 
-def _made(settings: config.Settings, name: str) -> port.Model:
+def _made(settings: config.Settings, name: str, told_window: int | None = None) -> port.Model:
     if name in (OFFLINE, OFFLINE_NAME):
         return model.OfflineModel(name=OFFLINE_NAME)
     provider, _, bare = name.partition("/")
@@ -114,11 +142,11 @@ def _made(settings: config.Settings, name: str) -> port.Model:
             f"Providers: {names}."
         )
     key = settings.keys.get(provider)
-    if key is None and found.key_env:
+    if key is None and config.needs_key(provider, found):
         raise errors.SettingInvalid(f"{name} needs a key: set {found.key_env}.")
     said = settings.models.get(name, config.Known())
     price = port.Price(*_values(said.price)) if said.price else None
-    window = said.window or found.window or known.of(bare).window
+    window = said.window or found.window or told_window or known.of(bare).window
     if found.kind == "anthropic":
         url = found.base_url or config.PROVIDERS["anthropic"].base_url or ""
         longest = said.max_output or known.of(bare).max_output or window
@@ -126,14 +154,14 @@ def _made(settings: config.Settings, name: str) -> port.Model:
             bare, window=window, key=key, base_url=url, name=name, price=price, max_output=longest
         )
     url = found.base_url or config.PROVIDERS["openai"].base_url or ""
-    return model.OpenAIModel(bare, base_url=url, window=window, key=key, name=name, price=price)
+    return model.OpenAIModel(bare, base_url=url, window=window, key=key, key_env=found.key_env, name=name, price=price)
 
 
 def _to_be_had(settings: config.Settings, name: str) -> bool:
     """Whether its provider is known, and its key is there if it needs one."""
     provider, _, bare = name.partition("/")
     found = settings.providers.get(provider)
-    return bool(bare and found) and (provider in settings.keys or not (found and found.key_env))
+    return bool(bare and found) and (provider in settings.keys or not (found and config.needs_key(provider, found)))
 
 
 def _values(price: config.Price) -> tuple[float, float, float | None, float | None]:

@@ -36,6 +36,7 @@ class OpenAIModel:
         base_url: str,
         window: int,
         key: str | None = None,
+        key_env: str | None = None,
         name: str | None = None,
         price: port.Price | None = None,
         headers: Mapping[str, str] | None = None,
@@ -48,7 +49,7 @@ class OpenAIModel:
         self._price = price
         self._extra = dict(extra or {})
         self._key = key or ""
-        self._url = _url(base_url)
+        self._base_url, self._url = base_url, _url(base_url)
         self._headers = {
             "content-type": "application/json",
             "accept": "text/event-stream",
@@ -56,7 +57,7 @@ class OpenAIModel:
             **(headers or {}),
         }
         self._dialect = dialect_of(base_url, self._name.partition("/")[0])
-        self._asked = advice(self._name, model, base_url)
+        self._asked = advice(self._name, model, base_url, key_env)
         self._wire = wire.Wire(self._asked, timeout=timeout)
         self._without: set[str] = set()
 
@@ -70,6 +71,11 @@ class OpenAIModel:
 
     async def close(self) -> None:
         await self._wire.close()
+
+    async def list_served(self) -> local.Found | None:
+        """Return the models that the server lists; None where its answer is no such list. Raises ModelError."""
+        body = await self._wire.get(_url(self._base_url, "/models"), {**self._headers, "accept": "application/json"})
+        return local.read(local.Kind("openai", 0, ""), self._base_url, body)
 
     async def stream(self, request: port.Request) -> AsyncGenerator[port.Delta, None]:
         while True:
@@ -117,14 +123,15 @@ def dialect_of(base_url: str, provider: str) -> openai_request.Dialect:
     return openai_request.Dialect(provider=provider, id_length=9 if host == "api.mistral.ai" else 40)
 
 
-def advice(name: str, model: str, base_url: str) -> failures.Asked:
+def advice(name: str, model: str, base_url: str, key_env: str | None = None) -> failures.Asked:
     """What to tell a person when this model cannot be asked."""
     kind, host = local.at(base_url), _host(base_url)
     if kind is not None:
         pull = f"Get it with `ollama pull {model}`." if kind.name == "ollama" else "Load it in the server first."
         return failures.Asked(model=name, reach=f"Is it running? Start it with `{kind.start}`.", missing=pull)
-    if host in _PROVIDERS:
-        return failures.Asked(model=name, key=f"Set {_PROVIDERS[host][1]} to a valid key.")
+    variable = key_env or (_PROVIDERS[host][1] if host in _PROVIDERS else None)
+    if variable:
+        return failures.Asked(model=name, key=f"Set {variable} to a valid key.")
     return failures.Asked(model=name)
 
 
@@ -135,7 +142,7 @@ def _host(base_url: str) -> str:
         return ""
 
 
-def _url(base_url: str) -> str:
+def _url(base_url: str, endpoint: str = "/chat/completions") -> str:
     # Some put a version of their API behind a question mark.
     path, mark, query = base_url.partition("?")
-    return f"{path.rstrip('/').removesuffix('/chat/completions')}/chat/completions{mark}{query}"
+    return f"{path.rstrip('/').removesuffix('/chat/completions')}{endpoint}{mark}{query}"

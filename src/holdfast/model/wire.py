@@ -29,6 +29,9 @@ GRACE = 0.2
 # An event is one delta; but some servers send a whole call, or an image, in one.
 LARGEST_EVENT = 64 * 1024 * 1024
 LARGEST_REFUSAL = 64 * 1024
+LARGEST_LIST = 4 * 1024 * 1024
+
+_FAILURES = (httpx2.InvalidURL, httpx2.DecodingError, httpx2.TransportError)
 
 # No proxy leads to this machine, whatever the environment says.
 _HERE = ("all://localhost", "all://127.0.0.1", "all://[::1]")
@@ -71,14 +74,20 @@ class Wire:
                     yield Event(event.event, event.data)
             finally:
                 await response.aclose()
-        except (httpx2.InvalidURL, httpx2.UnsupportedProtocol):
-            raise self._error(
-                errors.RequestRefused, "has no valid base URL", "One begins with https:// or http://."
-            ) from None
-        except httpx2.DecodingError:
-            raise self._error(errors.ReplyMalformed, "sent a stream that cannot be unpacked") from None
-        except httpx2.TransportError as problem:
-            raise self._broken(problem, begun, url) from None
+        except _FAILURES as problem:
+            raise self._failure(problem, begun, url) from None
+
+    async def get(self, url: str, headers: Mapping[str, str]) -> bytes:
+        """Return the beginning of the body of a 200. Raises errors.ModelError only."""
+        client = self._connected(plain=url.startswith("http://"))
+        try:
+            async with client.stream("GET", url, headers=_sendable(headers, self._asked)) as response:
+                body = await _beginning(response, LARGEST_LIST)
+                if response.status_code != 200:
+                    raise self._refusal(response, body, _secrets(headers))
+                return body
+        except _FAILURES as problem:
+            raise self._failure(problem, False, url) from None
 
     async def close(self) -> None:
         """Close what is open. The next call opens it anew."""
@@ -121,9 +130,12 @@ class Wire:
             return
         body = await _beginning(response)
         if response.status_code != 200:
-            headers = {name.lower(): value for name, value in response.headers.items()}
-            raise failures.of_status(response.status_code, headers, body, self._asked, now=time.time(), secrets=secrets)
+            raise self._refusal(response, body, secrets)
         raise self._not_a_stream(kind, body, secrets)
+
+    def _refusal(self, response: httpx2.Response, body: bytes, secrets: Sequence[str]) -> errors.ModelError:
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        return failures.of_status(response.status_code, headers, body, self._asked, now=time.time(), secrets=secrets)
 
     def _not_a_stream(self, kind: str, body: bytes, secrets: Sequence[str]) -> errors.ModelError:
         if kind.endswith("json"):
@@ -136,7 +148,11 @@ class Wire:
             return self._error(errors.ReplyMalformed, "answered with JSON where a stream was asked for")
         return self._error(errors.ReplyMalformed, "answered with a web page", "Check the base URL.")
 
-    def _broken(self, problem: httpx2.TransportError, begun: bool, url: str) -> errors.ModelError:
+    def _failure(self, problem: Exception, begun: bool, url: str) -> errors.ModelError:
+        if isinstance(problem, httpx2.InvalidURL | httpx2.UnsupportedProtocol):
+            return self._error(errors.RequestRefused, "has no valid base URL", "One begins with https:// or http://.")
+        if isinstance(problem, httpx2.DecodingError):
+            return self._error(errors.ReplyMalformed, "sent a stream that cannot be unpacked")
         if isinstance(problem, httpx2.SSEError):
             return self._error(errors.ReplyMalformed, "sent an event that is too large")
         if begun:
@@ -144,7 +160,7 @@ class Wire:
         what, then = self._out_of_reach(problem)
         return self._error(errors.ModelUnreachable, f"({_address(url)}) {what}", then)
 
-    def _out_of_reach(self, problem: httpx2.TransportError) -> tuple[str, str]:
+    def _out_of_reach(self, problem: Exception) -> tuple[str, str]:
         """What is the matter, and what a person can do."""
         if isinstance(problem, httpx2.ConnectTimeout | httpx2.ReadTimeout):
             waited = CONNECT if isinstance(problem, httpx2.ConnectTimeout) else self._timeout
@@ -246,11 +262,11 @@ def _secrets(headers: Mapping[str, str]) -> list[str]:
     return [value.removeprefix("Bearer ") for name, value in headers.items() if name.lower() in named]
 
 
-async def _beginning(response: httpx2.Response) -> bytes:
+async def _beginning(response: httpx2.Response, most: int = LARGEST_REFUSAL) -> bytes:
     """Enough of a body to know what it says, however long it is."""
     got = b""
     async for chunk in response.aiter_bytes():
         got += chunk
-        if len(got) >= LARGEST_REFUSAL:
+        if len(got) >= most:
             break
     return got
