@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from holdfast import config, errors, events
 from holdfast.app import models, running
-from holdfast.model import ScriptedModel
+from holdfast.model import ScriptedModel, local
 from tests.app.test_running import settings as plain
 
 
@@ -66,6 +67,26 @@ def test_a_model_is_made_once_and_all_are_closed_once(tmp_path: Path) -> None:
         assert usual.closed == 1
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(("served", "named"), [("llama3.2", "ollama/llama3.2"), ("x; rm -rf ~\x1b[2J", "ollama/MODEL")])
+def test_local_server_of_another_user_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served: str, named: str
+) -> None:
+    async def find() -> list[local.Found]:
+        url = "http://127.0.0.1:11434/v1"
+        return [local.Found("ollama", url, (served,), uids=frozenset(uids))]
+
+    monkeypatch.setattr(local, "find", find)
+    uids = {os.getuid() + 1}
+    chosen = asyncio.run(models.choose(settings(tmp_path)))
+    assert models.is_offline(chosen.model)
+    assert f"(uid {os.getuid() + 1}), so it is not used" in (chosen.notice or "")
+    assert f'set HOLDFAST_MODEL={named} or, in config.toml, model = "{named}".' in (chosen.notice or "")
+    offered = models.Models(settings(tmp_path), ScriptedModel([], name="a/b")).listed()
+    assert not any(name.startswith("ollama/") for name in asyncio.run(offered))
+    uids = {os.getuid()}
+    assert asyncio.run(models.choose(settings(tmp_path))).model.name == f"ollama/{served}"
 
 
 @pytest.mark.parametrize("name", ["offline", "holdfast/offline"])

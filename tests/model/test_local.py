@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from holdfast.model import local
+from holdfast.model import listeners, local
 from tests.model import server
 
 
@@ -195,6 +198,58 @@ def test_server_that_keeps_its_window_to_itself_is_found_without() -> None:
     one = found(json_answer(listed({"id": "a", "owned_by": "llamacpp"})), server.Answer(cut=True))
     assert one is not None
     assert one.window is None
+
+
+SERVE = """
+import encodings.idna, http.server, json, os, sys
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"object": "list", "data": [{"id": "llama3.2", "owned_by": "library"}]}).encode())
+    def log_message(self, *_): pass
+os.setuid(int(sys.argv[1]))
+server = http.server.HTTPServer((sys.argv[2], 0), Answer)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+@contextmanager
+def listening_as(uid: int, address: str = "127.0.0.1") -> Iterator[local.Kind]:
+    """A real server of another process, as this user where the tests run as root."""
+    with subprocess.Popen([sys.executable, "-c", SERVE, str(uid), address], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            yield local.Kind("ollama", int(process.stdout.readline()), "")
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
+def test_server_of_another_user_is_not_trusted(address: str) -> None:
+    # A user who is not root cannot become another one: there the real owner is compared with another uid.
+    root = os.getuid() == 0
+    with listening_as(65534 if root else os.getuid(), address) as kind:
+        (one,) = asyncio.run(local.find(5.0, kinds=[kind]))
+    assert one.uids == {65534 if root else os.getuid()}
+    assert not listeners.is_trusted(one.uids, None if root else os.getuid() + 1)
+
+
+def test_server_of_this_user_is_trusted() -> None:
+    one = found(json_answer(listed({"id": "a", "owned_by": "me"})), kind="vllm")
+    assert one is not None
+    assert one.uids == {os.getuid()}
+    assert listeners.is_trusted(one.uids)
+
+
+def test_unknown_owner_is_not_trusted_and_service_account_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners, "TABLES", ("/nowhere",))
+    assert listeners.owner_uids(11434) == frozenset()
+    assert not listeners.is_trusted(frozenset())
+    monkeypatch.setattr(listeners, "user_name", {990: "ollama", 33: "www-data"}.get)
+    assert listeners.is_trusted(frozenset({990, 0}), 1000)
+    assert not listeners.is_trusted(frozenset({990, 33}), 1000)
 
 
 def test_all_kinds_are_asked_at_once_and_told_in_order() -> None:

@@ -7,11 +7,12 @@ none of them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
 from holdfast import config, errors, model
-from holdfast.model import known, local, port, retry
+from holdfast.model import known, listeners, local, port, retry
 
 # What is asked when only a key was given.
 USUAL = {"anthropic": "claude-sonnet-4-5", "openai": "gpt-4.1", "openrouter": "openrouter/auto"}
@@ -50,7 +51,8 @@ class Models:
         settings = self._settings
         named = [settings.model, *settings.fallback, *settings.models]
         usual = [f"{provider}/{name}" for provider, name in USUAL.items() if provider in settings.keys]
-        here = [f"{server.kind}/{name}" for server in await local.find() for name in server.models]
+        servers = [server for server in await local.find() if listeners.is_trusted(server.uids)]
+        here = [f"{server.kind}/{name}" for server in servers for name in server.models]
         every = [self._usual.name, *(name for name in named if name and _to_be_had(settings, name)), *usual, *here]
         return list(dict.fromkeys(name for name in (*every, OFFLINE_NAME) if name != OFFLINE))
 
@@ -90,13 +92,28 @@ async def _found(settings: config.Settings) -> Chosen:
     openai = settings.providers.get("openai")
     if openai is not None and not config.needs_key("openai", openai):
         return await _served(settings, openai)
-    for server in await local.find():
-        if server.models:
+    servers = [server for server in await local.find() if server.models]
+    for server in servers:
+        if listeners.is_trusted(server.uids):
             name = f"{server.kind}/{server.models[0]}"
             window = server.window or known.of(server.models[0]).window
             made = model.OpenAIModel(server.models[0], base_url=server.base_url, window=window, name=name)
             return Chosen(_chained([made]), f"Using {name}, which runs on this machine.")
-    return Chosen(model.OfflineModel(name=OFFLINE_NAME), ADVICE)
+    return Chosen(model.OfflineModel(name=OFFLINE_NAME), _not_used(servers[0]) if servers else ADVICE)
+
+
+def _not_used(server: local.Found) -> str:
+    """Say why a server on this machine is not used, and which setting would allow it."""
+    names = [listeners.user_name(uid) or "unknown" for uid in server.uids]
+    users = ", ".join(f"{name} (uid {uid})" for name, uid in zip(names, server.uids, strict=True))
+    # The name comes from a server that is not trusted, and people copy it to a shell.
+    name = server.models[0] if re.fullmatch(r"[\w.:/\-]{1,80}", server.models[0], re.ASCII) else "MODEL"
+    owner = f"it belongs to the user {users}" if users else "the system does not tell which user runs it"
+    return (
+        f"A model server listens on {server.base_url}, but {owner}, so it is not used: this is the built-in offline "
+        f"model. If you trust that server, set HOLDFAST_MODEL={server.kind}/{name} or, in config.toml, "
+        f'model = "{server.kind}/{name}".'
+    )
 
 
 async def _served(settings: config.Settings, openai: config.Provider) -> Chosen:

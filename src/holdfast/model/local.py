@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.model import kinds as kinds_
+from holdfast.model import listeners
 
 Kind = kinds_.Kind
 KINDS, HOST = kinds_.KINDS, kinds_.HOST
@@ -24,6 +25,8 @@ class Found(msgspec.Struct, frozen=True):
     base_url: str
     models: tuple[str, ...]
     window: int | None = None
+    uids: frozenset[int] = frozenset()
+    """The users who own its listening socket; empty where the system does not tell."""
 
 
 class _Meta(msgspec.Struct, frozen=True):
@@ -113,7 +116,10 @@ def _window(model: _Model) -> int | None:
 async def _ask(host: str, kind: Kind, timeout: float) -> Found | None:
     body = await _get(host, kind.port, "/v1/models", timeout)
     found = read(kind, f"http://{host}:{kind.port}/v1", body) if body is not None else None
-    if found is None or found.window is not None or found.kind not in _WINDOWS:
+    if found is None:
+        return None
+    found = msgspec.structs.replace(found, uids=listeners.owner_uids(kind.port))
+    if found.window is not None or found.kind not in _WINDOWS:
         return found
     told = await _get(host, kind.port, _WINDOWS[found.kind], timeout)
     return msgspec.structs.replace(found, window=read_window(told)) if told is not None else found
