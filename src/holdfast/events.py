@@ -163,7 +163,8 @@ class Titled(Event, frozen=True, tag="titled"):
 class Compacted(Event, frozen=True, tag="compacted"):
     """Everything up to cut_seq is represented by a summary now; tokens of the context before and after.
 
-    `model` wrote the summary; None: it is an extract, made without one.
+    `model` wrote the summary; None: it is an extract, made without one. `remark` says that, and why summaries were
+    rejected.
     """
 
     session_id: str
@@ -171,6 +172,13 @@ class Compacted(Event, frozen=True, tag="compacted"):
     before: int
     after: int
     model: str | None = None
+    remark: str = ""
+
+    @property
+    def text(self) -> str:
+        """The event in words for people."""
+        told = f"Compacted up to message {self.cut_seq:,}: {self.before:,} tokens are {self.after:,} now."
+        return f"{told} {self.remark}".rstrip()
 
 
 class Answer(Event, frozen=True, tag="answer"):

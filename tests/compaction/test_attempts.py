@@ -284,7 +284,7 @@ def test_the_pause_after_a_failure_begins_when_it_failed(how: str) -> None:
         made = await one.compress_context()
         assert (made.outcome, made.session_id, tuple(made.messages)) == (Outcome.FAILED, "talk", before)
         if how == "every summary":
-            assert made.reason.startswith("No summary made it smaller: extract: the context would have")
+            assert made.reason.startswith("No summary was accepted: writer: the context would have")
         waits = await one.compress_context()
         assert (waits.outcome, waits.retry_in) == (Outcome.COOLING_DOWN, policy.Policy().cooldowns[0])
         clock.advance(policy.Policy().cooldowns[0])

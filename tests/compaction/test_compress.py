@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, errors, events, parts, types
 from holdfast.compaction import hooks as telling
-from holdfast.compaction import policy, port, summary
+from holdfast.compaction import policy, port, speaker, summary
 from holdfast.compaction.port import Outcome
 from holdfast.model import ScriptedModel, tokens
 from holdfast.model import port as models
@@ -156,28 +156,48 @@ def test_a_lease_lost_during_the_summary_cancels_it_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad",
+    ("bad", "why"),
     [
-        lambda _: "",
-        lambda _: "   \n",
-        lambda _: "word " * 50_000,
-        lambda _: "short, and everything else is forgotten",
-        lambda _: 1 // 0,
-        lambda _: None,
+        (lambda _: "", "said nothing"),
+        (lambda _: "   \n", "said nothing"),
+        (lambda _: "word " * 50_000, "which is no gain"),
+        (lambda _: "short, and everything else is forgotten", "things to keep"),
+        (lambda _: 1 // 0, "ZeroDivisionError"),
+        (lambda _: None, "said nothing"),
     ],
     ids=["empty", "blank", "bigger", "forgetful", "raising", "no text"],
 )
-def test_a_bad_summarizer_gives_way_to_the_extract_after_a_bounded_number_of_calls(bad: Any) -> None:
+def test_a_bad_summarizer_gives_way_to_the_extract_after_a_bounded_number_of_calls(
+    bad: Any, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db)
         writer = Writer(bad)
         one = agent(db, writer)
         before = await one.context_tokens()
-        made = await one.compress_context()
+        seen = list[events.AnyEvent]()
+        made = await one.compress_context(emit=seen.append)
         assert (made.outcome, made.model) == (Outcome.COMPACTED, None)
         assert 1 <= len(writer.requests) <= summary.TRIES
         assert made.after < before
+        told = " ".join(each.text for each in seen if isinstance(each, events.Compacted))
+        for said in (told, made.reason):
+            assert "The summary is an extract, made without a model: writer: " in said
+            assert why in said
+        assert why in caplog.text
         assert "pier 23" in str((await db.context("talk")).summary)
+
+    stage.run(story)
+
+
+def test_a_rejected_first_summary_is_reported_where_the_second_is_accepted() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        said = iter(["short"])
+        writer = Writer(lambda request: next(said, "In short. " + " ".join(request.must_keep)))
+        made = await agent(db, writer).compress_context(force=True)
+        assert (made.outcome, made.model) == (Outcome.COMPACTED, "writer")
+        assert "An earlier summary was rejected: writer: it leaves out" in made.remark
 
     stage.run(story)
 
@@ -236,29 +256,43 @@ def test_nothing_to_compact_calls_nobody_and_costs_no_budget() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db, exchanges=1)
         writer = Writer()
-        made = await agent(db, writer).compress_context(force=True)
-        assert made.outcome is Outcome.NOTHING_TO_DO
-        # Whoever asked for it is told why, and nothing is advised that would not help.
-        assert "the first exchange and about the last" in made.reason
-        assert "/compact here" not in made.reason
-        assert "`holdfast tour`" in made.reason
-        less = await agent(db, writer).compress_context(force=True, keep_exchanges=1)
-        assert less.outcome is Outcome.NOTHING_TO_DO
-        assert "too little is left of all there is (" in less.reason
+        for keep, kept in ((None, "the last exchange"), (1, "the last exchange"), (3, "the last 3 exchanges")):
+            made = await agent(db, writer).compress_context(force=True, keep_exchanges=keep)
+            assert made.outcome is Outcome.NOTHING_TO_DO
+            assert made.reason.startswith(f"Nothing to compact: {kept} and pinned messages stay verbatim")
+        assert (await agent(db, writer).compress_context()).outcome is Outcome.NOTHING_TO_DO
         assert writer.requests == []
         assert await db.budget("talk") == (0, {})
 
     stage.run(story)
 
 
-def test_where_less_may_stay_that_is_advised_and_then_works() -> None:
+@pytest.mark.parametrize(("exchanges", "stays"), [(2, [3, 4]), (3, [1, 2, 5, 6]), (10, [1, 2, 15, 16, 17, 18, 19, 20])])
+def test_manual_compaction_of_one_line_messages_keeps_the_last_exchange(exchanges: int, stays: list[int]) -> None:
     async def story(db: AsyncSessionDB) -> None:
-        await filled(db, exchanges=20)
-        roomy = stage.agent(db, ScriptedModel(["ok"], window=200_000), summarizer=Writer(), session_id="talk")
+        await db.create_session("talk", source="test")
+        for number in range(2 * exchanges):
+            role: types.Role = "assistant" if number % 2 else "user"
+            await db.append_message("talk", role=role, content=f"Line {number}.")
+        roomy = stage.agent(db, ScriptedModel([], window=200_000), summarizer=Writer(), session_id="talk")
+        assert (await roomy.compress_context()).outcome is Outcome.NOTHING_TO_DO
         made = await roomy.compress_context(force=True)
-        assert made.outcome is Outcome.NOTHING_TO_DO
-        assert made.reason.endswith("/compact here 1 keeps only the last exchange.")
-        assert (await roomy.compress_context(force=True, keep_exchanges=1)).outcome is Outcome.COMPACTED
+        assert made.outcome is Outcome.COMPACTED
+        assert [each.seq for each in made.messages if not speaker.is_summary(each)] == stays
+        while (made := await roomy.compress_context(force=True)).outcome is Outcome.COMPACTED:
+            pass
+        assert made.reason.startswith("Nothing to compact: the last exchange")
+        assert [each.seq for each in (await db.context("talk")).messages][-2:] == stays[-2:]
+
+    stage.run(story)
+
+
+def test_manual_compaction_enforces_the_size_limit_of_a_summary() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db, exchanges=2)
+        made = await agent(db, Writer(lambda _: "word " * 5_000)).compress_context(force=True)
+        assert (made.outcome, made.model) == (Outcome.COMPACTED, None)
+        assert tokens.estimate((await db.context("talk")).summary or "") < 600
 
     stage.run(story)
 

@@ -99,7 +99,7 @@ def test_compact_stop_and_start_again_and_the_next_message_continues_the_compact
             await chat.say("/compact", key="1")
             await chat.say("Go on", key="2")
             said = await chat.replies(2)
-            assert "Compacted: " in said[0].text
+            assert "Compacted up to message " in said[0].text
 
     async def second(db: AsyncSessionDB) -> None:
         writer = Writer()

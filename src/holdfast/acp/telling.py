@@ -283,9 +283,8 @@ def _beside(
             return [remark(f"{words}\n\n")]
         case events.Titled(title):
             return [titled(title)]
-        case events.Compacted(_, cut_seq, before, after):
-            told = f"Compacted up to message {cut_seq}: {before:,} tokens are {after:,} now."
-            return [remark(f"{told}\n\n")]
+        case events.Compacted():
+            return [remark(f"{event.text}\n\n")]
         case events.Answer(words):
             return [agent_says(f"{convert.answer(words)}\n\n")]
         case events.MessageStored() | events.Say() | events.Moved() | events.Quit():

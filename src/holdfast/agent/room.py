@@ -148,6 +148,9 @@ class Room:
             if others:
                 emit(events.Notice("A compaction is under way already; this one comes after it …"))
                 await asyncio.wait(others)
+            if any(map(_succeeded, others)) and asked.focus is None and asked.keep_exchanges is None:
+                done, here = "It was compacted already.", self._work().conversation_id
+                return port.Compaction(outcome=port.Outcome.NOTHING_TO_DO, session_id=here, reason=done)
             told = msgspec.structs.replace(asked, reaching=at_work)
             return await self._attempt(told, emit, person=asked.force)
 
@@ -258,7 +261,8 @@ class Room:
         made = await compress.compress(work if model else msgspec.structs.replace(work, summarizers=()), told)
         if made.outcome is port.Outcome.COMPACTED:
             self._said.clear()
-            emit(events.Compacted(made.session_id, made.cut_seq or 0, made.before, made.after, made.model))
+            cut, remark = made.cut_seq or 0, made.remark
+            emit(events.Compacted(made.session_id, cut, made.before, made.after, made.model, remark))
         elif made.outcome is not port.Outcome.NOTHING_TO_DO and (person or made.outcome not in self._said):
             # One notice of each kind until the next success, unless a person asked: nobody wants one at every step.
             self._said.add(made.outcome)

@@ -224,7 +224,8 @@ class Making(NamedTuple):
             meter=self.meters.setdefault(model.name, tokens.Meter()),
             background=self.background,
             compaction_policy=policy.Policy(soft=compaction.soft, hard=compaction.hard),
-            summarizer=self.summarizer,
+            # The offline model writes no summaries.
+            summarizer=[] if self.summarizer is None and models.is_offline(model) else self.summarizer,
             limits=loop.Limits(steps=limits.steps, cost=limits.cost),
             folder=self.folder,
             keep_folder=self.keep_folder,

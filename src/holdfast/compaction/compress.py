@@ -79,7 +79,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """The turn it happens in, whose attempts are counted."""
     focus: str | None = None
     force: bool = False
-    """A person asked: neither cool-down nor frequency count. The gate does."""
+    """A person asked: the cool-down, the frequency and, in a small conversation, the least shrinkage do not apply."""
     keep_exchanges: int | None = None
     reaching: Callable[[port.Progress], object] | None = None
     """Told of each stage it comes to, before it begins."""
@@ -131,9 +131,9 @@ async def _leased(work: Work, asked: Asked, began: types.Lease | types.Snapshot,
         return _outcome(port.Outcome.NOTHING_TO_DO, snapshot.head_id, ENDED)
     context = await work.db.context(work.conversation_id, snapshot.last_seq)
     pins = await work.db.pins(work.conversation_id)
-    found = await pace.aside(find, work, context, asked.keep_exchanges, pins)
+    found = await pace.aside(find, work, context, asked.keep_exchanges, pins, asked.force)
     if found is None:
-        why = await pace.aside(nothing, work, context, asked.keep_exchanges, pins)
+        why = await pace.aside(nothing, work, context, asked.keep_exchanges, asked.force)
         return _outcome(port.Outcome.NOTHING_TO_DO, snapshot.head_id, why)
     refused = await _counted(work, asked, snapshot.head_id)
     if refused is not None:
@@ -144,14 +144,18 @@ async def _leased(work: Work, asked: Asked, began: types.Lease | types.Snapshot,
     draft = await _with_heartbeat(work, began, _drafted(work, asked, context, found, bill))
     if draft.written is None:
         await _spent(work, bill, _failed(work, asked))
-        return _outcome(port.Outcome.FAILED, snapshot.head_id, f"No summary made it smaller: {draft.problems[-1]}.")
+        return _outcome(port.Outcome.FAILED, snapshot.head_id, f"No summary was accepted: {_joined(draft.problems)}.")
     if asked.reaching is not None:
         asked.reaching(port.Progress("writing", len(found.going)))
     return await _committed(work, began, found, draft, draft.written, bill)
 
 
 def find(
-    work: Work, context: types.Context, keep_exchanges: int | None = None, pins: Sequence[types.Pin] = ()
+    work: Work,
+    context: types.Context,
+    keep_exchanges: int | None = None,
+    pins: Sequence[types.Pin] = (),
+    manual: bool = False,
 ) -> cut.Cut | None:
     """Where this context would be cut; None: nothing is worth it. It changes nothing: a preview shows it, too."""
     found = cut.find_cut(
@@ -161,30 +165,40 @@ def find(
         pinned_tokens=int(work.usable * work.policy.pinned),
         pinned=[pin.seq for pin in pins],
         keep_exchanges=keep_exchanges,
+        manual=manual,
     )
-    return found if found is not None and _can_pass(work, context, found) else None
+    return found if found is not None and _can_pass(work, context, found, manual) else None
 
 
-def nothing(
-    work: Work, context: types.Context, keep_exchanges: int | None = None, pins: Sequence[types.Pin] = ()
-) -> str:
-    """Why nothing of this context is worth a summary, and what would change that, if anything does."""
+def nothing(work: Work, context: types.Context, keep_exchanges: int | None = None, manual: bool = False) -> str:
+    """Explain why nothing of this context is worth a summary."""
     many = "1 message" if len(context) == 1 else f"{len(context)} messages"
-    size = f"{many}, about {work.size(context):,} tokens"
-    if keep_exchanges is None:
-        tail = int(work.usable * work.policy.tail)
-        why = f"of all there is ({size}), the first exchange and about the last {tail:,} tokens stay word for word."
+    if keep_exchanges is not None and keep_exchanges > 1:
+        kept = f"the last {keep_exchanges} exchanges"
+    elif manual or keep_exchanges is not None:
+        kept = "the last exchange"
     else:
-        why = f"beside what stays, too little is left of all there is ({size})."
-    less = keep_exchanges != 1 and find(work, context, 1, pins) is not None
-    then = "/compact here 1 keeps only the last exchange." if less else "`holdfast tour` shows one at work."
-    return f"There is nothing to compact yet: {why} {then}"
+        kept = f"the last ~{int(work.usable * work.policy.tail):,} tokens"
+    return (
+        f"Nothing to compact: {kept} and pinned messages stay verbatim, and too little of the conversation "
+        f"({many}, ~{work.size(context):,} tokens) is left to summarize."
+    )
 
 
-def _can_pass(work: Work, context: types.Context, found: cut.Cut) -> bool:
+def _most(work: Work, before: int, manual: bool) -> float:
+    """How many tokens the context may have after a compaction.
+
+    A person may compact a small conversation, whatever that saves, as long as it stays one that no automatic
+    compaction would touch.
+    """
+    shrunk = before * (1 - work.policy.least_shrink)
+    return max(shrunk, work.policy.soft * work.usable) if manual else shrunk
+
+
+def _can_pass(work: Work, context: types.Context, found: cut.Cut, manual: bool) -> bool:
     """Whether the gate would let the smallest of all summaries pass: what cannot is not tried."""
     smallest = work.size_of(_as_message(summary.MARK)) + work.meter.factor * _rung(_budget_of(work), RUNGS[-1])
-    return work.size(found.staying) + smallest <= work.size(context) * (1 - work.policy.least_shrink)
+    return work.size(found.staying) + smallest <= _most(work, work.size(context), manual)
 
 
 class _Draft(msgspec.Struct, frozen=True):
@@ -202,12 +216,11 @@ async def _drafted(work: Work, asked: Asked, context: types.Context, found: cut.
     # Off the loop: it reads everything.
     before = await pace.aside(work.size, context)
     request = await pace.aside(_request, work, asked, context, found, bill)
-    check = summary.gate(
-        request, before, lambda text: work.size([_as_message(text), *found.staying]), work.policy.least_shrink
-    )
+    most = _most(work, before, asked.force)
+    check = summary.gate(request, before, lambda text: work.size([_as_message(text), *found.staying]), most)
     written, problems = await summary.write(request, work.summarizers, _extracted, check, work.policy.deadline)
     if written is None:
-        written = await pace.aside(_last_rung, work, request, found, before)
+        written = await pace.aside(_last_rung, work, request, found, most)
     return _Draft(written, problems, before, request.messages)
 
 
@@ -243,17 +256,30 @@ async def _committed(
         work.moved(head.id)
     await _spent(work, bill, lambda budget: policy.succeeded(budget, work.clock()))
     await hooks.told(work.hooks.after, head.id, work.hooks.limit)
+    remark = _remark(written, draft.problems)
     after = await _after(work, head.id, snapshot.epoch + 1, found, written.text)
     return port.Compaction(
         outcome=port.Outcome.COMPACTED,
         session_id=head.id,
         messages=tuple(after),
-        reason=f"{len(found.going)} messages are represented by a summary now.",
+        reason=f"{len(found.going)} messages are represented by a summary now. {remark}".rstrip(),
         before=draft.before,
         after=await pace.aside(work.size, [each for each in after if each.seq <= snapshot.last_seq]),
         cut_seq=found.cut_seq,
         model=written.by,
+        remark=remark,
     )
+
+
+def _remark(written: summary.Written, problems: Sequence[str]) -> str:
+    why = _joined(problems)
+    if written.by is None:
+        return f"The summary is an extract, made without a model{': ' if why else ''}{why}."
+    return f"An earlier summary was rejected: {why}." if why else ""
+
+
+def _joined(problems: Sequence[str]) -> str:
+    return "; ".join(dict.fromkeys(each.rstrip(".") for each in problems))
 
 
 async def _after(work: Work, head: str, epoch: int, found: cut.Cut, text: str) -> Sequence[types.Message]:
@@ -287,12 +313,12 @@ def _request(work: Work, asked: Asked, context: types.Context, found: cut.Cut, b
     )
 
 
-def _last_rung(work: Work, request: port.SummaryRequest, found: cut.Cut, before: int) -> summary.Written | None:
+def _last_rung(work: Work, request: port.SummaryRequest, found: cut.Cut, most: float) -> summary.Written | None:
     """The extract without anything that must be kept, in ever less room: what does not fit is in the ledger."""
     for share in RUNGS:
         small = msgspec.structs.replace(request, budget=_rung(request.budget, share), must_keep=())
         text = summary.marked(_extracted(small))
-        if work.size([_as_message(text), *found.staying]) <= before * (1 - work.policy.least_shrink):
+        if work.size([_as_message(text), *found.staying]) <= most:
             return summary.Written(text, None)
     return None
 

@@ -87,24 +87,31 @@ def find_cut(
     pinned: Collection[int] = (),
     keep_exchanges: int | None = None,
     least: int = LEAST,
+    manual: bool = False,
 ) -> Cut | None:
     """Where to cut this context; None when nothing before the tail is worth it.
 
     pinned: seqs that people pinned, beside those pinned by earlier cuts, which stay. pinned_tokens: what all of
     them may take; None, half of the tail. keep_exchanges: the tail is the last so many exchanges, at least one,
-    whatever they take. least: the tokens that must go.
+    whatever they take. least: the tokens that must go. manual: a person asked, so anything before the last exchange
+    is worth it; the tail is at most a third of the messages after the last cut, and `least` does not apply.
     """
     groups = _groups(context, size)
     before, after = _split(groups, context.cut_seq)
+    if manual:
+        tail_tokens, least = min(tail_tokens, sum(group.tokens for group in after) // 3), 0
     start = _tail_start(after, tail_tokens) if keep_exchanges is None else _exchange_start(after, keep_exchanges)
     if start == 0:
         return None
     cut_seq = after[start].head.seq - 1
     before, tail = before + after[:start], after[start:]
     wanted = _wanted(before, context, pinned)
+    # A person who compacts two exchanges wants the first one summarized, so nothing but pins by people is kept.
+    first = not (manual and len(wanted) == len(before))
+    wanted = wanted if first else _wanted(before, context, pinned, first=False)
     fitting = _fitting(before, wanted, tail_tokens // 2 if pinned_tokens is None else pinned_tokens)
     carried = _carried(before, tail, cut_seq) - fitting
-    by_people = fitting.difference(_wanted(before, context, ()))
+    by_people = fitting.difference(_wanted(before, context, (), first))
     going = [group for place, group in enumerate(before) if place not in fitting | carried]
     tokens = sum(group.tokens for group in going)
     if not going or tokens < least:
@@ -182,7 +189,7 @@ def _exchange_start(groups: Sequence[_Group], exchanges: int) -> int:
 # --- what stays before the cut: places among the groups up to it -----------------------------------------
 
 
-def _wanted(groups: Sequence[_Group], context: types.Context, pinned: Collection[int]) -> list[int]:
+def _wanted(groups: Sequence[_Group], context: types.Context, pinned: Collection[int], first: bool = True) -> list[int]:
     """What is pinned: by earlier cuts, by people, and once, at the first cut, the first exchange."""
     carried = _carried_before(context)
     chosen = set(pinned)
@@ -193,7 +200,7 @@ def _wanted(groups: Sequence[_Group], context: types.Context, pinned: Collection
         or any(message.seq in chosen for message in group.messages)
     }
     # Later the first ask in view would be any ask: the true one is pinned by then, or was too big.
-    if context.compaction is None:
+    if first and context.compaction is None:
         wanted |= _first_exchange(groups)
     return sorted(wanted)
 

@@ -54,13 +54,13 @@ def of(messages: Sequence[types.Message], notes: Sequence[str] = ()) -> dict[str
         dict(called.most_common(TOOLS)),
         tuple(named_files(real, spoken)[-FILES:]),
         tuple(each.text for each in asks.still_open(spoken, ())[-ASKS:]),
-        tuple(map(_noted, notes[:NOTES])),
+        tuple(map(noted, notes[:NOTES])),
     )
     return msgspec.json.decode(msgspec.json.encode(ledger), type=dict[str, Any])
 
 
-def _noted(note: str) -> str:
-    """What others raised may be anything, and has to be stored."""
+def noted(note: str) -> str:
+    """Clip a note to what can be stored and shown: a summarizer may raise anything."""
     return reading.clipped(reading.folded(reading.redacted(note)), LONGEST).encode(errors="replace").decode()
 
 

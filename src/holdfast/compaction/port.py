@@ -78,6 +78,8 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True):
     cut_seq: int | None = None
     model: str | None = None
     """Which model wrote the summary; None: the extract, which needs none."""
+    remark: str = ""
+    """That the summary is an extract, and why summaries were rejected; empty where a model's first one was accepted."""
     retry_in: float | None = None
     """Seconds until the next attempt is worth making, where that is known."""
     usage: types.Usage = types.Usage()

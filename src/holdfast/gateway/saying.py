@@ -56,12 +56,10 @@ def pictures(messages: Sequence[types.Message]) -> list[str]:
 def told(event: events.AnyEvent) -> str:
     """What a command says by an event; empty where it says nothing to people."""
     match event:
-        case events.Answer(text) | events.Notice(text):
-            return text
+        case events.Answer() | events.Notice() | events.Compacted():
+            return event.text
         case events.Titled(title):
             return f"The title is now: {title}" if title else "The conversation has no title now."
-        case events.Compacted():
-            return f"Compacted: about {event.after:,} tokens instead of {event.before:,}."
         case _:
             return ""
 

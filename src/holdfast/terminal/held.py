@@ -225,7 +225,7 @@ class Held:
                     said.append(wire.Line(level=level, text=words))
                     self._skipped = event
                 case events.Compacted():
-                    said.append(wire.Line(level="info", text=telling.compacted(event)))
+                    said.append(wire.Line(level="info", text=event.text))
                 case events.Titled(title):
                     said.append(wire.Line(level="info", text=f"The title is {title} now."))
 

@@ -156,9 +156,8 @@ class Page:
                     *self.break_off(),
                     *self.prose(f"Title: {title}" if title else "It has no title any more.", "dim"),
                 ]
-            case events.Compacted(_, cut_seq, before, after):
-                told = f"Compacted up to message {cut_seq}: {before:,} tokens are {after:,} now."
-                return self.prose(f"{told} /recall brings originals back.", "dim")
+            case events.Compacted():
+                return self.prose(f"{event.text} /recall brings originals back.", "dim")
             case _:
                 assert_never(event)
 

@@ -100,10 +100,6 @@ def unfinished(uid: str | None, status: events.Exit | None, why: str) -> happeni
     return _told("message.complete", ended)
 
 
-def compacted(event: events.Compacted) -> str:
-    return f"Compacted up to message {event.cut_seq}: {event.before:,} tokens are {event.after:,} now."
-
-
 def asked(event: events.ApprovalAsked) -> happenings.Approval:
     return happenings.Approval(**msgspec.structs.asdict(event))
 
@@ -133,9 +129,9 @@ def _beside(
         case events.ApprovalSettled(request_id, allowed, by):
             data = {"request_id": request_id, "allowed": allowed, "by": by}
             return [_status("approval.settled", f"{'Allowed' if allowed else 'Denied'} ({by}).", data=data)]
-        case events.Compacted(_, cut_seq, before, after, model):
-            data = {"cut_seq": cut_seq, "before": before, "after": after, "model": model}
-            return [_status("compacted", compacted(event), data=data)]
+        case events.Compacted(_, cut_seq, before, after, model, remark):
+            data = {"cut_seq": cut_seq, "before": before, "after": after, "model": model, "remark": remark}
+            return [_status("compacted", event.text, data=data)]
         case events.MessageStored() | events.Titled() | events.Say() | events.Moved() | events.Quit():
             return []
         case _:

@@ -27,8 +27,8 @@ def told(event: Told) -> Word:
             return Word(f"Title: {title}" if title else "It has no title any more.")
         case events.TurnQueued():
             return Word("Waiting: a turn of this conversation is running elsewhere.", "warning")
-        case events.Compacted(_, cut_seq, before, after):
-            return Word(f"Compacted up to message {cut_seq:,}: {before:,} tokens are {after:,} now.")
+        case events.Compacted():
+            return Word(event.text)
         case _:
             assert_never(event)
 
