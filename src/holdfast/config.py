@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import stat
 import tomllib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple
@@ -334,7 +336,7 @@ def named_store(environ: Mapping[str, str] | None = None) -> str | None:
     """The store that the user's file names, though the rest of it may be wrong."""
     users = user_file(environ)
     try:
-        said = (parsed(users) or {}).get("database")
+        said = (user_settings(users) or {}).get("database")
     except errors.SettingInvalid:
         return None
     return _path(said, os.path.dirname(users)) if isinstance(said, str) else None
@@ -378,7 +380,7 @@ def size(text: str) -> int:
 
 def read(users: str, projects: str | None, profile: str | None = None) -> Read:
     """What both files and the profile say together. Raises SettingInvalid."""
-    mine = parsed(users)
+    mine = user_settings(users)
     theirs = parsed(projects) if projects and os.path.realpath(projects) != os.path.realpath(users) else None
     for key in theirs or ():
         if key not in OF_PROJECT:
@@ -445,6 +447,36 @@ def _over_known(said: dict[str, Any]) -> dict[str, Any]:
 
 def _lists(*values: object) -> bool:
     return all(isinstance(value, list) for value in values)
+
+
+def user_settings(path: str) -> dict[str, Any] | None:
+    """The user's file of settings. It can start programs and permit commands, so only its user may be able to write it.
+
+    Raises SettingInvalid.
+    """
+    refuse_writable_by_others(path)
+    return parsed(path)
+
+
+def refuse_writable_by_others(path: str) -> None:
+    """Raise SettingInvalid if another user could write this file, or replace it in its directory."""
+    if os.name != "posix" or not os.path.exists(path):
+        return
+    real = os.path.realpath(path)
+    for each in dict.fromkeys((os.path.dirname(path), os.path.dirname(real), real)):
+        found = os.stat(each)
+        if os.statvfs(each).f_flag & os.ST_RDONLY:
+            continue
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise errors.SettingInvalid(
+                f"{path} is not used: others may write to {each} (mode {stat.S_IMODE(found.st_mode):04o}). "
+                f"Check what it says, then run: chmod go-w {shlex.quote(each)}"
+            )
+        if found.st_uid not in (0, os.geteuid()):
+            raise errors.SettingInvalid(
+                f"{path} is not used: {each} belongs to another user (uid {found.st_uid}). "
+                f"Check what it says, then run: sudo chown {os.geteuid()} {shlex.quote(each)}"
+            )
 
 
 def parsed(path: str) -> dict[str, Any] | None:

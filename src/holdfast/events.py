@@ -152,6 +152,8 @@ class Notice(Event, frozen=True, tag="notice"):
 
     text: str
     level: Level = "info"
+    to_chats: bool = False
+    """Whether chats are sent it as a message too: they show replies and questions only."""
 
 
 class Titled(Event, frozen=True, tag="titled"):

@@ -41,6 +41,29 @@ def test_what_the_model_notes_is_known_in_the_next_conversation() -> None:
     stage.run(story)
 
 
+def test_user_is_notified_when_the_model_changes_memory() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        actions = (
+            '{"action": "remember", "text": "Likes tea."}',
+            '{"action": "revise", "id": 1, "text": "Likes coffee."}',
+            '{"action": "list"}',
+            '{"action": "forget", "id": 1}',
+            '{"action": "forget", "id": 1}',
+        )
+        seen = list[events.AnyEvent]()
+        agent = remembering(db, ScriptedModel([*map(calls_memory, actions), "Done."]))
+        await agent.run_conversation("I like tea", emit=seen.append)
+        notices = [each for each in seen if isinstance(each, events.Notice)]
+        assert all(each.to_chats for each in notices)
+        assert [each.text for each in notices] == [
+            "Added to memory: [1] Likes tea. (/memory forget 1 removes it.)",
+            "Changed in memory: [1] Likes coffee. (/memory forget 1 removes it.)",
+            "Removed from memory: note 1.",
+        ]
+
+    stage.run(story)
+
+
 def test_the_prompt_is_the_same_bytes_until_a_compaction() -> None:
     async def story(db: AsyncSessionDB) -> None:
         model = ScriptedModel(

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, errors, events, types
-from holdfast.agent import ambient, delivery, review
+from holdfast.agent import ambient, delivery, review, runtime
 from holdfast.model import ScriptedModel, port
 from holdfast.store import bodies
 from holdfast.tools import memory
 from holdfast.tools import port as tools
 from tests.agent import stage
 from tests.agent.test_notes import KEY, calls_memory
+from tests.agent.test_runtime import until
 from tests.tools.test_memory import Notebook
 
 NOTHING = "nothing"
@@ -114,6 +115,31 @@ def test_what_a_turn_showed_is_remembered_and_the_log_knows_nothing_of_it() -> N
         }
         assert [each.seq for each in await db.transcript("talk")] == [1, 2]
         assert (await db.usage("talk"))["both/model"] == result.usage
+
+    stage.run(story)
+
+
+def test_note_of_a_review_reaches_those_who_listen_after_the_turn() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        stuck = stage.Stuck()
+
+        class Late(ScriptedModel):
+            async def stream(self, request: port.Request) -> AsyncGenerator[port.Delta, None]:
+                await stuck.reached.wait()
+                async for delta in super().stream(request):
+                    yield delta
+
+        reviews = Late([calls_memory('{"action": "remember", "text": "Likes tea."}'), NOTHING])
+
+        async def build(_: str) -> AIAgent:
+            return reviewing(db, Both(ScriptedModel(["Good to know."]), reviews))
+
+        async with runtime.Runtime(db, build) as run:
+            await run.submit("talk", events.Submit("I like tea"))
+            with run.listen("talk") as listening:  # in a lane of its own: the turn's is gone
+                stuck.reached.set()
+                (notice,) = await until(listening, events.Notice)
+            assert "[1] Likes tea." in getattr(notice.event, "text", "")
 
     stage.run(story)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
+import stat
 from pathlib import Path
 
 import msgspec
@@ -107,3 +109,17 @@ def test_what_happens_a_thousand_times_is_not_written_a_thousand_times(tmp_path:
         assert len([line for line in lines if "again" in line]) == logs.MOST
         assert lines[-2].endswith("another")
         assert lines[-1].endswith(f"later ({4 * logs.MOST:,} more like this were left out before it)")
+
+
+def test_log_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+    fresh, wide = tmp_path / "fresh.log", tmp_path / "wide.log"
+    wide.write_text("before\n", encoding="utf-8")
+    wide.chmod(0o664)
+    before = os.umask(0)
+    try:
+        for path in (fresh, wide):
+            logs.File(str(path)).close()
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (fresh, wide)] == [0o600, 0o600]
+    assert wide.read_text(encoding="utf-8") == "before\n"

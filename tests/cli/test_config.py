@@ -212,3 +212,33 @@ def test_secrets_of_the_gateway_are_in_the_variables_that_are_named_and_are_not_
     assert found.gateway.folder == str(tmp_path / "theirs")
     assert found.gateway.loopback is not None
     assert found.gateway.loopback.socket == str(tmp_path / "s.sock")
+
+
+@pytest.mark.parametrize("which", ["file", "folder", "target"])
+def test_settings_that_others_may_write_are_refused(tmp_path: Path, which: str) -> None:
+    home, away = tmp_path / "home", tmp_path / "dotfiles"
+    home.mkdir()
+    away.mkdir()
+    file = away / "config.toml" if which == "target" else home / "config.toml"
+    file.write_text('model = "offline"\n', encoding="utf-8")
+    if which == "target":
+        (home / "config.toml").symlink_to(file)
+    environ = {"HOLDFAST_HOME": str(home)}
+    assert config.load(environ, str(tmp_path)).model == "offline"
+    shared = {"file": file, "folder": home, "target": away}[which]
+    for mode in (0o775, 0o757):
+        shared.chmod(mode)
+        with pytest.raises(errors.SettingInvalid, match=rf"others may write to {shared} .*chmod go-w {shared}$"):
+            config.load(environ, str(tmp_path))
+        assert config.named_store(environ) is None
+    shared.chmod(0o755)
+    config.load(environ, str(tmp_path))
+    if os.geteuid() == 0:
+        os.chown(shared, 12345, 12345)
+        with pytest.raises(errors.SettingInvalid, match=rf"{shared} belongs to another user \(uid 12345\)"):
+            config.load(environ, str(tmp_path))
+
+
+def test_missing_settings_in_a_shared_folder_are_no_mistake(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    config.load({"HOLDFAST_HOME": str(tmp_path)}, str(tmp_path))

@@ -33,6 +33,18 @@ def test_a_notice_is_answered_and_the_reply_goes_to_the_chat() -> None:
     stage.run(story)
 
 
+def test_memory_note_is_shown_in_the_chat() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        noted = calls("memory", memory='{"action": "remember", "text": "Likes tea."}')
+        async with stage.open_gateway(db, ScriptedModel([noted, "Good."]), remembers=True) as (opened, chat):
+            await spoken(db, chat)
+            both = {each.kind: each.text for each in await chat.replies(2)}
+            await stage.quiet(opened, db)
+        assert both == {"notice": "Added to memory: [1] Likes tea. (/memory forget 1 removes it.)", "reply": "Good."}
+
+    stage.run(story)
+
+
 def test_a_notice_of_a_conversation_no_chat_ever_spoke_to_is_left_to_others() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await db.create_session("talk", source="terminal")

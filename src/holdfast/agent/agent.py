@@ -90,7 +90,9 @@ class AIAgent:
         """The agent within its process; its leases bear it."""
         self.session_id = session_id or state.mint_session_id(clock())
         self.conversation_id = self.session_id
-        noted = notes.Notes(self.db, owner, lambda: self.conversation_id) if remembers and not skip_memory else None
+        noted = None
+        if remembers and not skip_memory:
+            noted = notes.Notes(self.db, owner, lambda: self.conversation_id, self._notify)
         self.remembering = remembering.Remembering(noted, model if reviews else None)
         self.approvals = approvals or permissions.Approvals(self.db, owner=owner, approve=approve)
         self.tools = registry.Registry(
@@ -304,6 +306,10 @@ class AIAgent:
         if self._interrupted:
             self._work.cancel()
         return self._work
+
+    def _notify(self, notice: events.Notice) -> None:
+        """Emit a notice to the listener of the current turn, or of the last one: a review goes on after its turn."""
+        self._emit(notice)
 
     async def _keep(self, output: str) -> str:
         """An output that is too long to be shown, as an attachment."""

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from holdfast import errors, secrets, types
+from holdfast import errors, events, secrets, types
 from holdfast.store import aio, memories
 from holdfast.tools import memory
+
+Notify = Callable[[events.Notice], None]
 
 USE = "/memory lists; add TEXT, edit ID TEXT and forget ID|all change."
 
@@ -18,23 +20,46 @@ def _nowhere() -> str | None:
     return None
 
 
-class Notes:
-    """What is remembered for one owner. `source` says in which conversation something is learnt now."""
+def _nobody(_: events.Notice) -> None:
+    """Notify nobody."""
 
-    def __init__(self, db: aio.AsyncSessionDB, owner: str, source: Callable[[], str | None] = _nowhere) -> None:
-        self._db, self._owner, self._source = db, owner, source
+
+class Notes:
+    """What is remembered for one owner. `source` says in which conversation something is learnt now.
+
+    `notify` is called with every change, so that the user sees what a model notes, at the moment it does.
+    """
+
+    def __init__(
+        self,
+        db: aio.AsyncSessionDB,
+        owner: str,
+        source: Callable[[], str | None] = _nowhere,
+        notify: Notify = _nobody,
+    ) -> None:
+        self._db, self._owner, self._source, self._notify = db, owner, source, notify
 
     async def remember(self, text: str) -> types.Memory:
-        return await self._db.remember(self._owner, _kept(text), source=self._source())
+        made = await self._db.remember(self._owner, _kept(text), source=self._source())
+        self._changed(f"Added to memory: {memory.line(made)} (/memory forget {made.id} removes it.)")
+        return made
 
     async def memories(self) -> Sequence[types.Memory]:
         return await self._db.memories(self._owner)
 
     async def revise(self, number: int, text: str) -> types.Memory:
-        return await self._db.revise_memory(self._owner, number, _kept(text))
+        made = await self._db.revise_memory(self._owner, number, _kept(text))
+        self._changed(f"Changed in memory: {memory.line(made)} (/memory forget {made.id} removes it.)")
+        return made
 
     async def forget(self, number: int) -> bool:
-        return await self._db.forget_memory(self._owner, number)
+        found = await self._db.forget_memory(self._owner, number)
+        if found:
+            self._changed(f"Removed from memory: note {number}.")
+        return found
+
+    def _changed(self, text: str) -> None:
+        self._notify(events.Notice(text, to_chats=True))
 
 
 def _kept(text: str) -> str:

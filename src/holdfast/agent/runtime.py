@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from types import TracebackType
 from typing import Self, assert_never
 
@@ -129,6 +130,8 @@ class Runtime:
         self._commands = set[asyncio.Task[None]]()
         self._hearing = ExitStack()
         self._closing = self._abandoned = False
+        self.send_to_chat: Callable[[str, events.Notice], object] = lambda _conversation_id, _notice: None
+        """Called with notices that chats are sent too; a front end for chats puts its own."""
         self.note: Note = self._settled
         """How what became of a notice is written down; a front end that has to tell of it elsewhere puts its own."""
 
@@ -243,9 +246,11 @@ class Runtime:
             work.result()
 
     def tell(self, conversation_id: str, event: events.AnyEvent) -> None:
-        """Have everybody who listens know what a front end had done without a command."""
+        """Emit an event to everybody who listens to a conversation now."""
         lane = self._lane(conversation_id)
         lane.emit(event)
+        if isinstance(event, events.Notice) and event.to_chats:
+            self.send_to_chat(conversation_id, event)
         self._tidy(lane)
 
     def submit(self, conversation_id: str, message: events.Submit) -> asyncio.Future[events.TurnResult]:
@@ -415,7 +420,7 @@ class Runtime:
 
         def emit(event: events.AnyEvent) -> None:
             begun.extend([event.seq] if isinstance(event, events.TurnStarted) else [])
-            lane.emit(event)
+            self.tell(lane.conversation_id, event)
 
         try:
             result = await self._taken(lane, delivery.submitted(inbound), emit)
@@ -459,7 +464,8 @@ class Runtime:
 
     async def _turn(self, lane: Lane, message: events.Submit, answered: asyncio.Future[events.TurnResult]) -> None:
         try:
-            result = await self._taken(lane, message, lane.emit)
+            # Not the lane's own emit: a review emits after its turn, when the lane may be another one.
+            result = await self._taken(lane, message, partial(self.tell, lane.conversation_id))
         except Exception as error:
             # Nobody else would hear of it, and the next message must be answered all the same.
             logger.exception("a turn of %s failed", lane.conversation_id)

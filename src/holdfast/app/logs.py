@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from typing import Literal, TextIO
 
 from holdfast import config, errors, secrets
@@ -58,6 +61,27 @@ class Lines(logging.Formatter):
         return secrets.redacted(_QUERY.sub(rf"\1{secrets.MARK}", text))
 
 
+class File(logging.FileHandler):
+    """A log file that only its owner can read, also where it was there before. Raises SettingInvalid."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            super().__init__(path, encoding="utf-8")
+        except OSError as error:
+            raise errors.SettingInvalid(f"The log {path} cannot be written: {error.strerror or error}.") from None
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", encoding="utf-8", opener=_private)
+
+
+def _private(path: str, flags: int) -> int:
+    fd = os.open(path, flags, 0o600)
+    found = os.fstat(fd)
+    if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077 and found.st_uid == os.geteuid():
+        os.fchmod(fd, 0o600)
+    return fd
+
+
 class Seldom(logging.Filter):
     """Lets so many lines from one place of the program through in a while, and says how many it left out: whatever
     happens a thousand times a second does not fill the disk as well."""
@@ -93,12 +117,7 @@ def kept(stream: TextIO, form: Form, level: str, settings: config.Settings) -> I
     root, own, wanted = logging.getLogger(), logging.getLogger("holdfast"), logging.getLevelName(level.upper())
     handlers: list[logging.Handler] = [logging.StreamHandler(stream)]
     if settings.log is not None:
-        try:
-            handlers.append(logging.FileHandler(settings.log, encoding="utf-8"))
-        except OSError as error:
-            raise errors.SettingInvalid(
-                f"The log {settings.log} cannot be written: {error.strerror or error}."
-            ) from None
+        handlers.append(File(settings.log))
     # The gateway reports uvicorn's start and end itself.
     server = logging.getLogger("uvicorn")
     before = [(logger, logger.level) for logger in (root, own, server)]

@@ -231,11 +231,6 @@ def keep_logs(settings: config.Settings) -> None:
     """Log warnings and errors to the log file of the settings, without secrets, and never to the terminal."""
     handler: logging.Handler = logging.NullHandler()
     if settings.log is not None:
-        try:
-            handler = logging.FileHandler(settings.log, encoding="utf-8")
-        except OSError as error:
-            raise errors.SettingInvalid(
-                f"The log {settings.log} cannot be written: {error.strerror or error}."
-            ) from None
+        handler = logs.File(settings.log)
         handler.setFormatter(logs.Lines("text", logs.known(settings)))
     logging.getLogger().addHandler(handler)

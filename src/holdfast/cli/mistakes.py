@@ -64,7 +64,7 @@ def everywhere() -> list[Mistake]:
 def found(path: str, *, project: bool = False) -> list[Mistake]:
     """All that is wrong with this file; nothing when there is none."""
     try:
-        said = config.parsed(path)
+        said = config.parsed(path) if project else config.user_settings(path)
     except errors.SettingInvalid as error:
         told = str(error).removeprefix(f"{path} ").rstrip(".")
         line = re.search(r"\(at line (\d+),", told)

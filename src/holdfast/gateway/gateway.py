@@ -62,6 +62,7 @@ class Gateway:
             db,
             self.desks,
             self.platforms,
+            {},
             settings or house.Settings(),
             is_admin,
             self.senders.wake,

@@ -38,12 +38,24 @@ async def everybody(_platform: str, _sender: str) -> bool:
     return True
 
 
+class Place(NamedTuple):
+    """Where replies go, and what else is said meanwhile."""
+
+    platform: str
+    chat: str
+    address: dict[str, object]
+    by: str
+    """The platform it came by. Where that is another one, nobody who reads a question there can answer it."""
+
+
 class House(NamedTuple):
     """The store, the desks where turns are taken, and the platforms of this process by name."""
 
     db: aio.AsyncSessionDB
     desks: desks.Desks
     platforms: Mapping[str, port.Platform]
+    speaking: dict[str, Place]
+    """The chats whose turns run now, by conversation."""
     settings: Settings = Settings()
     is_admin: port.IsAdmin = nobody
     goes_out: Callable[[str], object] = lambda _: None
@@ -63,16 +75,6 @@ class House(NamedTuple):
     def serves(self, route: str) -> bool:
         """Whether a chat is one to be worked on here."""
         return keys.is_of(self.profile, route) and self.only in (None, keys.platform(route))
-
-
-class Place(NamedTuple):
-    """Where replies go, and what else is said meanwhile."""
-
-    platform: str
-    chat: str
-    address: dict[str, object]
-    by: str
-    """The platform it came by. Where that is another one, nobody who reads a question there can answer it."""
 
 
 def place_of(came: types.Arrival | types.Home) -> Place:

@@ -6,11 +6,15 @@ interrupt: a notice comes before the next message or when nothing runs.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from time import monotonic
 
 from holdfast import errors, events, types
 from holdfast.agent import runtime as runtimes
-from holdfast.gateway import house, replies, saying
+from holdfast.gateway import house, port, replies, saying
+
+logger = logging.getLogger("holdfast.gateway")
 
 MOST = 1_000
 AGAIN = 5.0
@@ -23,10 +27,12 @@ class Notices:
     def __init__(self, home: house.House) -> None:
         self._home = home
         self._tried: dict[int, float] = {}
+        self._sending = set[asyncio.Task[None]]()
 
     def attend(self, runtime: runtimes.Runtime) -> None:
         """Have what becomes of notices at this desk written down together with the replies."""
         runtime.note = self.note
+        runtime.send_to_chat = self.send
 
     async def waiting(self) -> list[tuple[str, str]]:
         """The routes and conversations where something waits that was not tried just now."""
@@ -57,6 +63,33 @@ class Notices:
         settled = await self._home.db.settle(inbound.id, outcome, seq, outgoing)
         self._home.goes_out(home.platform)
         return settled
+
+    def send(self, conversation_id: str, notice: events.Notice) -> None:
+        """Send a notice to the chat of its conversation, concurrently with the turn."""
+        sending = asyncio.create_task(self._send(conversation_id, notice))
+        self._sending.add(sending)
+        sending.add_done_callback(self._sending.discard)
+
+    async def _send(self, conversation_id: str, notice: events.Notice) -> None:
+        try:
+            where = await self._chat(conversation_id)
+            if where is None or self._home.able.get(where.platform, port.Abilities()).mute is not None:
+                return
+            for part in saying.to(where, notice.text, self._home.platforms, kind="notice"):
+                await self._home.db.post(part, conversation_id=conversation_id)
+            self._home.goes_out(where.platform)
+        except Exception as error:  # noqa: BLE001 -- a notice never stops a turn
+            logger.warning("could not send a notice to the chat of %s: %s", conversation_id, error)
+
+    async def _chat(self, conversation_id: str) -> house.Place | None:
+        """The chat whose turn runs, else the one that spoke last; that is known when its message is settled."""
+        for _ in range(10):
+            if (where := self._home.speaking.get(conversation_id)) is not None:
+                return where
+            if (home := await self._homes(conversation_id)) is not None:
+                return house.place_of(home)
+            await asyncio.sleep(1)
+        return None
 
     async def _homes(self, conversation_id: str) -> types.Home | None:
         try:

@@ -142,6 +142,7 @@ async def watched(
     `uid` is that of the message whose turn it is about.
     """
     watch = Watch(home, runtime, conversation_id, where, arrival, uid)
+    home.speaking[conversation_id] = where
     with runtime.listen(conversation_id, answers=watch.asks, stays=False, heard=watch.heard):
         typing = asyncio.create_task(watch.type()) if watch.types else None
         try:
@@ -151,3 +152,4 @@ async def watched(
                 typing.cancel()
                 await asyncio.wait([typing])
             watch.close()
+            home.speaking.pop(conversation_id, None)
