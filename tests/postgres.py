@@ -58,6 +58,7 @@ _SETTINGS = {
     "unix_socket_permissions": "0700",
     "wal_level": "minimal",
 }
+REPLICATES = {"max_wal_senders": "4", "wal_level": "replica"}
 
 
 class Address(NamedTuple):
@@ -88,9 +89,14 @@ def with_schema(dsn: str, schema: str, role: str = "") -> str:
 
 
 class Server:
-    """A server of our own; `kill` and `start` as often as a test likes, on the same data and port."""
+    """A server of our own; `kill` and `start` as often as a test likes, on the same data and port.
 
-    def __init__(self, *, fsync: bool = False, settings: Mapping[str, str] | None = None) -> None:
+    With `primary`, a streaming standby of that server, which needs `REPLICATES` among its settings.
+    """
+
+    def __init__(
+        self, *, fsync: bool = False, settings: Mapping[str, str] | None = None, primary: Server | None = None
+    ) -> None:
         self._user = _user()
         self.folder = tempfile.mkdtemp(prefix="hf-pg-", dir=_short_folder())
         self._settings = {**_SETTINGS, **({} if fsync else _HASTY), **(settings or {})}
@@ -98,13 +104,18 @@ class Server:
         room = self.folder if fsync else os.environ.get("PYTEST_DEBUG_TEMPROOT", self.folder)
         self._data = tempfile.mkdtemp(prefix="hf-pg-", dir=room)
         self._process: subprocess.Popen[bytes] | None = None
-        self.address = Address(self.folder, _free_port(), secrets.token_hex(16))
+        password = primary.address.password if primary else secrets.token_hex(16)
+        self.address = Address(self.folder, _free_port(), password)
         try:
             self._hand_over(self.folder, self._data)
             self._binaries = _binaries(self.folder, self._user)
-            self._make()
-            self.start()
-            self._make_database()
+            if primary is None:
+                self._make()
+                self.start()
+                self._make_database()
+            else:
+                self._copy(primary.address)
+                self.start()
         except BaseException:
             self.remove()
             raise
@@ -191,9 +202,17 @@ class Server:
         command = [os.path.join(self._binaries, "initdb"), "-D", self._data, "-U", USER, "--pwfile", secret]
         # Over TCP any user of this machine could come; the folder of the socket is ours alone.
         command += ["--auth-local=trust", "--auth-host=scram-sha-256", "--encoding=UTF8", "--no-locale", "--no-sync"]
+        self._run(command)
+
+    def _copy(self, primary: Address) -> None:
+        command = [os.path.join(self._binaries, "pg_basebackup"), "-D", self._data, "-h", primary.folder]
+        command += ["-p", str(primary.port), "-U", USER, "--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
+        self._run(command)
+
+    def _run(self, command: list[str]) -> None:
         made = subprocess.run(command, capture_output=True, text=True, check=False, **self._as_user())
         if made.returncode:
-            raise RuntimeError(f"initdb failed:\n{made.stdout}\n{made.stderr}")
+            raise RuntimeError(f"{os.path.basename(command[0])} failed:\n{made.stdout}\n{made.stderr}")
 
     def _hand_over(self, *paths: str) -> None:
         for path in paths if self._user is not None else ():

@@ -34,6 +34,7 @@ class _Link:
         self.client, self.server = client, server
         self.deaf = False
         self.mute = False
+        self.orphaned = False
 
     def reset(self) -> None:
         for end in (self.client, self.server):
@@ -99,6 +100,13 @@ class Proxy:
             for link in self._links:
                 link.mute = True
 
+    def orphan(self) -> None:
+        """The server's ends of the connections there are is closed, the clients' stay open; new ones are well."""
+        with self._guard:
+            for link in self._links:
+                link.orphaned = True
+                link.server.shutdown(socket.SHUT_RDWR)
+
     def refuse(self, code: str, words: str) -> None:
         """Whoever connects from now on is told this, as by a server."""
         self._refusal = (code, words)
@@ -149,7 +157,8 @@ class Proxy:
                     break
                 link.deaf = link.deaf or fate == UNHEARD
                 self._take_time()
-                link.server.sendall(data)
+                if not link.orphaned:
+                    link.server.sendall(data)
         link.reset()
 
     def _answer(self, link: _Link) -> None:
@@ -162,7 +171,8 @@ class Proxy:
                     continue
                 self._take_time()
                 link.client.sendall(data)
-        link.reset()
+        if not link.orphaned:
+            link.reset()
 
     def _fate(self, data: bytes) -> str | None:
         trap = self._trap

@@ -265,6 +265,34 @@ def test_a_receipt_does_not_wait_for_a_server_that_falls_silent_after_the_commit
         network.flow()
 
 
+@pytest.mark.parametrize("blind", [False, True], ids=["", "role"])
+def test_only_the_same_backend_of_the_same_server_counts_as_working(blind: bool) -> None:
+    """`blind`: the address sets a role that may not see the activity of its own login."""
+    address, admin, key = postgres.fresh(), postgres.admin(), postgres.secrets.randbits(60)
+    with SessionDB(address) as db:
+        made: connections.Connections = db.driver._connections
+        role = f"r{postgres.secrets.token_hex(6)}"
+        admin.execute(f"CREATE ROLE {role}")
+        tx = db.driver._connect()
+        if blind:
+            tx.execute(f"SET ROLE {role}")
+            made.settle(tx.connection, tx.execute)
+        backend = tx.connection.backend
+        assert (backend.start is None) == blind
+        assert not made._is_working(tx.connection)  # it has answered
+        admin.execute("SELECT pg_advisory_lock(%s)", (key,))
+        waiting = threading.Thread(target=tx.execute, args=(f"SELECT pg_advisory_lock({key})",))
+        waiting.start()
+        steps.wait_until(lambda: made._is_working(tx.connection))
+        for other in ({"pid": admin.info.backend_pid}, {"server_start": "1.0"}, {"start": "1.0"}):
+            tx.connection.backend = backend._replace(**other)
+            assert not made._is_working(tx.connection), other
+        admin.execute("SELECT pg_advisory_unlock(%s)", (key,))
+        waiting.join()
+        tx.connection.close()
+        admin.execute(f"DROP ROLE {role}")
+
+
 # --- forks --------------------------------------------------------------------------------------------------------
 
 FORKED = """

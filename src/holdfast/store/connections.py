@@ -1,25 +1,29 @@
-"""Connections to a PostgreSQL server: made ready for a store, and watched while the server says nothing.
+"""Connections to a PostgreSQL server: prepared for a store, and bounded by a client-side deadline.
 
-What makes them is given here, as no other file than the driver's own knows which part of the program it is.
+psycopg is passed in, as only the driver's own module imports it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
-from holdfast.store import reaching, silence
+from holdfast.store import deadline
 
-# A statement that takes longer is stuck. A client that stands still in the middle of a write keeps others waiting:
-# for less time than they have.
+# Limits that the server enforces: for one statement, and for a client that stops in the middle of a transaction, which
+# keeps other writers waiting.
 STATEMENT = 600.0
 STANDSTILL = 5.0
-# So long a question may take that somebody's receipt waits for.
+# For the question whether another process listens: a receipt waits for it.
 SHORT = 0.5
+# For the question whether the server still executes a statement.
+PROBE = 5.0
+EXPIRED = "it does not answer"
 
-_INT8, _BINARY, _ACTIVE = 20, 1, 1  # as PostgreSQL numbers types, and libpq formats and what a connection does
+_INT8, _BINARY = 20, 1  # as PostgreSQL numbers types, and libpq formats
 # Steps are written for READ COMMITTED, whatever the role or the database has as its default.
 _SETTLE = """
 SELECT set_config('lock_timeout', %(lock)s, false), set_config('statement_timeout', %(statement)s, false),
@@ -27,8 +31,26 @@ SELECT set_config('lock_timeout', %(lock)s, false), set_config('statement_timeou
        set_config('synchronous_commit', CASE WHEN %(durable)s AND current_setting('synchronous_commit') = 'off'
                                              THEN 'on' ELSE current_setting('synchronous_commit') END, false),
        set_config('default_transaction_isolation', 'read committed', false),
-       current_setting('transaction_read_only') = 'off'
+       current_setting('transaction_read_only') = 'off',
+       pg_backend_pid(), extract(epoch FROM pg_postmaster_start_time())::text,
+       (SELECT extract(epoch FROM backend_start)::text FROM pg_stat_get_activity(pg_backend_pid()))
 """
+# A commit that waits for a synchronous standby may wait for ever: PostgreSQL has no timeout for it. `backend_start` is
+# unknown (NULL) where the address sets a role that may not see its own login.
+_IS_WORKING = """
+SELECT 1 FROM pg_stat_get_activity(%(pid)s)
+ WHERE extract(epoch FROM pg_postmaster_start_time())::text = %(server_start)s
+   AND extract(epoch FROM backend_start)::text = coalesce(%(start)s, extract(epoch FROM backend_start)::text)
+   AND coalesce(state, '') NOT LIKE 'idle%%' AND wait_event IS DISTINCT FROM 'SyncRep'
+"""
+
+
+class Backend(NamedTuple):
+    """The server process behind a connection: on a promoted standby or a restarted server its pid is another's."""
+
+    pid: int
+    server_start: str
+    start: str | None
 
 
 class Connections:
@@ -41,50 +63,59 @@ class Connections:
         """Whether the server, or one of them, was ever seen to take writes."""
 
     def open(self) -> Any:
-        """A connection that gives up when the server has nothing to say for longer than a write may wait."""
-        connection = self._psycopg.connect(**self._settings, autocommit=True)
-        pid = connection.info.backend_pid
-
-        def ask() -> str:
-            # Whoever only listens is told nothing most of the time.
-            return self._ask(pid) if connection.pgconn.transaction_status == _ACTIVE else silence.WORKING
-
-        connection.wait = silence.watched(connection.wait, ask, self._lost(connection), self._write_timeout + 1.0)
+        # The server answers within lock_timeout where another writer is why it is silent.
+        silence = self._write_timeout + 1.0
+        connection = self._open(self._settings, silence, STATEMENT + silence)
         # One type for whole numbers: a statement that is prepared serves small and large ones alike.
         connection.adapters.register_dumper(int, self._psycopg.adapters.get_dumper_by_oid(_INT8, _BINARY))
         return connection
 
-    def settle(self, execute: Callable[..., Any]) -> None:
-        """What a session of ours needs to be set, whatever it was before."""
+    def settle(self, connection: Any, execute: Callable[..., Any]) -> None:
+        """Set what a session of ours needs, whatever it was before, and note which backend serves it."""
         lock = max(1, int(self._write_timeout * 1000))
         times = {"lock": f"{lock}ms", "statement": f"{STATEMENT}s", "standstill": f"{STANDSTILL}s"}
-        *_, writable = execute(_SETTLE, {**times, "durable": self._durable}).fetchone()
+        *_, writable, pid, server_start, start = execute(_SETTLE, {**times, "durable": self._durable}).fetchone()
         self.writable = self.writable or writable
+        connection.backend = Backend(pid, server_start, start)
 
     @contextlib.contextmanager
-    def hurried(self, connection: Any) -> Iterator[None]:
-        """Whatever takes longer than a moment in here ends the connection."""
-        usual = connection.wait
-        connection.wait = silence.watched(usual, lambda: silence.GONE, self._lost(connection), SHORT)
+    def limited(self, connection: Any, silence: float | None = None, total: float = math.inf) -> Iterator[None]:
+        """Other limits for the round trips inside the block."""
+        wait: deadline.Deadline = connection.wait
+        usual = wait.silence, wait.total
+        wait.silence, wait.total = usual[0] if silence is None else silence, total
         try:
             yield
         finally:
-            connection.wait = usual
+            wait.silence, wait.total = usual
 
-    def _lost(self, connection: Any) -> Callable[[], Exception]:
-        def lost() -> Exception:
+    def _open(self, settings: dict[str, Any], silence: float, total: float) -> Any:
+        connection = self._psycopg.connect(**settings, autocommit=True)
+        connection.backend = None
+
+        def expire() -> Exception:
+            # No cancel request: a frozen server accepts the connection for it, and never reads it.
             connection.close()
-            error: Exception = self._psycopg.OperationalError(silence.AWAY)
+            error: Exception = self._psycopg.OperationalError(EXPIRED)
             return error
 
-        return lost
+        connection.wait = deadline.Deadline(
+            connection.wait, silence, total, is_working=lambda: self._is_working(connection), expire=expire
+        )
+        return connection
 
-    def _ask(self, pid: int) -> str:
-        """Whether the server still works for the connection it gave this number."""
+    def _is_working(self, connection: Any) -> bool:
+        """Ask the same server, on another connection, whether this one's backend executes a statement."""
+        if connection.backend is None:
+            return False
+        there = connection.info
+        place = {"host": there.host, "port": there.port, **({"hostaddr": there.hostaddr} if there.hostaddr else {})}
+        limit = max(2, min(PROBE, round(self._write_timeout)))
+        same = {name: value for name, value in self._settings.items() if name not in ("host", "hostaddr", "port")}
+        same.update(place, target_session_attrs="any", connect_timeout=limit)
         try:
-            with self._psycopg.connect(**self._settings, autocommit=True) as other:
-                row = other.execute("SELECT state FROM pg_stat_activity WHERE pid = %s", (pid,)).fetchone()
-        except self._psycopg.Error as error:
-            # One that has no room for us is there.
-            return silence.WORKING if reaching.refused(str(error)) else silence.GONE
-        return silence.UNHEARD if row and str(row[0]).startswith("idle") else silence.WORKING
+            with self._open(same, limit, limit) as other:
+                other.execute("SET ROLE NONE")  # the login may see its own backends
+                return other.execute(_IS_WORKING, connection.backend._asdict()).fetchone() is not None
+        except self._psycopg.Error:
+            return False

@@ -79,7 +79,8 @@ class SessionDB(
     `clock` gives Unix seconds, for people and leases alike; without it leases run on the machine's own
     clock. `durability` is "power-loss" (every acknowledged message survives one) or "process-crash".
     `write_timeout` bounds how long a write stands in line before it raises StoreBusy, and how long a server that
-    does not answer is tried before StoreUnreachable. Without `begin` no store is made on a server that has none.
+    does not answer is tried before StoreUnreachable; docs/deploy.md lists the limits of every call. Without `begin`
+    no store is made on a server that has none.
     """
 
     def __init__(

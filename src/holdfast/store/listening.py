@@ -20,6 +20,8 @@ from holdfast.store import hints
 logger = logging.getLogger("holdfast.store")
 
 SOON, SELDOM = 0.05, 5.0
+# A frozen server sends nothing either: after so many silent seconds it is asked for an answer.
+HEARTBEAT = 15.0
 LAST = 1.0
 
 # Held for as long as the connection lives, by all who listen: so writers know that somebody does.
@@ -99,7 +101,8 @@ class Listener:
                     hint = hints.read(notice.payload, self._own)
                     if hint is not None:
                         self._tell(hint)
-                both.select()
+                if not both.select(HEARTBEAT):
+                    connection.execute("SELECT 1")
 
     def _tell(self, hint: hints.Hint) -> None:
         if not self._closed:

@@ -138,7 +138,7 @@ class PostgresDriver:
         connection = self._connections.open()
         tx = transactions.Transaction(_psycopg(), connection, self._sql, self._failed, self.clock)
         try:
-            self._connections.settle(tx.execute)
+            self._connections.settle(connection, tx.execute)
         except BaseException:
             connection.close()
             raise
@@ -222,14 +222,15 @@ class PostgresDriver:
     # --- writing -------------------------------------------------------------------------------------
 
     def write(self, operation: str, step: Callable[[port.Tx], T], begin: str = "BEGIN", *, lasting: bool = True) -> T:
+        patience = self._patience()
         if points.hook is None and hasattr(step, "plain"):
-            done = self._write_plainly(cast("port.Plain[T]", step))
+            done = self._write_plainly(cast("port.Plain[T]", step), patience)
             if done is not None:
                 return done
         held: Callable[[], T] | None = getattr(step, "held", None)
         begin += "" if lasting else _UNSYNCED
         passing = begin + _PASSING if held is not None else begin
-        patience, meant = self._patience(), dict[Any, Any]()
+        meant = dict[Any, Any]()
         while True:
             try:
                 return self._transact(operation, step, passing, meant)
@@ -240,7 +241,7 @@ class PostgresDriver:
                 passing = begin
                 patience.spend(error)
 
-    def _write_plainly(self, step: port.Plain[T]) -> T | None:
+    def _write_plainly(self, step: port.Plain[T], patience: refusals.Patience) -> T | None:
         """One statement, where that is all of the step; whatever hinders it is for the whole step to meet."""
         asked = step.plain()
         if asked is None:
@@ -249,6 +250,9 @@ class PostgresDriver:
             asked.values["now"] = self.clock() if self.clock else None
         try:
             row = self._asked(asked)
+        except errors.StoreUnreachable as error:
+            patience.spend(error)
+            row = None
         except errors.StoreError as error:
             if not refusals.another_way(error):
                 raise
@@ -304,7 +308,8 @@ class PostgresDriver:
         if not self._idle:
             yield None
             return
-        with self._translating(), self._transaction() as tx, self._connections.hurried(tx.connection):
+        short = connections.SHORT
+        with self._translating(), self._transaction() as tx, self._connections.limited(tx.connection, short, short):
             yield tx.execute
 
     # --- reading -------------------------------------------------------------------------------------
@@ -387,10 +392,11 @@ class PostgresDriver:
     def rewrite(self, operation: str, tables: tuple[str, ...] = rewriting.TEXTS) -> None:
         def work(tx: transactions.Transaction) -> None:
             try:
-                rewriting.rewrite(tx.execute, tables, self.write_timeout)
+                with self._connections.limited(tx.connection):
+                    rewriting.rewrite(tx.execute, tables, self.write_timeout)
             finally:
                 if not tx.connection.closed:
-                    self._connections.settle(tx.execute)
+                    self._connections.settle(tx.connection, tx.execute)
 
         points.reach(operation, "begun")
         self._again(work)

@@ -24,17 +24,19 @@ def is_address(target: str) -> bool:
 
 def settings(given: Mapping[str, Any], patience: float, around: Mapping[str, str] | None = None) -> dict[str, Any]:
     """An address as libpq takes it, with what keeps a call from waiting for ever, unless that is set around us."""
+    around = around or {}
+    hosts = max(str(given.get(name) or around.get(name, "")).count(",") + 1 for name in ("host", "hostaddr"))
     ours = {
         "application_name": "holdfast",
         "client_encoding": "utf8",
-        "connect_timeout": str(max(2, min(10, round(patience)))),
+        # libpq tries one host after the other: the first may be frozen while the last one takes writes.
+        "connect_timeout": str(max(2, round(min(10, patience) / hosts))),
         "keepalives_idle": str(_SILENT),
         "keepalives_interval": "5",
         "keepalives_count": "3",
         "tcp_user_timeout": str(_SILENT * 1000),
     }
-    around = around or {}
-    if any("," in str(given.get(name) or around.get(name, "")) for name in ("host", "hostaddr")):
+    if hosts > 1:
         # Of several servers one takes writes. Whoever came upon another would read what is old, and never write.
         ours["target_session_attrs"] = "read-write"
     # What libpq would do by itself ("any") stands among what is set, too.
@@ -111,11 +113,6 @@ _ASKED = (
         "What is asked for is said by sslmode and sslrootcert in the address, or by PGSSLMODE and PGSSLROOTCERT.",
     ),
 )
-
-
-def refused(text: str) -> bool:
-    """Whether a connection failed by a word of the server."""
-    return bool(_WORD.search(text))
 
 
 def said(text: str) -> Said:

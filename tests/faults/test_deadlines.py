@@ -1,0 +1,256 @@
+"""Every call to PostgreSQL returns, also while the server is frozen or the backend of an open connection is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import queue
+import signal
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncSessionDB, SessionDB, errors, types
+from holdfast.store import hints, listening
+from tests import postgres
+from tests.faults import checker, proxy, steps, storms
+
+# A call that takes this long hangs; the limits under test are seconds.
+HANGS = 60.0
+HASTY = 0.3  # write_timeout
+
+
+class Call:
+    """A call in a thread of its own, which does not keep the test from failing when it hangs."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call, self._outcome = call, queue.Queue[Any]()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._outcome.put(self._call())
+        except BaseException as error:
+            self._outcome.put(error)
+
+    def outcome(self) -> Any:
+        return self._outcome.get(timeout=HANGS)
+
+
+def processes(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *(int(child) for child in children)]
+
+
+@contextmanager
+def frozen(server: postgres.Server) -> Iterator[None]:
+    stopped = processes(server.pid)
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in stopped:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+# --- a frozen primary and a promoted standby ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def primary() -> Iterator[postgres.Server]:
+    with postgres.Server(settings=postgres.REPLICATES) as made:
+        yield made
+
+
+def administer(server: postgres.Server, *statements: str) -> Any:
+    with postgres.psycopg.connect(server.dsn(), autocommit=True) as connection:
+        (*_, last) = [connection.execute(statement) for statement in statements]
+        return last.fetchone() if last.description else None
+
+
+def wait_for_standbys(primary: postgres.Server, names: str) -> None:
+    """Let commits wait for these from now on, or from a moment later."""
+    administer(primary, f"ALTER SYSTEM SET synchronous_standby_names = '{names}'", "SELECT pg_reload_conf()")
+
+
+def either(primary: postgres.Server, standby: postgres.Server, schema: str) -> str:
+    """The address of whichever of the two takes writes."""
+    one, other = primary.address, standby.address
+    address = one.dsn(schema, tcp=True, target_session_attrs="read-write")
+    return address.replace(f":{one.port}/", f":{one.port},127.0.0.1:{other.port}/")
+
+
+class Client:
+    """A program that appends numbered messages to its own conversation and reads them back, whatever happens."""
+
+    def __init__(self, address: str, name: str) -> None:
+        self.name, self.acknowledged, self.failed, self.read = name, list[str](), 0, 0
+        self._db, self._done = SessionDB(address, write_timeout=HASTY), threading.Event()
+        self._db.create_session(name, source="test")
+        self._threads = [threading.Thread(target=each, daemon=True) for each in (self._write, self._look)]
+        for thread in self._threads:
+            thread.start()
+
+    def _write(self) -> None:
+        uid = uuid.uuid4().hex
+        while not self._done.is_set():
+            try:
+                self._db.append_message(self.name, role="user", content=uid, uid=uid)
+            except (errors.StoreUnreachable, errors.StoreBusy):
+                self.failed += 1
+            else:
+                self.acknowledged.append(uid)
+                uid = uuid.uuid4().hex
+
+    def _look(self) -> None:
+        while not self._done.is_set():
+            with suppress(errors.StoreUnreachable):
+                self.read = max(self.read, len(self._db.transcript(self.name)))
+
+    def close(self) -> None:
+        self._done.set()
+        for thread in self._threads:
+            thread.join(HANGS)
+            assert not thread.is_alive()
+        Call(self._db.close).outcome()
+
+
+def test_clients_of_a_frozen_primary_go_on_with_the_promoted_standby(
+    primary: postgres.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "HEARTBEAT", 0.2)
+    administer(primary, "CREATE SCHEMA store")
+    with postgres.Server(settings=postgres.REPLICATES, primary=primary) as standby:
+        wait_for_standbys(primary, "*")
+        synchronous = "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"
+        storms.wait_until(lambda: administer(primary, synchronous), "the standby is synchronous")
+        address, heard = either(primary, standby, "store"), queue.Queue[hints.Hint]()
+        clients = [Client(address, f"c{number}") for number in range(3)]
+        listener = SessionDB(address, write_timeout=HASTY)
+        listener.driver.listen(heard.put)
+        assert heard.get(timeout=HANGS) == hints.LOST
+
+        def went_on() -> bool:
+            return all(
+                len(client.acknowledged) > before + 5 and client.read > before + 5
+                for client, before in zip(clients, known, strict=True)
+            )
+
+        known = [0] * len(clients)
+        storms.wait_until(went_on, "every client has written and read")
+        with frozen(primary):
+            assert administer(standby, "SELECT pg_promote()") == (True,)
+            known = [len(client.acknowledged) for client in clients]
+            storms.wait_until(went_on, "every client goes on with the new primary")
+            assert all(client.failed for client in clients)
+            while heard.get(timeout=HANGS) != hints.LOST:
+                pass  # the listener has another connection
+            for client in clients:
+                client.close()
+            Call(listener.close).outcome()
+            with SessionDB(standby.dsn("store")) as db:
+                for client in clients:
+                    stored = [message.content for message in db.transcript(client.name)]
+                    assert set(client.acknowledged) <= set(stored)
+                    assert len(stored) == len(set(stored)) <= len(client.acknowledged) + 1
+                assert checker.verify(db, also=[client.name for client in clients]) == []
+
+
+def test_commit_that_waits_for_an_absent_standby_is_bounded_and_stored_once(primary: postgres.Server) -> None:
+    with SessionDB(primary.dsn(), write_timeout=HASTY) as db:
+        steps.say(db, "c")
+        wait_for_standbys(primary, "absent")
+        numbers = itertools.count()
+
+        def append(number: int) -> types.Receipt:
+            return db.append_message("c", role="user", content="x", uid=f"x{number}")
+
+        while not isinstance(outcome := Call(lambda: append(next(numbers))).outcome(), errors.HoldfastError):
+            pass
+        waiting = len(db.transcript("c")) - 4
+        assert isinstance(outcome, errors.StoreUnreachable)
+        assert isinstance(Call(lambda: append(waiting)).outcome(), errors.StoreBusy)  # the commit holds the row
+        wait_for_standbys(primary, "")
+        storms.wait_until(lambda: len(db.transcript("c")) == 5 + waiting, "the commit ends")
+        assert append(waiting).duplicate
+
+
+# --- every kind of call -------------------------------------------------------------------------------------------
+
+CALLS: dict[str, Callable[[SessionDB], object]] = {
+    "append": lambda db: db.append_message("c", role="user", content="x", uid="x"),
+    "batch": lambda db: db.append_messages("c", [{"role": "user", "content": name} for name in "ab"]),
+    "create": lambda db: db.create_session("new", source="test"),
+    "lease": lambda db: db.acquire_lease("c", "compact", "me"),
+    "compaction": lambda db: db.commit_compaction(db.snapshot("c"), summary="gist", cut_seq=2),
+    "read": lambda db: db.transcript("c"),
+    "context": lambda db: db.context("c"),
+    "search": lambda db: db.search("a"),
+    "rebuild": lambda db: db.rebuild_search(),
+    "delete": lambda db: db.delete_conversation("c"),
+    "blob": lambda db: db.put_blob(b"x" * 100_000),
+    "facts": lambda db: db.facts(),
+    "status": lambda db: db.driver.standing(),
+    "fsck": lambda db: db.fsck(),
+    "repair": lambda db: db.driver.mend_schema(),
+    "grant": lambda db: db.driver.allow(postgres.USER),
+    "scrub": lambda db: db.scrub(),
+    "prune": lambda db: db.plan_prune(older_than_days=0),
+}
+
+
+@pytest.mark.parametrize("fault", ["hold", "orphan"])
+def test_every_call_returns_though_its_connection_stays_open_and_silent(fault: str) -> None:
+    """`hold`: new connections are silent, too. `orphan`: new connections reach a server that knows nothing of it."""
+    with proxy.Proxy() as network:
+        address = network.through(postgres.fresh())
+        stores = {name: SessionDB(address, write_timeout=HASTY) for name in CALLS}
+        steps.say(stores["append"], "c")
+        getattr(network, fault)()
+        calls = {name: Call(lambda db=db, name=name: CALLS[name](db)) for name, db in stores.items()}  # type: ignore[misc]
+        outcomes = {name: call.outcome() for name, call in calls.items()}
+        assert {name: out for name, out in outcomes.items() if not isinstance(out, errors.StoreUnreachable)} == {}
+        opened = Call(lambda: SessionDB(address, write_timeout=HASTY).close()).outcome()
+        assert isinstance(opened, errors.StoreUnreachable) == (fault == "hold")
+        network.flow()
+        assert stores["append"].append_message("c", role="user", content="x", uid="x").seq == 5
+        for db in stores.values():
+            Call(db.close).outcome()
+
+
+def test_cancelled_calls_and_close_return_while_the_server_is_silent() -> None:
+    with proxy.Proxy() as network:
+        db = SessionDB(network.through(postgres.fresh()), write_timeout=HASTY)
+        for name in "ab":
+            steps.say(db, name)
+
+        async def story() -> None:
+            async with asyncio.timeout(HANGS):
+                adb = AsyncSessionDB(db)
+                network.hold()
+                calls = [
+                    asyncio.create_task(call)
+                    for name in "ab"
+                    for call in (adb.append_message(name, role="user", content="x"), adb.transcript(name))
+                ]
+                calls.append(asyncio.create_task(adb.acquire_lease("a", "turn")))
+                await asyncio.sleep(0)
+                for call in calls[::2]:
+                    call.cancel()
+                closing = asyncio.create_task(adb.close())
+                outcomes = await asyncio.gather(*calls, return_exceptions=True)
+                await closing
+                assert [type(each) for each in outcomes] == [
+                    asyncio.CancelledError if number % 2 == 0 else errors.StoreUnreachable
+                    for number in range(len(calls))
+                ]
+
+        assert Call(lambda: asyncio.run(story())).outcome() is None
