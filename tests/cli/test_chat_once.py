@@ -70,6 +70,19 @@ def _text(content: str | list[dict[str, Any]]) -> str:
     return content if isinstance(content, str) else "".join(p["text"] for p in content if p["type"] == "text")
 
 
+def narrow(home: Path, window: int) -> None:
+    """Let the model that is played have so small a window."""
+    (home / "data").mkdir(exist_ok=True)
+    (home / "data" / "config.toml").write_text(f'[models."{provider.MODEL}"]\nwindow = {window}\n', "utf-8")
+
+
+def compactions(home: Path) -> int:
+    with SessionDB(home / "data" / "holdfast.db") as db:
+        (head,) = db.list_sessions()
+        assert db.fsck().ok
+        return len(db.sessions(head.id)) - 1
+
+
 # --- the message ---------------------------------------------------------------------------------------
 
 
@@ -380,6 +393,27 @@ def test_openai_base_url_that_lists_no_model_says_what_is_missing(ask: Ask, answ
     assert sentence.endswith(
         "Name a model with HOLDFAST_MODEL=openai/NAME; set OPENAI_API_KEY if the server needs a key."
     )
+
+
+@pytest.mark.parametrize("form", ["text", "json", "stream-json"])
+def test_turns_of_one_message_each_compact_like_any_other(ask: Ask, tmp_path: Path, form: str) -> None:
+    narrow(tmp_path, 12_000)
+    long = "The boats stay in the harbour at pier seven. " * 180
+    with provider.playing(provider.said(long)) as played:
+        for number in range(9):
+            goes_on = ["-c"] if number else []
+            done = ask(*goes_on, "-p", f"What about pier {number}?", "--output-format", form, env=played.env)
+            assert done.code == 0
+            if compactions(tmp_path):
+                break
+    assert compactions(tmp_path) == 1
+    assert "Compacted up to message" in done.err
+    assert "The summary is an extract" in done.err
+    if form == "text":
+        assert done.out.strip() == long.strip()
+    else:
+        result = json.loads(done.out if form == "json" else done.out.splitlines()[-1])
+        assert (result if form == "json" else result["result"])["final_response"] == long
 
 
 def test_a_log_is_kept_only_where_that_was_asked_for(ask: Ask, tmp_path: Path) -> None:

@@ -179,6 +179,11 @@ class Room:
         reached = self._running.get(attempt)
         return reached is not None and reached.stage == "writing"
 
+    async def settle(self) -> None:
+        """Wait for what is under way, for as long as a summary may take."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=self._work().policy.deadline * LONGER)
+
     async def close(self) -> None:
         """Stop what is under way, also what somebody waits for."""
         stopping = [attempt for attempt in self._running if attempt.cancel()]

@@ -63,7 +63,7 @@ class House(NamedTuple):
             def project(epoch: Callable[[], object]) -> list[port.Tool]:
                 return files.tools(client, place.session_id, offered, place.folders, off_limits=own, epoch=epoch)
 
-            making = house.making(permissions, project, tools, others, folder=here, source=SOURCE, background=True)
+            making = house.making(permissions, project, tools, others, folder=here, source=SOURCE, reviews=True)
             door = await stack.enter_async_context(
                 runtime.Runtime(house.store, making.agent, words=others, models=house.models, approvals=permissions)
             )

@@ -37,7 +37,8 @@ class Where(TypedDict):
 
     folder: str
     source: str
-    background: bool
+    reviews: bool
+    """Whether each turn may be reviewed for something to remember, beside the turns."""
 
 
 class Running(NamedTuple):
@@ -143,7 +144,7 @@ async def started(
     model: str | None = None,
     source: str = "terminal",
     folder: str | None = None,
-    background: bool = True,
+    reviews: bool = True,
     yes: bool = False,
 ) -> AsyncIterator[Running]:
     """A store that is open, a model that was chosen, and the one door to agents of both.
@@ -161,7 +162,7 @@ async def started(
         others = await stack.enter_async_context(servers.Servers(settings.servers, here)) if settings.servers else None
         project = partial(hands.of_project, here, hands.off_limits(settings, house.database, here))
         machine = hands.of_machine(house.processes, settings, [here])
-        making = house.making(permissions, project, machine, others, folder=here, source=source, background=background)
+        making = house.making(permissions, project, machine, others, folder=here, source=source, reviews=reviews)
         door = await stack.enter_async_context(
             runtime.Runtime(house.store, making.agent, words=others, models=house.models, approvals=permissions)
         )
@@ -200,7 +201,7 @@ class Making(NamedTuple):
     meters: dict[str, tokens.Meter]
     folder: str
     source: str
-    background: bool
+    reviews: bool
     owner: str = ""
     keep_folder: bool = True
     """Whether the folder is the person's, so that conversations which begin in it belong to it."""
@@ -222,7 +223,6 @@ class Making(NamedTuple):
             approvals=self.permissions,
             # What was learnt of how one model counts is not true of another.
             meter=self.meters.setdefault(model.name, tokens.Meter()),
-            background=self.background,
             compaction_policy=policy.Policy(soft=compaction.soft, hard=compaction.hard),
             # The offline model writes no summaries.
             summarizer=[] if self.summarizer is None and models.is_offline(model) else self.summarizer,
@@ -232,8 +232,8 @@ class Making(NamedTuple):
             source=self.source,
             owner=self.owner,
             remembers=memory.enabled,
-            # Nobody is behind the offline model who could judge; and whoever asks once does not wait for it.
-            reviews=memory.review and self.background and not models.is_offline(model),
+            # The offline model cannot judge what is worth remembering.
+            reviews=memory.review and self.reviews and not models.is_offline(model),
         )
         return made
 

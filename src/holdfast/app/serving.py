@@ -232,7 +232,7 @@ class _Desks(NamedTuple):
             # Made for them by this program, and nothing they know of.
             keep_folder=False,
             source=unquote(owner.partition(":")[0]),
-            background=True,
+            reviews=True,
             owner=owner,
         )
         async with runtime.Runtime(

@@ -30,7 +30,7 @@ def started(start: chatting.Start, yes: bool) -> AbstractAsyncContextManager[run
         database=start.database,
         model=start.model,
         source="cli",
-        background=False,  # It would be cancelled when the answer is there.
+        reviews=False,  # It would be cancelled when the answer is there.
         yes=yes,
     )
 
@@ -104,20 +104,35 @@ def showing(out: console.Console, form: str) -> Callable[[events.AnyEvent], None
 
 def _notes(out: console.Console) -> Callable[[events.AnyEvent], None]:
     def show_it(event: events.AnyEvent) -> None:
-        if isinstance(event, events.Notice):
+        if isinstance(event, events.Notice | events.Compacted):
             out.note(event.text)
 
     return show_it
 
 
 class _Lines:
-    """Every event, one line each, as soon as it comes."""
+    """Every event, one line each, as soon as it comes, up to the result, which is the last line."""
 
     def __init__(self, out: console.Console) -> None:
-        self._out = out
+        self._out, self._rest = out, _notes(out)
+        self._over = self._beside = False
 
     def show(self, event: events.AnyEvent) -> None:
+        if self._over:
+            self._rest(event)
+        else:
+            self._line(event)
+
+    def _line(self, event: events.AnyEvent) -> None:
         self._out.line(shapes.event(event))
+        match event:
+            case events.TurnStarted(notice=kind):
+                # The turn of a notice that waited is not the one that was asked for.
+                self._beside = bool(kind)
+            case events.TurnFinished():
+                self._over, self._beside = not self._beside, False
+            case _:
+                pass
 
 
 class _Text:

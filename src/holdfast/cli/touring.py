@@ -90,7 +90,7 @@ class Tour:
 
     async def play(self, conversation_id: str, scenes: Sequence[Scene]) -> None:
         """Start the program, say all of this, and close it."""
-        started = running.started(self._settings, source="tour", folder=self._folder, background=False)
+        started = running.started(self._settings, source="tour", folder=self._folder, reviews=False)
         async with started as program:
             for line, answer in scenes:
                 self._heard.clear()

@@ -9,6 +9,8 @@ from typing import Any
 from holdfast import events, types
 from holdfast.agent import runtime
 
+COMPACTING = "The conversation is being compacted. Ctrl-C leaves without it."
+
 Show = Callable[[events.AnyEvent], None]
 
 
@@ -19,11 +21,13 @@ class Asking:
         self._door, self._conversation_id, self._show = door, conversation_id, show
         self._begun = self._unwanted = False
         self._stops = set[asyncio.Task[None]]()
+        self._settling: asyncio.Task[None] | None = None
 
     async def ask(self, words: str, content: types.Content | None = None) -> events.TurnResult | None:
         """What became of the turn; None when it failed in a way that a notice has told.
 
-        What `show` raises stops the turn, and is raised when the turn has ended.
+        A compaction that the turn began is waited for: the program ends with the answer. What `show` raises stops
+        the turn, and is raised when the turn has ended.
         """
         # Whoever asks leaves with the answer: a notice that came in meanwhile waits for somebody who sees its turn.
         with self._door.listen(self._conversation_id, stays=False) as heard:
@@ -38,16 +42,30 @@ class Asking:
                 if not answered.done():
                     self.stop()
                     await asyncio.wait([answered])
+                await self._settle()
             finally:
                 heard.put(None)
                 await showing
         return None if answered.cancelled() or answered.exception() else answered.result()
 
-    def stop(self) -> None:
-        """Stop the turn, also one that is only about to begin."""
-        if not self._begun:
-            self._unwanted = True
+    async def _settle(self) -> None:
+        """Wait for a compaction beside the turn, unless somebody stopped the turn or stops this."""
+        agent = self._door.agents.peek(self._conversation_id)
+        if agent is None or not agent.room.under_way or self._unwanted:
             return
+        self._door.tell(self._conversation_id, events.Notice(COMPACTING))
+        self._settling = asyncio.create_task(agent.room.settle())
+        await asyncio.wait([self._settling])
+
+    def stop(self) -> None:
+        """Stop the turn, also one that is only about to begin, or the wait for what goes on beside it."""
+        self._unwanted = True
+        if self._settling is not None:
+            self._settling.cancel()
+        elif self._begun:
+            self._interrupt()
+
+    def _interrupt(self) -> None:
         stopping = asyncio.create_task(self._door.send(self._conversation_id, events.Interrupt()))
         self._stops.add(stopping)
         stopping.add_done_callback(self._stops.discard)
