@@ -470,12 +470,12 @@ def refuse_writable_by_others(path: str) -> None:
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise errors.SettingInvalid(
                 f"{path} is not used: others may write to {each} (mode {stat.S_IMODE(found.st_mode):04o}). "
-                f"Check what it says, then run: chmod go-w {shlex.quote(each)}"
+                f"Check what it says, then run `chmod go-w {shlex.quote(each)}`."
             )
         if found.st_uid not in (0, os.geteuid()):
             raise errors.SettingInvalid(
                 f"{path} is not used: {each} belongs to another user (uid {found.st_uid}). "
-                f"Check what it says, then run: sudo chown {os.geteuid()} {shlex.quote(each)}"
+                f"Check what it says, then run `sudo chown {os.geteuid()} {shlex.quote(each)}`."
             )
 
 

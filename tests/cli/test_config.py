@@ -228,7 +228,7 @@ def test_settings_that_others_may_write_are_refused(tmp_path: Path, which: str) 
     shared = {"file": file, "folder": home, "target": away}[which]
     for mode in (0o775, 0o757):
         shared.chmod(mode)
-        with pytest.raises(errors.SettingInvalid, match=rf"others may write to {shared} .*chmod go-w {shared}$"):
+        with pytest.raises(errors.SettingInvalid, match=rf"others may write to {shared} .*`chmod go-w {shared}`\.$"):
             config.load(environ, str(tmp_path))
         assert config.named_store(environ) is None
     shared.chmod(0o755)

@@ -85,9 +85,41 @@ def test_a_command_line_is_told_by_the_same_names_what_steers(path: str) -> None
 
 def test_an_ordinary_file_is_written_without_one(tmp_path: Path) -> None:
     do = doing.Doing(tmp_path)
-    for path in ("a.py", ".gitignore", "docs/config", "hooks/x", "github/workflows/a", "agents.py"):
+    for path in (
+        "a.py",
+        ".gitignore",
+        "docs/config",
+        "hooks/x",
+        "refs/x",
+        "HEAD.md",
+        "github/workflows/a",
+        "agents.py",
+    ):
         assert do("write_file", path=path, content="x").ok
     assert not any(act.danger for act in do.acts)
+
+
+@pytest.mark.parametrize(
+    ("there", "path"),
+    [
+        ((), "HEAD"),
+        ((), "sub/head"),
+        (("HEAD",), "config"),
+        (("HEAD",), "refs/heads/main"),
+        (("objects/x", "refs/x"), "config"),
+        (("objects/x", "refs/x"), "hooks/pre-commit"),
+        (("sub/objects/x",), "sub/refs/x"),
+    ],
+)
+def test_file_that_makes_a_bare_repository_is_written_with_a_warning(
+    tmp_path: Path, there: tuple[str, ...], path: str
+) -> None:
+    for each in there:
+        (tmp_path / each).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / each).touch()
+    do = doing.Doing(tmp_path)
+    assert do("write_file", path=path, content="x").ok
+    assert "repository" in do.acts[0].danger
 
 
 def test_a_secret_is_read_only_when_somebody_allows_it(tmp_path: Path) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from holdfast.tools import surroundings
@@ -40,7 +44,7 @@ from holdfast.tools import surroundings
     ],
 )
 def test_what_is_named_like_a_secret_is_not_given_on(name: str) -> None:
-    assert surroundings.of_commands({name: "x"}) == surroundings.QUIET
+    assert surroundings.of_commands({name: "x"}) == {**surroundings.QUIET, **GIT}
     assert surroundings.of_commands({name: "x"}, passed=[name])[name] == "x"
 
 
@@ -81,5 +85,42 @@ def test_what_is_given_besides_wins() -> None:
 def test_what_settings_name_as_a_secret_is_not_given_on_whatever_it_is_called() -> None:
     environ = {"CAT": "token-of-cat", "HOLDFAST_DB": "postgresql://ann:password@db/x", "LANG": "C"}
     made = surroundings.of_commands(environ, withheld=["CAT"])
-    assert made == {"LANG": "C", **surroundings.QUIET}
+    assert made == {"LANG": "C", **surroundings.QUIET, **GIT}
     assert surroundings.of_commands(environ, passed=["CAT"], withheld=["CAT"])["CAT"] == "token-of-cat"
+
+
+GIT = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.bareRepository", "GIT_CONFIG_VALUE_0": "explicit"}
+
+
+def test_git_settings_come_behind_those_of_the_user() -> None:
+    mine = {"GIT_CONFIG_COUNT": "2", "GIT_CONFIG_KEY_0": "a.b", "GIT_CONFIG_VALUE_0": "1",
+            "GIT_CONFIG_KEY_1": "http.proxy", "GIT_CONFIG_VALUE_1": "http://ann:hunter2@proxy"}  # fmt: skip
+    made = surroundings.of_commands(mine)
+    assert {name: value for name, value in made.items() if "CONFIG" in name} == {
+        "GIT_CONFIG_COUNT": "2",
+        "GIT_CONFIG_KEY_0": "a.b",
+        "GIT_CONFIG_VALUE_0": "1",
+        "GIT_CONFIG_KEY_1": "safe.bareRepository",
+        "GIT_CONFIG_VALUE_1": "explicit",
+    }
+    for count in ("", "-1", "x", "0"):
+        assert GIT.items() <= surroundings.of_commands({"GIT_CONFIG_COUNT": count}).items()
+
+
+def test_files_that_look_like_a_bare_repository_run_nothing(tmp_path: Path) -> None:
+    for folder in ("objects", "refs", "sub"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "HEAD").write_text("ref: refs/heads/main\n", encoding="utf-8")
+    settings = (
+        f'[core]\nrepositoryformatversion = 0\nworktree = "{tmp_path}"\nfsmonitor = "touch {tmp_path}/ran; false"\n'
+    )
+    (tmp_path / "config").write_text(settings, encoding="utf-8")
+    bare = {"PATH": os.environ["PATH"], "HOME": str(tmp_path / "sub")}
+    for where in (tmp_path, tmp_path / "sub"):
+        subprocess.run(
+            ["git", "status"], cwd=where, env=surroundings.of_commands(bare), check=False, capture_output=True
+        )
+        assert not (tmp_path / "ran").exists()
+    # The attack is real: without the setting git runs what the file says.
+    subprocess.run(["git", "status"], cwd=tmp_path, env=bare, check=False, capture_output=True)
+    assert (tmp_path / "ran").exists()

@@ -167,7 +167,8 @@ def _act(tool: str, place: workspace.Place, draft: Draft) -> port.Act:
         summary=f"{what} {errors.shown(place.name, 200)}{folders} (+{draft.added} -{draft.gone} lines).",
         detail=draft.difference,
         paths=(place.path,),
-        danger=guarded.steering(place.parts),
+        danger=guarded.steering(place.parts)
+        or guarded.repository(place.parts, lambda path: os.path.lexists(os.path.join(place.root, path))),
     )
 
 

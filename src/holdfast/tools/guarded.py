@@ -11,7 +11,7 @@ import fnmatch
 import itertools
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from holdfast.tools import secret_names
 
@@ -32,6 +32,11 @@ _RUNS = re.compile(
 )
 _RUNS_FOLDERS = frozenset(
     {".husky", ".githooks", ".vscode", ".idea", ".devcontainer", "autostart", "launchagents", "launchdaemons", ".ssh"}
+)
+# What git takes a folder for a repository by, and what it then goes by.
+_REPOSITORY = ("HEAD", "objects", "refs", "commondir")
+_IN_REPOSITORY = frozenset(
+    {"head", "objects", "refs", "commondir", "config", "config.worktree", "hooks", "packed-refs"}
 )
 # Two folders in each other that make what is below them one of these.
 _RUNS_BELOW = ((".github", "workflows"), (".local", "bin"), (".config", "systemd"), (".config", "fish"),
@@ -77,6 +82,20 @@ def steering(parts: Sequence[str]) -> str:
     if _RUNS.fullmatch(name) or _RUNS_FOLDERS & set(folders) or below:
         return "This file makes programs run."
     return secret(parts) and "It may hold keys or passwords."
+
+
+def repository(parts: Sequence[str], exists: Callable[[str], bool]) -> str:
+    """Why a person should look twice before this file is written: a folder would look like a bare repository to git.
+
+    `exists` tells whether there is something at a path, from where the parts begin.
+    """
+    for at, part in enumerate(parts):
+        if part.casefold() in _IN_REPOSITORY:
+            beside = {name.casefold() for name in _REPOSITORY if exists("/".join((*parts[:at], name)))}
+            known = beside | ({part.casefold()} & {name.casefold() for name in _REPOSITORY})
+            if "head" in known or len(known) > 1:
+                return "Git may take its folder for a repository, whose settings can run programs."
+    return ""
 
 
 # --- as a command line names them ----------------------------------------------------------------------

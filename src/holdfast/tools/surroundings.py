@@ -13,6 +13,11 @@ OURS = "HOLDFAST_"
 # Nobody sits at a terminal: nothing should wait for one, or paint for one.
 QUIET = {"PAGER": "cat", "GIT_PAGER": "cat", "TERM": "dumb", "GIT_TERMINAL_PROMPT": "0"}
 
+GIT_SETTINGS = {"safe.bareRepository": "explicit"}
+"""Settings of git for every command. Plain files called HEAD, config, objects/ and refs/ are a repository to git, whose
+settings can run programs: only one in `.git`, or that a command names by --git-dir, is used. Git 2.38 and newer."""
+MAX_GIT_SETTINGS = 1_000
+
 
 def is_ours(name: str) -> bool:
     """Whether it is for this program alone."""
@@ -34,4 +39,22 @@ def of_commands(
         if name in hidden or is_ours(name) or secret_names.is_secret_variable(name, value)
     }
     kept = {name: value for name, value in environ.items() if name in allowed or name not in secret}
-    return {**kept, **QUIET, **more}
+    return {**_with_git_settings(kept), **QUIET, **more}
+
+
+def _with_git_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """Add our settings of git behind those of the environment. A pair whose key or value was withheld is left out."""
+    pairs, count = list[tuple[str, str]](), environ.get("GIT_CONFIG_COUNT", "")
+    for at in range(min(int(count), MAX_GIT_SETTINGS) if count.isascii() and count.isdigit() else 0):
+        key, value = (environ.get(f"GIT_CONFIG_{part}_{at}") for part in ("KEY", "VALUE"))
+        pairs += [(key, value)] if key is not None and value is not None else []
+    pairs += GIT_SETTINGS.items()
+    numbered = {
+        f"GIT_CONFIG_{part}_{at}": text
+        for at, pair in enumerate(pairs)
+        for part, text in zip(("KEY", "VALUE"), pair, strict=True)
+    }
+    rest = {
+        name: value for name, value in environ.items() if not name.startswith(("GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_"))
+    }
+    return {**rest, **numbered, "GIT_CONFIG_COUNT": str(len(pairs))}
