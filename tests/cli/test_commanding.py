@@ -34,7 +34,7 @@ def talk(tmp_path: Path) -> Path:
     """A conversation that is long enough to be compacted."""
     path = tmp_path / "data" / "holdfast.db"
     with SessionDB(path) as db:
-        db.create_session("talk", source="test", title="Trip")
+        db.create_session("talk", source="test", title="Trip", folder=str(tmp_path))
         for number in range(1, 21):
             role = "user" if number % 2 else "assistant"
             db.append_message("talk", role=role, content=f"Message {number} about the trip. " * 40)

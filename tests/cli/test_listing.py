@@ -22,9 +22,9 @@ def test_one_line_a_conversation_most_recent_first(holdfast: Holdfast, trip: Pat
     done = holdfast("sessions", "list", "--db", trip)
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines() == [
-        'other                   1  2026-05-28 20:36  ended: done  "hi"',
-        f"{BRANCH}            6  2026-05-28 20:34  live         Trip to Lisbon #2",
-        f"{TRIP}  8  2026-05-28 20:33  live         Trip to Lisbon",
+        'other                   1  2026-05-28 20:36  ended: done  -           "hi"',
+        f"{BRANCH}            6  2026-05-28 20:34  live         /work/trip  Trip to Lisbon #2",
+        f"{TRIP}  8  2026-05-28 20:33  live         /work/trip  Trip to Lisbon",
     ]
 
 
@@ -69,7 +69,7 @@ def test_without_a_title_a_conversation_is_told_by_how_it_begins(holdfast: Holdf
         noted = [parts.note("It is Sunday."), {"type": "text", "text": "Good morning"}]
         db.append_message("noted", role="user", content=noted)
     ends = {
-        line.split()[0]: line.partition("live")[2].strip()
+        line.split()[0]: line.partition("live  -")[2].strip()
         for line in holdfast("sessions", "list", "--db", path).out.splitlines()
     }
     begun = f'"When does \\x1b[2J the train {"x" * 32}..."'

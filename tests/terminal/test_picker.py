@@ -21,11 +21,10 @@ UP, DOWN, PAGE_UP, PAGE_DOWN = "\x1b[A", "\x1b[B", "\x1b[5~", "\x1b[6~"
 ENTER, ESCAPE, CTRL_C, CTRL_D = "\r", "\x1b", "\x03", "\x04"
 
 
-def head(name: str, title: str | None = None, messages: int = 2) -> types.Session:
+def head(name: str, title: str | None = None, messages: int = 2, folder: str | None = None) -> types.Session:
     given: dict[str, Any] = dict.fromkeys(types.Session.__struct_fields__)
-    return types.Session(
-        **{**given, "id": name, "conversation_id": name, "title": title, "last_seq": messages, "active_at": 1.8e9}
-    )
+    known = {"id": name, "conversation_id": name, "title": title, "last_seq": messages, "active_at": 1.8e9}
+    return types.Session(**{**given, **known, "folder": folder})
 
 
 HEADS = tuple(head(f"c{number:02}", f"Trip {number}") for number in range(40))
@@ -45,6 +44,12 @@ def test_a_line_has_title_first_words_number_and_time() -> None:
     assert line.endswith(f"  1,234  {text.when(1.8e9)}")
     assert text.cells(line) == 79
     assert foot == f"1 of 1 · {picker.KEYS}"
+
+
+def test_wide_line_shows_the_end_of_the_folder() -> None:
+    state = picker.State((head("c1", "Porto", folder="/home/ada/projects/train-times"),))
+    assert f"  …rojects/train-times  2  {text.when(1.8e9)}" in lines(state)[0]
+    assert "train-times" not in lines(state, columns=70)[0]
 
 
 def test_without_a_title_the_first_words_stand_for_it_or_the_id() -> None:
@@ -67,9 +72,11 @@ def test_a_low_terminal_shows_what_it_can() -> None:
     assert lines(picker.State(())) == [picker.NOTHING]
 
 
-@given(st.text(), st.text(), st.integers(1, 130), st.integers(1, 10**7))
-def test_for_any_title_and_words_it_fits_and_cannot_act(title: str, begins: str, columns: int, messages: int) -> None:
-    for line in lines(picker.State((head("c1", title, messages), head("c2"))), columns, begins=begins):
+@given(st.text(), st.text(), st.text(), st.integers(1, 130), st.integers(1, 10**7))
+def test_for_any_title_and_words_it_fits_and_cannot_act(
+    title: str, begins: str, folder: str, columns: int, messages: int
+) -> None:
+    for line in lines(picker.State((head("c1", title, messages, folder), head("c2"))), columns, begins=begins):
         assert text.cells(line) <= columns
         assert line.replace("\u200c", "").replace("\u200d", "").isprintable()
 

@@ -213,22 +213,7 @@ class Server:
     ) -> sessions.Session:
         """A conversation that has begun. One that is open already is opened anew: its folders may be others."""
         here = await self._known(session_id)
-
-        async def settled() -> None:
-            await self._settled(here, folders[0])
-
-        return await self._opened(Place(session_id, here, folders, servers), settled, replayed=replayed)
-
-    async def _settled(self, conversation_id: str, folder: str) -> None:
-        """The conversation is at home where it was opened last. It is worked on there, whether or not that is kept."""
-        try:
-            known = (await self._house.db.conversation(conversation_id)).folder
-            if (now := places.kept(folder)) not in (None, known):
-                await self._house.db.set_session_folder(conversation_id, now)
-        except errors.NoSuchSession:
-            return  # It begins there, with its first message.
-        except errors.HoldfastError as error:
-            logger.warning("the folder of %s could not be kept: %s", conversation_id, error)
+        return await self._opened(Place(session_id, here, folders, servers), _nothing, replayed=replayed)
 
     async def _known(self, session_id: str) -> str:
         """The conversation of this id; NoSuchSession where there is none, or it is somebody else's."""

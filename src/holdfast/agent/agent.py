@@ -48,7 +48,7 @@ class AIAgent:
     message waits for a turn that runs elsewhere. One that `remembers` has the notes about its owner in its prompt, and
     a tool to change them; one that also `reviews` has each turn looked over for more. `approve` is asked whether a
     tool may do what it plans; without it, nobody can be, and only looking is allowed. After each turn `session_id` is
-    the head. A conversation that begins in a `folder` that was given belongs to it, unless `keep_folder` is False.
+    the head. A conversation belongs to the `folder` of its last turn, if one was given, unless `keep_folder` is False.
     A `quiet` agent emits what a turn says and does, and no remarks beside it: no Notice, no Compacted.
     """
 
@@ -130,6 +130,8 @@ class AIAgent:
         self._interrupted = False
         self.abandoned = False
         """Whether the turn under way is left to another process."""
+        self.last_seq = 0
+        """The last message this agent wrote."""
 
     # --- what others may do to a turn ----------------------------------------------------------------
 

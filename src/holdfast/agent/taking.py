@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast import errors, events, parts, types
-from holdfast.agent import loop, prompt, turn
+from holdfast.agent import folder, loop, prompt, turn
 from holdfast.store import aio, bodies
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class Taking:
         self._agent, self._text, self._content, self._emit = agent, text, content, emit
         self._message = types.NewMessage(role="user", content=content, uid=uid or bodies.mint_uid())
         self._first: types.Receipt | None = None
+        self._change: folder.Change | None = None
         self.run: loop.Run | None = None
 
     @property
@@ -52,7 +53,9 @@ class Taking:
     async def result(self) -> events.TurnResult:
         try:
             async with AsyncExitStack() as stack:
-                return await self._under(await self._taken(stack))
+                result = await self._under(await self._taken(stack))
+                self._agent.last_seq = result.messages[-1].seq if result.messages else 0
+                return result
         except errors.TurnBusy as error:
             if self._agent.unwanted:
                 return self.stopped()
@@ -84,7 +87,7 @@ class Taking:
     async def _born(self) -> types.Lease:
         """The conversation with this message, and its first turn: nobody comes between."""
         agent = self._agent
-        self._message = self._dated(None)
+        self._message = self._noted(None)
         taking = agent.db.begin_conversation(agent.conversation_id, self._message, self._birth, agent.lease_ttl)
         self._first, lease = await aio.kept(taking, lambda both: agent.db.release_lease(both[1]))
         return lease
@@ -105,12 +108,18 @@ class Taking:
         agent, snapshot = self._agent, taken.lease.snapshot
         agent.conversation_id = snapshot.conversation_id
         agent.view.settle(snapshot.epoch, snapshot.last_seq)
+        here = agent.birth.folder
+        if here is not None and snapshot.last_seq != agent.last_seq and not self.born:
+            # The first turn of this agent, or the first one after another agent wrote: only then can the folder differ.
+            self._change = await folder.changed(agent.db, agent.conversation_id, here)
         agent.system = await agent.remembering.prompt(agent.plain, snapshot.head_id)
         self.run = run = agent.new_run(taken, self._message.uid or "", self._emit)
         receipt = await self._received(run)
         kind = parts.noticed(self._content)
         self._emit(events.TurnStarted(receipt.conversation_id, receipt.session_id, self._text, receipt.seq, kind))
         await agent.announce(self._emit)
+        if self._change is not None:
+            await self._change.record(agent.db, agent.conversation_id, self._emit)
         if receipt.duplicate and not self.born:
             answered = await self._answered(receipt.seq)
             if answered is not None:
@@ -134,11 +143,11 @@ class Taking:
             run.written += [message for message in messages if message.uid == self._message.uid]
             self._emit(events.MessageStored(self._first.seq, self._first.uid, "user"))
             return self._first
-        self._message = self._dated(next((each.at for each in reversed(messages) if each.role == "user"), None))
+        self._message = self._noted(next((each.at for each in reversed(messages) if each.role == "user"), None))
         try:
             return await run.append(self._message)
         except errors.UidReused as error:
-            # The same words on another day: only the note that says which day it is differs.
+            # The same words on another day or in another folder: only the notes differ.
             (stored,) = await self._agent.db.transcript(self._agent.conversation_id, error.seq - 1, error.seq)
             if parts.text(stored.content) != parts.text(self._message.content):
                 raise
@@ -148,12 +157,14 @@ class Taking:
                 stored.seq, stored.uid, stored.session_id, snapshot.conversation_id, snapshot.epoch, duplicate=True
             )
 
-    def _dated(self, last_spoken: float | None) -> types.NewMessage:
-        """The message, with a note of the day if it is the first one of a day."""
+    def _noted(self, last_spoken: float | None) -> types.NewMessage:
+        """The message, with a note of the day if it is the first one of a day, and of a change of folder."""
         now, content = self._agent.clock(), self._content
-        if last_spoken is None or not prompt.same_day(last_spoken, now):
+        day = prompt.day(now) if last_spoken is None or not prompt.same_day(last_spoken, now) else None
+        notes = [parts.note(each) for each in (day, self._change and self._change.note) if each]
+        if notes:
             said = [{"type": "text", "text": content}] if isinstance(content, str) else content
-            content = [parts.note(prompt.day(now)), *said]
+            content = [*notes, *said]
         return msgspec.structs.replace(self._message, content=content, at=now)
 
     async def _answered(self, seq: int) -> tuple[str, bool] | None:

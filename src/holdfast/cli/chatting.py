@@ -19,6 +19,8 @@ from holdfast.cli import console, lazy, sessions, shapes, stdin
 from holdfast.store import db as store
 from holdfast.store import state
 
+# The source of conversations that -p begins.
+ONE_SHOT = "cli"
 DOCUMENTS = ("json", "stream-json")
 FORMATS = ("text", *DOCUMENTS)
 # What --resume is when it is given without its value.
@@ -36,6 +38,8 @@ class Start(NamedTuple):
     settings: config.Settings
     begins: bool = False
     """Whether nothing was said there yet."""
+    notice: str | None = None
+    """What the user should know about the conversation before it continues."""
 
 
 class Command(click.Command):
@@ -70,7 +74,13 @@ def _form(args: list[str]) -> str | None:
 
 
 @click.command(name="chat", cls=Command)
-@click.option("-c", "--continue", "go_on", is_flag=True, help="Go on with the most recent conversation.")
+@click.option(
+    "-c",
+    "--continue",
+    "go_on",
+    is_flag=True,
+    help="Go on with the most recent conversation of this folder, else of any; with -p also with those -p began.",
+)
 @click.option(
     "-r",
     "--resume",
@@ -151,7 +161,9 @@ def _once(out: console.Console, asked: Asked, settings: config.Settings, message
     slash = commands.is_command(given)
     if slash and message != given:
         raise click.UsageError("A command takes nothing from standard input.")
-    begins = start(out, asked, settings)
+    begins = start(out, asked, settings, one_shots=True)
+    if begins.notice:
+        out.note(begins.notice)
     module = lazy.load("holdfast.cli.commanding" if slash else "holdfast.cli.once")
     code: int = module.run(
         out, begins, message[1:] if commands.escapes(given) else message, asked.form or "text", asked.yes
@@ -186,8 +198,8 @@ def _document(out: console.Console, form: str, error: str) -> None:
 # --- the conversation ----------------------------------------------------------------------------------
 
 
-def start(out: console.Console, asked: Asked, settings: config.Settings) -> Start:
-    """What to talk with and where, as the command line says."""
+def start(out: console.Console, asked: Asked, settings: config.Settings, *, one_shots: bool = False) -> Start:
+    """What to talk with and where, as the command line says. With `one_shots`, -c considers those that -p made, too."""
     settings = _limited(settings, asked)
     keep_logs(settings)
     target = asked.path or settings.database
@@ -195,13 +207,17 @@ def start(out: console.Console, asked: Asked, settings: config.Settings) -> Star
         return Start(target, asked.model, state.mint_session_id(time.time()), settings, begins=True)
     # Who goes on never makes a store: nothing is there to go on with.
     with app.open_to_look(target) as db:
-        if asked.resume != NOTHING_SAID:
-            found = sessions.find(db, asked.resume if asked.resume is not None else "last")
+        notices = list[str | None]()
+        if asked.resume is None:
+            found, elsewhere = lazy.load("holdfast.cli.latest").find(db, one_shots=one_shots)
+            notices.append(elsewhere)
+        elif asked.resume != NOTHING_SAID:
+            found = sessions.find(db, asked.resume)
         else:
             found = lazy.load("holdfast.cli.choosing").chosen(out, db)
-        if told := _unfinished(db, found):
-            out.note(told)
-    return Start(target, asked.model, found.conversation_id, settings)
+        notices.append(_unfinished(db, found))
+    notice = " ".join(each for each in notices if each) or None
+    return Start(target, asked.model, found.conversation_id, settings, notice=notice)
 
 
 def _unfinished(db: store.SessionDB, head: types.Session) -> str | None:

@@ -65,7 +65,8 @@ def _named(head: types.Session) -> str:
 def _by_number(out: console.Console, db: store.SessionDB) -> types.Session:
     heads = db.list_sessions(limit=OFFERED)
     for number, head in enumerate(heads, 1):
-        line = f"{number:>3}  {text.when(head.active_at)}  {text.safe(head.title or head.conversation_id)}"
+        folder = f"  ({text.safe(head.folder)})" if head.folder else ""
+        line = f"{number:>3}  {text.when(head.active_at)}  {text.safe(head.title or head.conversation_id)}{folder}"
         out.print(out.clipped(line, out.width))
     answer = str(click.prompt("Which one? A number, an id or a title", default="1", err=True)).strip()
     if answer.isascii() and answer.isdigit() and 1 <= int(answer) <= len(heads):

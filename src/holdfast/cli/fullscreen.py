@@ -14,7 +14,13 @@ INSTALL = "The full screen needs a part that is not installed: pip install 'hold
 
 
 @click.command(name="tui")
-@click.option("-c", "--continue", "go_on", is_flag=True, help="Go on with the most recent conversation.")
+@click.option(
+    "-c",
+    "--continue",
+    "go_on",
+    is_flag=True,
+    help="Go on with the most recent conversation of this folder, else of any.",
+)
 @click.option(
     "-r",
     "--resume",

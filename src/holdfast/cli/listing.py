@@ -15,6 +15,8 @@ from holdfast.store import reaching, words
 from holdfast.terminal import text
 
 WORDS = 60
+# At most this many columns of a folder: its end.
+FOLDER = 30
 
 
 @click.command(name="list")
@@ -72,27 +74,29 @@ def _table(out: console.Console, sessions: Sequence[types.Session], every: bool,
     rows = [_row(out, session, every, begun.get(session.id, "")) for session in sessions]
     # A heading is for people: lines in a pipe are counted and cut by programs.
     if out.tty and rows:
-        rows.insert(0, ("session" if every else "conversation", "messages", "last active", "state", "title"))
-    widths = [max((text.cells(row[column]) for row in rows), default=0) for column in range(4)]
-    for number, (name, messages, active, state, title) in enumerate(rows):
+        rows.insert(0, ("session" if every else "conversation", "messages", "last active", "state", "folder", "title"))
+    widths = [max((text.cells(row[column]) for row in rows), default=0) for column in range(5)]
+    for number, (name, messages, active, state, folder, title) in enumerate(rows):
         start = "  ".join(
             (
                 text.padded(name, widths[0]),
                 text.padded(messages, widths[1], right=True),
                 text.padded(active, widths[2]),
                 text.padded(state, widths[3]),
+                text.padded(folder, widths[4]),
             )
         )
         line = out.clipped(f"{start}  {title}".rstrip(), out.width)
         out.print(out.style(line, "dim") if out.tty and number == 0 else line)
 
 
-def _row(out: console.Console, session: types.Session, every: bool, begins: str) -> tuple[str, str, str, str, str]:
+def _row(out: console.Console, session: types.Session, every: bool, begins: str) -> tuple[str, ...]:
     state = "live" if session.live else f"ended: {session.end_reason}"
     return (
         text.safe(session.id if every else session.conversation_id),
         f"{session.message_count if every else session.last_seq:,}",
         text.when(session.active_at),
         out.clipped(text.safe(state), 30),
+        text.clipped_path(session.folder or "-", FOLDER, out.glyphs.more),
         text.safe(session.title or (f'"{begins}"' if begins else "")),
     )

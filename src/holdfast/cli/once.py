@@ -29,7 +29,7 @@ def started(start: chatting.Start, yes: bool) -> AbstractAsyncContextManager[run
         start.settings,
         database=start.database,
         model=start.model,
-        source="cli",
+        source=chatting.ONE_SHOT,
         reviews=False,  # It would be cancelled when the answer is there.
         yes=yes,
     )

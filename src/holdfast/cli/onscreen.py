@@ -37,7 +37,7 @@ async def _talk(out: console.Console, start: chatting.Start, light: bool) -> int
             conversation_id=start.conversation_id,
             model=app.model,
             history=os.path.join(start.settings.home, "history"),
-            notice=" ".join(line for line in (app.notice, welcome) if line) or None,
+            notice=" ".join(line for line in (app.notice, welcome, start.notice) if line) or None,
             light=light,
         )
         marks = show.PLAIN if out.glyphs == console.ASCII else show.Marks()

@@ -24,7 +24,7 @@ async def _talk(out: console.Console, start: chatting.Start) -> int:
             program=f"Holdfast {holdfast.__version__}",
             model=app.model,
             history=os.path.join(start.settings.home, "history"),
-            notice=" ".join(line for line in (app.notice, welcome) if line) or None,
+            notice=" ".join(line for line in (app.notice, welcome, start.notice) if line) or None,
         )
         marks = show.PLAIN if out.glyphs == console.ASCII else show.Marks()
         await chat.Chat(app.runtime, out, opening, marks).run()

@@ -159,7 +159,8 @@ class Chat:
         hides, compactions = await db.hides(here), await db.compactions(here)
         self._seen = found.last_seq
         many = text.count(found.last_seq, "message")
-        write(page.prose(f"{found.title or found.id} {page.marks.dot} {many}", "dim"))
+        dot = f" {page.marks.dot} "
+        write(page.prose(dot.join([found.title or found.id, many, *([found.folder] if found.folder else [])]), "dim"))
         if found.compaction_epoch is not None:
             write(recap.covered(compactions, found.compaction_epoch, page))
         write([show.Piece("\n"), *recap.drawn(messages, page, hides, under_way=self._door.running(here))])

@@ -31,6 +31,8 @@ NOTHING = "Nothing is found by that."
 MOST, AROUND = 15, 2
 # With less room than this the year goes, and what was said first is not worth beginning with.
 NARROW, LEAST = 60, 12
+# Columns of the folder, and how wide a terminal has to be to have it.
+FOLDER, WIDE = 20, 72
 DIM = "fg:ansibrightblack"
 
 Fragment = tuple[str, str]
@@ -88,9 +90,11 @@ def shown_rows(state: State, rows: int) -> int:
 
 
 def _line(head: types.Session, begins: str, columns: int, marks: show.Marks, *, chosen: bool) -> list[Fragment]:
-    """The title, what was said first, how much, and when; where room is short, in this order."""
+    """The title, what was said first, the folder, how much, and when; where room is short, not all of it."""
     when = text.when(head.active_at)
     behind = f"{head.last_seq:,}  {when if columns >= NARROW else when[5:]}"
+    if head.folder and columns >= WIDE:
+        behind = f"{text.clipped_path(head.folder, FOLDER, marks.more)}  {behind}"
     room = max(columns - 4 - text.cells(behind), 0)
     said = text.safe(begins)
     title = text.clipped(text.safe(head.title or said or head.conversation_id), room, marks.more)

@@ -61,6 +61,14 @@ def clipped(text: str, room: int, mark: str = "…") -> str:
     return _head(text, taken).rstrip() + mark[: max(0, room)]
 
 
+def clipped_path(path: str, room: int, mark: str = "…") -> str:
+    """The path in one safe line, or as much of its end as fits with the mark before it."""
+    line = safe(path)
+    if not _wider(line, room):
+        return line
+    return mark + _head(line[::-1], max(0, room - cells(mark)))[::-1]
+
+
 def _head(text: str, room: int) -> str:
     used = 0
     for place, character in enumerate(text):

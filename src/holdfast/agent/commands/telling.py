@@ -21,6 +21,7 @@ async def status(asked: port.Asked) -> None:
             f"conversation  {here.id}",
             f"session       {here.head_id}",
             f"title         {here.title or '-'}",
+            f"folder        {here.folder or '-'}",
             f"messages      {here.last_seq}",
             f"context       about {await agent.context_tokens():,} tokens",
         ]

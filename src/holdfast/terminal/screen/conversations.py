@@ -129,7 +129,9 @@ class Conversations(ModalScreen[str | None]):
 
     def _line(self, head: types.Session) -> Text:
         here = f" {self._pen.marks.dot} you are here" if head.conversation_id == self._here else ""
-        told = f"{text.when(head.active_at)} {self._pen.marks.dot} {text.count(head.last_seq, 'message')}{here}"
+        dot = f" {self._pen.marks.dot} "
+        where = [text.safe(head.folder)] if head.folder else []
+        told = dot.join([text.when(head.active_at), text.count(head.last_seq, "message"), *where]) + here
         return Text.assemble(text.safe(head.title or head.conversation_id), "\n", (f"  {told}", self._pen.ink.aside))
 
     # --- lineage -------------------------------------------------------------------------------------
