@@ -87,7 +87,7 @@ class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_output: Count | None = None
     """The longest reply."""
     price: Price | None = None
-    """What it costs; without it, cost is what the provider reports, if it does."""
+    """What it costs; without it, what the provider reports, else the list price that Holdfast knows, if it does."""
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,7 +96,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     steps: Count = 50
     """How often the model is asked in one turn."""
     cost: Dollars | None = None
-    """US dollars one turn may cost."""
+    """US dollars one turn may cost: its replies, its summaries and its memory review. Needs a known price."""
 
 
 class Compaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -178,6 +178,17 @@ def test_a_limit_of_cost_ends_with_a_plain_sentence() -> None:
     stage.run(story)
 
 
+def test_a_limit_of_cost_ends_a_turn_whose_model_reports_no_cost() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        model = ScriptedModel([stage.calls("say")] * 9, name="some/model")
+        agent = stage.agent(db, model, tools=[stage.says("say")], limits=loop.Limits(cost=1.0))
+        result = await agent.run_conversation("Go")
+        assert (result.exit_reason, result.api_calls) == ("cost", 1)
+        assert "the price of some/model is not known" in result.final_response
+
+    stage.run(story)
+
+
 def test_a_cut_stream_keeps_what_was_said_and_marks_it() -> None:
     async def story(db: AsyncSessionDB) -> None:
         model = ScriptedModel([[port.Said("The answer is "), errors.ModelCut()], "Forty-two."])

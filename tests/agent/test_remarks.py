@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, events, types
-from holdfast.agent import loop, runtime
-from holdfast.compaction import compress
+from holdfast.agent import accounts, loop, runtime
+from holdfast.agent.commands import telling as commands
 from holdfast.compaction import hooks as telling
 from holdfast.compaction import port as compaction
 from holdfast.model import ScriptedModel, tokens
@@ -43,8 +43,9 @@ def test_usage_shows_summaries_on_a_line_of_their_own() -> None:
             (shown,) = await told(run, "/usage")
         assert isinstance(shown, events.Answer)
         assert shown.text.splitlines() == [
-            "scripted/model: 1 tokens in (0 cached), 1 out",
-            "summaries: 1,000 tokens in (0 cached), 50 out, $0.2500",
+            "scripted/model: 1 tokens in (0 cached), 1 out, price unknown",
+            "summaries: 1,000 tokens in (0 cached), 50 out, about $0.2500",
+            f"total: about $0.2500. {commands.ESTIMATE}",
         ]
 
     stage.run(story)
@@ -63,7 +64,30 @@ def test_a_summary_a_turn_waited_for_is_the_turns_and_one_beside_it_is_not() -> 
             # Nothing of it is the next turn's.
             assert (await agent.run_conversation("Hello")).usage == types.Usage(1, 1), name
             await agent.close()
-            assert await compress.used(db, name) == usage.COST
+            assert (await accounts.used(db, name))[accounts.SUMMARIES] == usage.COST
+
+    stage.run(story)
+
+
+def test_a_summary_made_beside_a_turn_counts_against_its_cost_limit() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db, exchanges=50)
+
+        async def look(_: dict[str, Any]) -> types.Content:
+            """Wait until the compaction beside the turn is over."""
+            while agent.room.under_way or len(await db.sessions("talk")) == 1:
+                await asyncio.sleep(0.01)
+            return "seen"
+
+        model = ScriptedModel([stage.calls("look"), "Never said."], window=WINDOW)
+        limits = loop.Limits(cost=0.2)
+        summarizer = usage.asking(usage.record)
+        tool = stage.tool("look", look)
+        agent = stage.agent(db, model, session_id="talk", tools=[tool], limits=limits, summarizer=summarizer)
+        result = await agent.run_conversation("Hello")
+        await agent.close()
+        assert (result.exit_reason, result.usage.cost) == ("cost", None)
+        assert "$0.25" in result.final_response
 
     stage.run(story)
 

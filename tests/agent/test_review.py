@@ -8,10 +8,11 @@ import logging
 from collections.abc import AsyncGenerator
 from typing import Any
 
+import msgspec
 import pytest
 
-from holdfast import AIAgent, AsyncSessionDB, errors, events, types
-from holdfast.agent import ambient, delivery, review, runtime
+from holdfast import AIAgent, AsyncSessionDB, errors, events, parts, types
+from holdfast.agent import accounts, ambient, delivery, loop, review, runtime
 from holdfast.model import ScriptedModel, port
 from holdfast.store import bodies
 from holdfast.tools import memory
@@ -88,9 +89,13 @@ def turn(*texts: str) -> list[types.Message]:
     ]
 
 
+async def charge(_: types.Usage) -> None:
+    """Keep no account."""
+
+
 async def reviewed(model: port.Model, notes: memory.Notes, messages: list[types.Message], **given: Any) -> None:
-    looking = review.Review(model, notes, **given)
-    looking.begin(messages)
+    looking = review.Review(model, notes, charge, **given)
+    looking.begin(review.Turn(messages))
     while looking.under_way:
         await asyncio.sleep(0)
 
@@ -140,6 +145,45 @@ def test_note_of_a_review_reaches_those_who_listen_after_the_turn() -> None:
                 stuck.reached.set()
                 (notice,) = await until(listening, events.Notice)
             assert "[1] Likes tea." in getattr(notice.event, "text", "")
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize(
+    ("limit", "asked_for"), [(None, 3), (0.55, 2), (0.1, 0)], ids=["no limit", "some left", "nothing left"]
+)
+def test_review_is_counted_and_stops_at_the_cost_limit_of_its_turn(limit: float | None, asked_for: int) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        noting = calls_memory('{"action": "list"}')
+        noting = msgspec.structs.replace(noting, usage=types.Usage(100, 10, cost=0.25))
+        answer = port.Reply((parts.Text("Hi."),), usage=types.Usage(10, 1, cost=0.1))
+        reviews = ScriptedModel([noting] * 9)
+        agent = reviewing(db, Both(ScriptedModel([answer]), reviews), limits=loop.Limits(cost=limit))
+        await agent.run_conversation("Hello")
+        await settled(agent)
+        used = await accounts.used(db, "talk")
+        assert len(reviews.requests) == asked_for
+        expected = types.Usage(100 * asked_for, 10 * asked_for, cost=0.25 * asked_for) if asked_for else None
+        assert used.get(accounts.REVIEWS) == expected
+        assert accounts.total_cost(used) == pytest.approx(0.1 + 0.25 * asked_for)
+
+    stage.run(story)
+
+
+def test_review_that_is_stopped_is_charged_for() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        class Counting(Held):
+            async def stream(self, request: port.Request) -> AsyncGenerator[port.Delta, None]:
+                yield port.Counted(types.Usage(100, 0, cost=0.25))
+                async for delta in super().stream(request):
+                    yield delta
+
+        reviews = Counting()
+        agent = reviewing(db, Both(ScriptedModel(["Hi."]), reviews))
+        await agent.run_conversation("Hello")
+        await reviews.reached.wait()
+        await agent.close()
+        assert (await accounts.used(db, "talk"))[accounts.REVIEWS] == types.Usage(100, 0, cost=0.25)
 
     stage.run(story)
 

@@ -89,6 +89,41 @@ def test_local_server_of_another_user_is_not_used(
     assert asyncio.run(models.choose(settings(tmp_path))).model.name == f"ollama/{served}"
 
 
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        ("anthropic/claude-sonnet-4-5", True),
+        ("openai/gpt-4.1", True),
+        ("openrouter/openrouter/auto", True),  # It reports what it charged.
+        ("ollama/llama3.2", True),
+        ("offline", True),
+        ("lab/priced", True),
+        ("lab/other", False),
+        ("openai/gpt-unknown", False),
+    ],
+)
+def test_cost_limit_needs_a_known_price(tmp_path: Path, name: str, allowed: bool) -> None:
+    given = settings(
+        tmp_path,
+        providers={**config.PROVIDERS, "lab": config.Provider("openai", "http://127.0.0.1:9/v1")},
+        keys=dict.fromkeys(config.PROVIDERS, config.Secret("k")),
+        models={"lab/priced": config.Known(price=config.Price(1, 2))},
+        limits=config.Limits(cost=1.0),
+    )
+
+    async def made() -> None:
+        for fallback in ((), (name,)):
+            limited = msgspec.structs.replace(given, fallback=fallback)
+            chosen = await models.choose(limited, name if not fallback else "offline")
+            await chosen.model.close()
+
+    if allowed:
+        asyncio.run(made())
+    else:
+        with pytest.raises(errors.SettingInvalid, match=r"The price of .+ is not known"):
+            asyncio.run(made())
+
+
 @pytest.mark.parametrize("name", ["offline", "holdfast/offline"])
 def test_the_built_in_model_is_had_by_both_of_its_names(tmp_path: Path, name: str) -> None:
     assert models.is_offline(asyncio.run(models.choose(settings(tmp_path, model=name))).model)

@@ -377,6 +377,22 @@ def test_openai_base_url_is_used_without_a_key(ask: Ask) -> None:
     assert not any("authorization" in each.headers for each in played.asked)
 
 
+def test_max_cost_without_a_known_price_is_refused_before_anything_is_asked(ask: Ask, tmp_path: Path) -> None:
+    with provider.playing(provider.said("Hello.")) as played:
+        sentence = ask("-p", "hi", "--max-cost", "1", env=played.env).sentence
+        assert sentence == (
+            "holdfast: The price of openai/played is not known, so the cost limit (`--max-cost`, `limits.cost`) cannot "
+            'be enforced. Set it with `holdfast config edit`: `[models."openai/played"]` with `price = { input = 1.0, '
+            "output = 4.0 }`, in US dollars per million tokens, 0 if it is free. Or leave the limit out."
+        )
+        assert played.asked == []
+        (tmp_path / "data").mkdir(exist_ok=True)
+        priced = '[models."openai/played"]\nprice = { input = 1.0, output = 4.0 }\n'
+        (tmp_path / "data" / "config.toml").write_text(priced, "utf-8")
+        assert ask("-p", "hi", "--max-cost", "1", env=played.env).out == "Hello.\n"
+    assert ask("-p", "hi", "--max-cost", "1", env=OFFLINE).code == 0
+
+
 @pytest.mark.parametrize(
     ("answer", "why"),
     [

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, parts, types
-from holdfast.compaction import compress, policy, port, summary
+from holdfast.agent import accounts
 from holdfast.compaction import hooks as telling
+from holdfast.compaction import policy, port, summary
 from holdfast.compaction.port import Outcome
 from holdfast.model import ScriptedModel
 from holdfast.model import port as models
@@ -40,7 +41,7 @@ def asking(*script: Any) -> summary.ModelSummarizer:
 
 
 async def used(db: AsyncSessionDB) -> types.Usage:
-    return await compress.used(db, "talk")
+    return (await accounts.used(db, "talk")).get(accounts.SUMMARIES, types.Usage())
 
 
 def test_what_a_summary_used_is_in_the_outcome_and_in_the_store() -> None:

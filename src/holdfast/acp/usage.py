@@ -7,7 +7,7 @@ import logging
 from acp import schema
 
 from holdfast import errors
-from holdfast.agent import runtime
+from holdfast.agent import accounts, runtime
 
 logger = logging.getLogger("holdfast.acp")
 
@@ -18,12 +18,15 @@ async def update(door: runtime.Runtime, conversation_id: str) -> schema.UsageUpd
     if agent is None:
         return None
     try:
-        used = await door.db.usage(conversation_id)
+        cost = accounts.total_cost(await accounts.used(door.db, conversation_id))
         tokens = await agent.context_tokens()
     except errors.HoldfastError as error:
         # It may have been deleted meanwhile.
         logger.debug("what %s has used cannot be told: %s", conversation_id, error)
         return None
-    costs = [each.cost for each in used.values() if each.cost is not None]
-    cost = schema.Cost(amount=sum(costs), currency="USD") if costs else None
-    return schema.UsageUpdate(session_update="usage_update", used=tokens, size=agent.model.window, cost=cost)
+    return schema.UsageUpdate(
+        session_update="usage_update",
+        used=tokens,
+        size=agent.model.window,
+        cost=None if cost is None else schema.Cost(amount=cost, currency="USD"),
+    )

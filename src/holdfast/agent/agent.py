@@ -17,7 +17,20 @@ from typing import Any
 import msgspec
 
 from holdfast import errors, events, parts, types
-from holdfast.agent import ambient, context, context_files, loop, naming, notes, prompt, remembering, room, taking, turn
+from holdfast.agent import (
+    accounts,
+    ambient,
+    context,
+    context_files,
+    loop,
+    naming,
+    notes,
+    prompt,
+    remembering,
+    room,
+    taking,
+    turn,
+)
 from holdfast.agent import approvals as permissions
 from holdfast.compaction import compress, policy, summary
 from holdfast.compaction import hooks as telling
@@ -93,7 +106,7 @@ class AIAgent:
         noted = None
         if remembers and not skip_memory:
             noted = notes.Notes(self.db, owner, lambda: self.conversation_id, self._notify)
-        self.remembering = remembering.Remembering(noted, model if reviews else None)
+        self.remembering = remembering.Remembering(noted, model if reviews else None, self._charge_review)
         self.approvals = approvals or permissions.Approvals(self.db, owner=owner, approve=approve)
         self.tools = registry.Registry(
             self.approvals.guarded([*tools, *self.remembering.tools]),
@@ -265,10 +278,17 @@ class AIAgent:
         emit(events.TurnFinished(result))
         # Where nothing is to be changed, nothing is noted either.
         if not parts.noticed(content or "") and self.approvals.mode != "read-only":
-            self.remembering.over(result)
+            self.remembering.over(result, self._allowance(taken.run))
         if self._left:
             await self.leave()
         return result
+
+    def _allowance(self, run: loop.Run | None) -> float | None:
+        """US dollars that the cost limit leaves for the review of a turn."""
+        return None if self.limits.cost is None else self.limits.cost - (run.cost if run else 0.0)
+
+    async def _charge_review(self, usage: types.Usage) -> None:
+        await accounts.charge_review(self.db, self.conversation_id, usage)
 
     def not_begun(self, emit: Emit) -> events.TurnResult:
         """The result of a turn that was stopped before anything of it was stored."""

@@ -45,7 +45,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     steps: int = 50
     """How often the model is asked in one turn."""
     cost: float | None = None
-    """US dollars one turn may cost; needs a model whose price is known."""
+    """US dollars one turn may cost, summaries and the memory review included; needs a model whose price is known."""
     output: int | None = None
     """The longest reply, in tokens; None leaves it to the model."""
 
@@ -90,11 +90,18 @@ class Run:
         self.session_id = turn.lease.snapshot.head_id
         self.answer = ""
         self.short = self.refused = False
+        self._unpriced: str | None = None
+        """A model that reported tokens without a cost."""
 
     @property
     def spent(self) -> types.Usage:
         """What the turn has used: its replies, and the summaries it had to wait for."""
         return self.usage + self._room.usage
+
+    @property
+    def cost(self) -> float:
+        """US dollars that count against the limit: what the turn has used, and summaries made beside it meanwhile."""
+        return (self.spent.cost or 0.0) + (self._room.beside.cost or 0.0)
 
     async def go(self) -> None:
         """Take steps until the model calls nothing; Stopped at a limit, ModelError where the model failed."""
@@ -118,9 +125,17 @@ class Run:
     def _refuse_beyond_limits(self) -> None:
         if self.api_calls >= self._limits.steps:
             raise Stopped("steps", f"I stopped after {self._limits.steps} steps. Say `go on` to let me continue.")
-        cost = self.spent.cost or 0.0
-        if self._limits.cost is not None and cost >= self._limits.cost:
-            raise Stopped("cost", f"I stopped: this turn has cost ${cost:.2f}, which is its limit.")
+        if self._limits.cost is None:
+            return
+        if self.cost >= self._limits.cost:
+            spent, limit = f"${self.cost:.2f}", f"${self._limits.cost:.2f}"
+            raise Stopped("cost", f"I stopped: this turn has cost about {spent}; its limit is {limit}.")
+        if self._unpriced is not None:
+            raise Stopped(
+                "cost",
+                f"I stopped: the cost limit of this turn (${self._limits.cost:.2f}) cannot be enforced, because the "
+                f"price of {self._unpriced} is not known. Set `price` for it in the settings, or leave the limit out.",
+            )
 
     # --- asking --------------------------------------------------------------------------------------
 
@@ -174,6 +189,8 @@ class Run:
     async def _record(self, reply: models.Reply) -> None:
         """The reply, as soon as it is whole; of one that ran out of room, no call can be trusted."""
         self.usage += reply.usage
+        if reply.usage.cost is None and reply.usage.input + reply.usage.output:
+            self._unpriced = reply.model or self._model.name
         content = parts.written(reply.parts)
         calls = distinct(reply.calls)
         if reply.finish == "length":

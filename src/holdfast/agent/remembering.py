@@ -19,12 +19,15 @@ logger = logging.getLogger("holdfast.agent")
 
 
 class Remembering:
-    """The memory of one agent; of one that has no notes, nothing at all. Without a `reviewer` nothing is reviewed."""
+    """The memory of one agent; of one that has no notes, nothing at all. Without a `reviewer` nothing is reviewed.
 
-    def __init__(self, notes: noted.Notes | None, reviewer: models.Model | None) -> None:
+    `charge` is called with what each review used.
+    """
+
+    def __init__(self, notes: noted.Notes | None, reviewer: models.Model | None, charge: review.Charge) -> None:
         self.tools = (memory.memory(notes),) if notes else ()
         self._notes = notes
-        self._review = review.Review(reviewer, notes) if reviewer and notes else None
+        self._review = review.Review(reviewer, notes, charge) if reviewer and notes else None
         self._read_for: str | None = None
         self._section = ""
 
@@ -42,11 +45,14 @@ class Remembering:
         """The person changed what is remembered: the next turn knows it."""
         self._read_for = None
 
-    def over(self, result: events.TurnResult) -> None:
-        """A turn was delivered: have it looked over, if a person spoke and was answered to the end."""
+    def over(self, result: events.TurnResult, allowance: float | None = None) -> None:
+        """Review a turn that was delivered, if a person spoke and was answered to the end.
+
+        The review may cost `allowance` US dollars; None: any amount.
+        """
         spoke = any(each.role == "user" and not parts.noticed(each.content) for each in result.messages)
         if self._review is not None and spoke and result.completed and result.api_calls:
-            self._review.begin(result.messages)
+            self._review.begin(review.Turn(result.messages, allowance))
 
     @property
     def under_way(self) -> bool:

@@ -46,6 +46,8 @@ class Room:
         self._said: set[port.Outcome] = set()
         self.usage = types.Usage()
         """What summaries have used that the turn under way had to wait for."""
+        self.beside = types.Usage()
+        """What summaries beside the turns have used that were finished since the turn under way began."""
 
     # --- before the model is asked -------------------------------------------------------------------
 
@@ -54,7 +56,8 @@ class Room:
 
         However many steps it takes, it waits for others only as long as one compaction may take.
         """
-        self._ceiling, self._overflows, self.usage = None, 0, types.Usage()
+        self._ceiling, self._overflows = None, 0
+        self.usage = self.beside = types.Usage()
         self._patience = self._work().policy.deadline * LONGER
 
     async def messages(self, turn: str, emit: Emit) -> Sequence[types.Message]:
@@ -135,7 +138,11 @@ class Room:
     def begin(self, turn: str, emit: Emit) -> None:
         """Compact beside the turns, if nothing is under way yet. No prompt cancels it; closing does."""
         if self._background and not self.under_way:
-            self._start(self._attempt(compress.Asked(turn=turn), emit))
+            self._start(self._attempt(compress.Asked(turn=turn), emit)).add_done_callback(self._count)
+
+    def _count(self, attempt: asyncio.Task[port.Compaction]) -> None:
+        if not attempt.cancelled() and attempt.exception() is None:
+            self.beside += attempt.result().usage
 
     async def compact(self, asked: compress.Asked, emit: Emit) -> port.Compaction:
         """Compact now, and wait for it; what is under way already is let end first. Closing stops it."""

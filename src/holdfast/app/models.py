@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from holdfast import config, errors, model
-from holdfast.model import known, listeners, local, port, retry
+from holdfast.model import known, listeners, local, port, prices, retry
 
 # What is asked when only a key was given.
 USUAL = {"anthropic": "claude-sonnet-4-5", "openai": "gpt-4.1", "openrouter": "openrouter/auto"}
@@ -162,15 +162,21 @@ def _made(settings: config.Settings, name: str, told_window: int | None = None) 
     if key is None and config.needs_key(provider, found):
         raise errors.SettingInvalid(f"{name} needs a key: set {found.key_env}.")
     said = settings.models.get(name, config.Known())
-    price = port.Price(*_values(said.price)) if said.price else None
     window = said.window or found.window or told_window or known.of(bare).window
+    url = found.base_url or config.PROVIDERS[found.kind].base_url or ""
+    price = port.Price(*_values(said.price)) if said.price else prices.find(url, bare)
+    free = provider not in settings.providers  # A server on this machine.
+    if settings.limits.cost is not None and price is None and not (free or prices.is_reported(url)):
+        raise errors.SettingInvalid(
+            f"The price of {name} is not known, so the cost limit (`--max-cost`, `limits.cost`) cannot be enforced. "
+            f'Set it with `holdfast config edit`: `[models."{name}"]` with `price = {{ input = 1.0, output = 4.0 }}`, '
+            "in US dollars per million tokens, 0 if it is free. Or leave the limit out."
+        )
     if found.kind == "anthropic":
-        url = found.base_url or config.PROVIDERS["anthropic"].base_url or ""
         longest = said.max_output or known.of(bare).max_output or window
         return model.AnthropicModel(
             bare, window=window, key=key, base_url=url, name=name, price=price, max_output=longest
         )
-    url = found.base_url or config.PROVIDERS["openai"].base_url or ""
     return model.OpenAIModel(bare, base_url=url, window=window, key=key, key_env=found.key_env, name=name, price=price)
 
 

@@ -461,12 +461,6 @@ async def _budget(work: Work) -> tuple[int, policy.Budget]:
     return version, policy.read(body)
 
 
-async def used(db: aio.AsyncSessionDB, session_id: str) -> types.Usage:
-    """What models have used for summaries of this conversation, in all processes, since it began."""
-    _, body = await db.budget(session_id)
-    return policy.read(body).usage
-
-
 # --- the rest ------------------------------------------------------------------------------------------
 
 

@@ -132,6 +132,8 @@ class Budget(msgspec.Struct, frozen=True, omit_defaults=True):
     """When there were compactions within the last hour."""
     usage: types.Usage = types.Usage()
     """What models have used for summaries since the conversation began, also for those that came to nothing."""
+    reviews: types.Usage = types.Usage()
+    """What models have used for memory reviews since the conversation began."""
 
 
 class Go(msgspec.Struct, frozen=True):
@@ -167,7 +169,7 @@ def read(body: Mapping[str, Any]) -> Budget:
 
 def written(budget: Budget) -> dict[str, Any]:
     """A budget as its row has it."""
-    plain: dict[str, Any] = msgspec.to_builtins(budget)
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(budget))
     return plain
 
 
@@ -213,6 +215,11 @@ def let_go(budget: Budget) -> Budget:
 def charged(budget: Budget, usage: types.Usage) -> Budget:
     """With what models used for an attempt, however it ended."""
     return budget if usage == types.Usage() else msgspec.structs.replace(budget, usage=budget.usage + usage)
+
+
+def reviewed(budget: Budget, usage: types.Usage) -> Budget:
+    """With what models used for a memory review."""
+    return msgspec.structs.replace(budget, reviews=budget.reviews + usage)
 
 
 def _closed(budget: Budget, policy: Policy) -> Budget:

@@ -2,7 +2,7 @@
 
 Only what their makers published, and of a family the least of its members. A server may be set up for less
 than its model could do: what a server itself reports, and what a person configured, both go before this.
-Prices are not here: they change, and depend on who is paid.
+Prices are in prices.py: they change, and depend on who is paid.
 """
 
 from __future__ import annotations

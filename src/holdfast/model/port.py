@@ -26,6 +26,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float | None = None
 
 
+class LongContext(msgspec.Struct, frozen=True):
+    """How many times as much a request costs whose input has more than `above` tokens."""
+
+    above: int
+    input: float
+    output: float
+
+
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """US dollars for a million tokens. What the cache gives or takes counts as input, unless it has a price."""
 
@@ -33,13 +41,17 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     output: float
     cache_read: float | None = None
     cache_write: float | None = None
+    long: LongContext | None = None
 
     def of(self, usage: types.Usage) -> float:
         read = self.input if self.cache_read is None else self.cache_read
         write = self.input if self.cache_write is None else self.cache_write
         plain = usage.input - usage.cache_read - usage.cache_write
-        bill = plain * self.input + usage.cache_read * read + usage.cache_write * write + usage.output * self.output
-        return bill / 1_000_000
+        sent = plain * self.input + usage.cache_read * read + usage.cache_write * write
+        said = usage.output * self.output
+        if self.long is not None and usage.input > self.long.above:
+            sent, said = sent * self.long.input, said * self.long.output
+        return (sent + said) / 1_000_000
 
 
 class Said(msgspec.Struct, frozen=True):

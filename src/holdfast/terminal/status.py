@@ -6,8 +6,8 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast import errors, types
-from holdfast.agent import cache
+from holdfast import errors
+from holdfast.agent import accounts, cache
 from holdfast.compaction import compress, port
 from holdfast.store import aio
 from holdfast.terminal import show, text
@@ -51,18 +51,18 @@ async def looked(door: Door, conversation_id: str) -> Standing:
     """How it stands now; raises HoldfastError where the store cannot say."""
     agent = await door.agents.get(conversation_id)
     try:
-        used = [*(await door.db.usage(conversation_id)).values(), await compress.used(door.db, conversation_id)]
+        used = await accounts.used(door.db, conversation_id)
         running = await door.db.processes(conversation_id, running_only=True)
     except errors.ConversationDeleted:
         raise
     except errors.NoSuchSession:
-        used, running = [], []
+        used, running = {}, []
     soft, hard = thresholds(agent.compaction_work())
     return Standing(
         model=agent.model.name,
         used=await agent.context_tokens(),
         window=agent.model.window,
-        cost=_cost(used),
+        cost=accounts.total_cost(used),
         compacting=agent.room.under_way,
         progress=agent.room.progress,
         queued=door.queued(conversation_id),
@@ -81,11 +81,6 @@ def thresholds(work: compress.Work) -> tuple[int, int]:
         return work.window, work.window
     before = floor.system + floor.tools
     return before + int(work.policy.soft * usable), before + int(work.policy.hard * usable)
-
-
-def _cost(used: list[types.Usage]) -> float | None:
-    known = [each.cost for each in used if each.cost is not None]
-    return sum(known) if known else None
 
 
 def drawn(

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast import errors, events, types
-from holdfast.agent import notes, permitting
+from holdfast.agent import accounts, notes, permitting
 from holdfast.agent.commands import port, turns
-from holdfast.compaction import compress
 
+ESTIMATE = (
+    'Estimated from list prices, except where the provider reports the cost; `models."NAME".price` in the settings '
+    "overrides them."
+)
 LASTS = "It holds for this conversation until the program ends; `holdfast config edit` sets `model` for good."
 
 
@@ -36,20 +39,19 @@ async def status(asked: port.Asked) -> None:
 
 async def usage(asked: port.Asked) -> None:
     try:
-        used = await asked.desk.db.usage(asked.conversation_id)
-        summaries = await compress.used(asked.desk.db, asked.conversation_id)
+        used = await accounts.used(asked.desk.db, asked.conversation_id)
     except errors.ConversationDeleted:
         raise
     except errors.NoSuchSession:
-        used, summaries = {}, types.Usage()
-    lines = [f"{model}: {_tokens(usage)}" for model, usage in used.items()]
-    if summaries != types.Usage():
-        lines.append(f"summaries: {_tokens(summaries)}")
+        used = {}
+    lines = [f"{name}: {_tokens(usage)}" for name, usage in used.items()]
+    if (cost := accounts.total_cost(used)) is not None:
+        lines.append(f"total: about ${cost:.4f}. {ESTIMATE}")
     asked.emit(events.Answer("\n".join(lines) or "Nothing was used yet."))
 
 
 def _tokens(usage: types.Usage) -> str:
-    cost = "" if usage.cost is None else f", ${usage.cost:.4f}"
+    cost = ", price unknown" if usage.cost is None else f", about ${usage.cost:.4f}"
     return f"{usage.input:,} tokens in ({usage.cache_read:,} cached), {usage.output:,} out{cost}"
 
 

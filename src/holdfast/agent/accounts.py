@@ -1,0 +1,40 @@
+"""What a conversation has used, replies and background work together, for `/usage` and the cost shown to people.
+
+Replies carry their usage (`SessionDB.usage`). Summaries and memory reviews stand in no message: their totals are kept
+in the conversation's budget row, one for all processes.
+"""
+
+from __future__ import annotations
+
+from holdfast import errors, types
+from holdfast.compaction import policy
+from holdfast.store import aio
+
+SUMMARIES, REVIEWS = "summaries", "memory reviews"
+SWAPS = 8
+
+
+async def used(db: aio.AsyncSessionDB, session_id: str) -> dict[str, types.Usage]:
+    """Return what the conversation used: by model for its replies, then summaries and memory reviews."""
+    replies = await db.usage(session_id)
+    budget = policy.read((await db.budget(session_id))[1])
+    background = {SUMMARIES: budget.usage, REVIEWS: budget.reviews}
+    return replies | {name: usage for name, usage in background.items() if usage != types.Usage()}
+
+
+def total_cost(used: dict[str, types.Usage]) -> float | None:
+    """Return the sum of all known costs in US dollars; None if none is known."""
+    known = [each.cost for each in used.values() if each.cost is not None]
+    return sum(known) if known else None
+
+
+async def charge_review(db: aio.AsyncSessionDB, session_id: str, usage: types.Usage) -> None:
+    """Add what a memory review used. A failure is logged: it must not stop anything."""
+    try:
+        for _ in range(SWAPS):
+            version, body = await db.budget(session_id)
+            budget = policy.read(body)
+            if await db.spend(session_id, version, policy.written(policy.reviewed(budget, usage))):
+                return
+    except errors.HoldfastError as error:
+        db.db.say_once(error)
