@@ -496,7 +496,7 @@ class CopyUnfinished(StoreError):
 
 
 class LeasesUnavailable(StoreError):
-    """Leases cannot be read or written: work goes on without them. Run `holdfast doctor` to mend it."""
+    """Leases cannot be used. Work continues without them. Run `holdfast doctor`, then restart this program."""
 
 
 def shown(text: object, limit: int = 60) -> str:

@@ -177,13 +177,13 @@ def test_who_is_cancelled_again_while_letting_go_still_lets_go() -> None:
 def test_a_store_that_cannot_begin_is_an_outcome_and_nothing_is_asked() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db)
-        one, works = agent(db, writer := Writer()), db.begin_compaction
-        db.begin_compaction = busy  # type: ignore[method-assign]
+        one, works, looks = agent(db, writer := Writer()), db.begin_compaction, db.snapshot
+        db.begin_compaction = db.snapshot = busy  # type: ignore[method-assign]
         made = await one.compress_context()
         assert (made.outcome, made.session_id) == (Outcome.FAILED, "talk")
         assert tuple(made.messages) == (await db.context("talk")).messages
         assert writer.requests == []
-        db.begin_compaction = works  # type: ignore[method-assign]
+        db.begin_compaction, db.snapshot = works, looks  # type: ignore[method-assign]
         assert (await one.compress_context()).outcome is Outcome.COMPACTED
 
     stage.run(story)

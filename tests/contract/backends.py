@@ -134,6 +134,7 @@ class Kept:
 
 _BREAKS = {
     "missing": "DROP TABLE leases",
+    "a view": "DROP TABLE leases; CREATE VIEW leases AS SELECT 1 AS conversation",
     "read-only": """
         CREATE TRIGGER leases_refuse_inserts BEFORE INSERT ON leases BEGIN SELECT raise(ABORT, 'broken'); END;
         CREATE TRIGGER leases_refuse_updates BEFORE UPDATE ON leases BEGIN SELECT raise(ABORT, 'broken'); END;
@@ -147,7 +148,10 @@ _POSTGRES_BREAKS = {
         CREATE TRIGGER leases_refuse BEFORE INSERT OR UPDATE OR DELETE ON leases EXECUTE FUNCTION refuse('broken')
     """,
 }
-LEASE_BREAKS = sorted(_BREAKS)
+LEASE_BREAKS = ("a view", "read-only")
+"""Breaks that restoring the schema does not repair."""
+LEASE_LOSSES = ("missing", "without a column")
+"""Breaks that it does."""
 
 
 def in_postgres(db: SessionDB) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import SessionDB, errors, types
+from tests import soundness
 from tests.contract import backends, steps
 from tests.contract.conftest import MakeDb
 
@@ -290,6 +291,32 @@ def test_broken_leases_are_an_error_of_their_own(db: SessionDB, how: str) -> Non
     backends.break_leases(db, how)
     with steps.nothing_changes(db), pytest.raises(errors.LeasesUnavailable):
         db.acquire_lease("talk", "compact")
+
+
+@pytest.mark.parametrize("how", backends.LEASE_LOSSES)
+def test_lost_lease_table_is_restored_when_the_next_lease_is_asked_for(
+    db: SessionDB, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    steps.begin(db, "talk", "a")
+    backends.break_leases(db, how)
+    lease = db.acquire_lease("talk", "turn", "me")
+    assert [held.token for held in db.leases()] == [lease.token]
+    with pytest.raises(errors.Busy):
+        db.acquire_lease("talk", "turn", "you")
+    assert len([record for record in caplog.records if "holdfast doctor" in record.getMessage()]) == 1
+    assert soundness.report(db) is None
+
+
+def test_lease_that_could_not_be_released_is_taken_again_by_its_process_only(make_db: MakeDb) -> None:
+    db, other = make_db(), make_db()
+    steps.begin(db, "talk", "a")
+    first = db.acquire_lease("talk", "turn")
+    db.abandon_lease(first, RuntimeError("broken"))
+    with pytest.raises(errors.Busy):
+        other.acquire_lease("talk", "turn")
+    assert db.acquire_lease("talk", "turn").token > first.token
+    with pytest.raises(errors.Busy):
+        db.acquire_lease("talk", "turn")
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ class Run:
         self.written: list[types.Message] = []
         self.usage = types.Usage()
         self.api_calls = 0
-        self.session_id = turn.lease.snapshot.head_id
+        self.session_id = turn.snapshot.head_id
         self.answer = ""
         self.short = self.refused = False
         self._unpriced: str | None = None
@@ -245,7 +245,7 @@ class Run:
         def say(text: str) -> None:
             self._emit(events.ToolProgress(call.id, text))
 
-        return tools_port.Calling(call.id, self._turn.lease.conversation_id, say)
+        return tools_port.Calling(call.id, self._turn.snapshot.conversation_id, say)
 
     async def _steer(self) -> None:
         """What people said meanwhile, before the model is asked again."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast import errors, events, types
+from holdfast import events, types
 from holdfast.agent import context
 from holdfast.compaction import compress, pace, policy, port, shorten
 
@@ -244,7 +244,7 @@ class Room:
             with work.db.hearing.expect(work.conversation_id, "freed") as freed:
                 while await work.db.get_compression_lock_holder(work.conversation_id) is not None:
                     await freed.wait(POLL)
-        except errors.HoldfastError as error:
+        except Exception as error:  # noqa: BLE001 -- an unknown holder is not waited for
             work.db.db.say_once(error)
 
     def _within_ceiling(self) -> compress.Work:

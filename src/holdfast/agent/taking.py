@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast import errors, events, parts, types
 from holdfast.agent import folder, loop, prompt, turn
-from holdfast.store import aio, bodies
+from holdfast.store import aio, bodies, locks
 
 if TYPE_CHECKING:
     from holdfast.agent import agent as agents
@@ -84,12 +84,18 @@ class Taking:
             # Somebody else began it meanwhile: this is a turn like any other.
             return await stack.enter_async_context(self._begin())
 
-    async def _born(self) -> types.Lease:
+    async def _born(self) -> types.Lease | types.Snapshot:
         """The conversation with this message, and its first turn: nobody comes between."""
-        agent = self._agent
+        db, name = self._agent.db, self._agent.conversation_id
         self._message = self._noted(None)
-        taking = agent.db.begin_conversation(agent.conversation_id, self._message, self._birth, agent.lease_ttl)
-        self._first, lease = await aio.kept(taking, lambda both: agent.db.release_lease(both[1]))
+        try:
+            taking = db.begin_conversation(name, self._message, self._birth, self._agent.lease_ttl)
+            self._first, lease = await aio.kept(taking, lambda both: turn.release(db, both[1]))
+        except Exception as error:
+            if not locks.is_lock_failure(error):
+                raise
+            (self._first,) = await db.append_messages(name, [self._message], create=self._birth)
+            return await turn.without_lease(db, name, error)
         return lease
 
     def _begin(self) -> AbstractAsyncContextManager[turn.Turn]:
@@ -105,7 +111,7 @@ class Taking:
 
     async def _under(self, taken: turn.Turn) -> events.TurnResult:
         """Everything that happens while the turn is ours."""
-        agent, snapshot = self._agent, taken.lease.snapshot
+        agent, snapshot = self._agent, taken.snapshot
         agent.conversation_id = snapshot.conversation_id
         agent.view.settle(snapshot.epoch, snapshot.last_seq)
         here = agent.birth.folder

@@ -1,21 +1,19 @@
 """One turn at a time per conversation, over all processes and hosts.
 
-A turn holds the `turn` lease from its first word to its last, and every append carries it: whoever lost the
+A turn holds the `turn` lease from its first word to its last, and every append carries it: a process that lost the
 lease, however long ago and without noticing, cannot write. A task beside the turn renews the lease, and stops
-the turn at once when it is gone.
+the turn at once when it is gone. If the lock subsystem fails, in whatever way, the turn is taken without a lease:
+then turns of two processes may interleave, and nothing else is lost.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager
 
 from holdfast import errors, types
-from holdfast.store import aio, hearing
-
-logger = logging.getLogger("holdfast.agent")
+from holdfast.store import aio, hearing, locks
 
 TTL = 30.0
 SOON, SELDOM = 0.02, 0.25
@@ -24,15 +22,24 @@ SOON, SELDOM = 0.02, 0.25
 class Turn:
     """The right to write the next messages of a conversation."""
 
-    def __init__(self, db: aio.AsyncSessionDB, lease: types.Lease) -> None:
+    def __init__(self, db: aio.AsyncSessionDB, began: types.Lease | types.Snapshot) -> None:
         self._db = db
-        self.lease = lease
+        self.lease = began if isinstance(began, types.Lease) else None
+        self.snapshot = began.snapshot if isinstance(began, types.Lease) else began
+        self.fenced = self.lease is not None
+        """Whether appends carry the lease."""
         self.lost = False
         self.when_lost: Callable[[], object] = lambda: None
 
     async def append(self, messages: Sequence[types.NewMessage]) -> list[types.Receipt]:
         """Append as the holder of the turn; LeaseLost when it is not ours any more."""
-        return await self._db.append_messages(self.lease.conversation_id, messages, lease=self.lease)
+        if self.fenced:
+            try:
+                return await self._db.append_messages(self.snapshot.conversation_id, messages, lease=self.lease)
+            except errors.LeasesUnavailable as error:
+                self._db.db.say_once(error)
+                self.fenced = False
+        return await self._db.append_messages(self.snapshot.conversation_id, messages)
 
 
 @asynccontextmanager
@@ -54,13 +61,16 @@ async def begin(
 
 
 @asynccontextmanager
-async def held(db: aio.AsyncSessionDB, lease: types.Lease) -> AsyncIterator[Turn]:
-    """A turn whose lease was just taken, kept alive and given back."""
-    turn = Turn(db, lease)
-    beats = list[asyncio.Task[None]]()
+async def held(db: aio.AsyncSessionDB, began: types.Lease | types.Snapshot) -> AsyncIterator[Turn]:
+    """A turn whose lease was just taken, kept alive and given back; or one without a lease."""
+    turn = Turn(db, began)
+    if turn.lease is None:
+        yield turn
+        return
+    lease, beats = turn.lease, list[asyncio.Task[None]]()
     # Most turns are over before: those need no task for it.
     first = asyncio.get_running_loop().call_later(
-        lease.ttl / 3, lambda: beats.append(asyncio.create_task(_beat(db, turn)))
+        lease.ttl / 3, lambda: beats.append(asyncio.create_task(_beat(db, turn, lease)))
     )
     try:
         yield turn
@@ -68,7 +78,7 @@ async def held(db: aio.AsyncSessionDB, lease: types.Lease) -> AsyncIterator[Turn
         first.cancel()
         for beat in beats:
             beat.cancel()
-        await _release(db, turn)
+        await release(db, lease)
 
 
 async def _acquire(
@@ -78,14 +88,15 @@ async def _acquire(
     ttl: float,
     waiting: Callable[[str], None],
     given_up: Callable[[], bool],
-) -> types.Lease:
+) -> types.Lease | types.Snapshot:
     loop = asyncio.get_running_loop()
     deadline, pause = loop.time() + patience, SOON
     freed: hearing.Expected | None = None
     with ExitStack() as stack:
         while True:
             try:
-                return await aio.kept(db.acquire_lease(conversation_id, "turn", None, ttl), db.release_lease)
+                taking = db.acquire_lease(conversation_id, "turn", None, ttl)
+                return await aio.kept(taking, lambda lease: release(db, lease))
             except errors.Busy as error:
                 if loop.time() >= deadline or given_up():
                     raise errors.TurnBusy(error.holder, error.expires_in) from None
@@ -95,31 +106,49 @@ async def _acquire(
                     waiting(error.holder)
                 await freed.wait(min(pause, max(error.expires_in, SOON)))
                 pause = min(pause * 1.5, SELDOM)
+            except Exception as error:  # noqa: BLE001 -- no failure of the lock stops a turn
+                return await without_lease(db, conversation_id, error)
 
 
-async def _beat(db: aio.AsyncSessionDB, turn: Turn) -> None:
+async def without_lease(db: aio.AsyncSessionDB, conversation_id: str, error: Exception) -> types.Snapshot:
+    """Begin a turn that could get no lease from a bare snapshot; raises `error` if the lock did not fail."""
+    if not locks.is_lock_failure(error):
+        raise error
+    snapshot = await db.snapshot(conversation_id)
+    db.db.say_once(error)
+    return snapshot
+
+
+async def _beat(db: aio.AsyncSessionDB, turn: Turn, lease: types.Lease) -> None:
     """Renew every third of the lease's time. Only a lost lease stops the turn: a store that is busy or full
-    for a moment does not, and if it stays so, the lease runs out and the appends are refused."""
-    while True:
+    for a moment does not, and if it stays so, the lease runs out and the appends are refused. If the lock subsystem
+    fails, the turn continues without the lease."""
+    while turn.fenced:
         try:
-            await db.renew_lease(turn.lease)
+            await db.renew_lease(lease)
         except errors.LeaseLost:
-            turn.lost = True
-            turn.when_lost()
+            if turn.fenced:
+                turn.lost = True
+                turn.when_lost()
             return
-        except errors.HoldfastError as error:
-            logger.warning("the lease of a turn could not be renewed: %s", error)
-        await asyncio.sleep(turn.lease.ttl / 3)
+        except Exception as error:  # noqa: BLE001 -- only a lost lease stops the turn
+            db.db.say_once(error)
+            turn.fenced = not locks.is_lock_failure(error)
+        await asyncio.sleep(lease.ttl / 3)
 
 
-async def _release(db: aio.AsyncSessionDB, turn: Turn) -> None:
-    """Given back even when the turn is being cancelled; what fails here runs out by itself."""
-    task = asyncio.ensure_future(db.release_lease(turn.lease))
+async def release(db: aio.AsyncSessionDB, lease: types.Lease) -> None:
+    """Release the lease, also while the turn is being cancelled. A lease that cannot be released expires."""
+
+    async def work() -> None:
+        try:
+            await db.release_lease(lease)
+        except Exception as error:  # noqa: BLE001 -- it changes no outcome
+            db.db.abandon_lease(lease, error)
+
+    task = asyncio.ensure_future(work())
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
-        with suppress(errors.HoldfastError):
-            await task
+        await task
         raise
-    except errors.HoldfastError as error:
-        logger.warning("the lease of a turn could not be given back: %s", error)

@@ -225,12 +225,20 @@ def _unfinished(db: store.SessionDB, head: types.Session) -> str | None:
     last = db.transcript(head.id, max(head.last_seq - 1, 0))
     if not last or (last[-1].role == "assistant" and not last[-1].tool_calls):
         return None
-    if any(
-        lease.conversation_id == head.conversation_id and lease.purpose == "turn" and lease.state == "held"
-        for lease in db.leases()
-    ):
+    if _turn_runs(db, head.conversation_id):
         return None
     return f"The answer to the last message ({last[-1].seq}) was not finished. Say it again, or go on."
+
+
+def _turn_runs(db: store.SessionDB, conversation_id: str) -> bool:
+    """Whether a turn of the conversation holds its lease; False where leases cannot be read."""
+    try:
+        held = db.leases()
+    except Exception:  # noqa: BLE001 -- the lock subsystem stops nobody
+        return False
+    return any(
+        lease.conversation_id == conversation_id and lease.purpose == "turn" and lease.state == "held" for lease in held
+    )
 
 
 def _limited(settings: config.Settings, asked: Asked) -> config.Settings:

@@ -8,6 +8,7 @@ whatever reason, has changed nothing.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,7 +19,7 @@ import msgspec
 from holdfast import errors, types
 from holdfast.compaction import cut, extract, hooks, ledger, pace, policy, port, reading, speaker, summary
 from holdfast.model import tokens
-from holdfast.store import aio, bodies, holders
+from holdfast.store import aio, bodies, holders, locks
 
 logger = logging.getLogger("holdfast.compaction")
 T = TypeVar("T")
@@ -99,32 +100,30 @@ async def _attempted(work: Work, asked: Asked, bill: _Bill) -> port.Compaction:
         if cooling:
             # Without the lease: whoever may not compact keeps nobody from it, and reads nothing.
             return _cooling_down(here, cooling)
-        began = await aio.kept(
-            work.db.begin_compaction(work.conversation_id, None, work.ttl), lambda taken: _released(work, taken)
-        )
+        began = await _begin(work)
     except errors.Busy as error:
         return _outcome(port.Outcome.BUSY, here, _taken_by(error.holder), error.expires_in)
-    except errors.HoldfastError as error:
-        return _outcome(port.Outcome.FAILED, here, f"The compaction could not begin. {error}")
+    except Exception as error:  # noqa: BLE001 -- a compaction that fails stops no turn
+        return _outcome(port.Outcome.FAILED, here, f"The compaction could not begin. {_shown(error)}")
     try:
         return await _leased(work, asked, began, bill)
     except (errors.LeaseLost, errors.Superseded) as error:
         await _spent(work, bill, policy.let_go)
         return _outcome(port.Outcome.BUSY, here, _overtaken(error, began))
-    except errors.HoldfastError as error:
+    except Exception as error:  # noqa: BLE001 -- a compaction that fails stops no turn
         await _spent(work, bill, _failed(work, asked))
-        return _outcome(port.Outcome.FAILED, here, f"The compaction failed. {error}")
+        return _outcome(port.Outcome.FAILED, here, f"The compaction failed. {_shown(error)}")
     except asyncio.CancelledError:
         # It stays open in the budget, and so counts as failed; what it has cost is known by now.
         if bill.owed != types.Usage():
             await asyncio.shield(asyncio.ensure_future(_spent(work, bill, lambda budget: budget)))
         raise
     finally:
-        await _released(work, began)
+        await _release(work, began)
 
 
-async def _leased(work: Work, asked: Asked, began: types.Lease | types.Snapshot, bill: _Bill) -> port.Compaction:
-    snapshot = began.snapshot if isinstance(began, types.Lease) else began
+async def _leased(work: Work, asked: Asked, began: _Began, bill: _Bill) -> port.Compaction:
+    snapshot = began.snapshot
     if asked.expected is not None and snapshot.head_id != asked.expected:
         return _outcome(port.Outcome.NOTHING_TO_DO, asked.expected, "It was compacted already.")
     if not (await work.db.conversation(work.conversation_id)).live:
@@ -140,7 +139,6 @@ async def _leased(work: Work, asked: Asked, began: types.Lease | types.Snapshot,
         return refused
     if asked.reaching is not None:
         asked.reaching(port.Progress("summing up", len(found.going), found.tokens))
-    # The heart stops before the commit: that frees the lease itself, which must not be taken for a loss.
     draft = await _with_heartbeat(work, began, _drafted(work, asked, context, found, bill))
     if draft.written is None:
         await _spent(work, bill, _failed(work, asked))
@@ -236,26 +234,33 @@ def _extracted(request: port.SummaryRequest) -> str:
 
 async def _committed(
     work: Work,
-    began: types.Lease | types.Snapshot,
+    began: _Began,
     found: cut.Cut,
     draft: _Draft,
     written: summary.Written,
     bill: _Bill,
 ) -> port.Compaction:
-    snapshot = began.snapshot if isinstance(began, types.Lease) else began
+    snapshot = began.snapshot
     left = await pace.aside(ledger.of, draft.going, draft.problems)
-    head = await work.db.commit_compaction(
-        began,
+    commit = functools.partial(
+        work.db.commit_compaction,
         summary=written.text,
         cut_seq=found.cut_seq,
         pinned=found.pinned,
         ledger=_plain({**left, cut.CARRIED: found.carried}),
         model=written.by,
+        keep_lease=True,
     )
+    try:
+        head = await commit(began.fence)
+    except errors.LeasesUnavailable as error:
+        # The lease was lost with its table. Head and epoch are compared all the same.
+        work.db.db.say_once(error)
+        head = await commit(snapshot)
     if work.moved is not None:
         work.moved(head.id)
-    await _spent(work, bill, lambda budget: policy.succeeded(budget, work.clock()))
-    await hooks.told(work.hooks.after, head.id, work.hooks.limit)
+    # Under the lease, so that no other process begins the next compaction before this one's hooks are done.
+    await _with_heartbeat(work, began, _bookkeeping(work, head.id, bill), cancel_if_lost=False)
     remark = _remark(written, draft.problems)
     after = await _after(work, head.id, snapshot.epoch + 1, found, written.text)
     return port.Compaction(
@@ -269,6 +274,11 @@ async def _committed(
         model=written.by,
         remark=remark,
     )
+
+
+async def _bookkeeping(work: Work, head: str, bill: _Bill) -> None:
+    await _spent(work, bill, lambda budget: policy.succeeded(budget, work.clock()))
+    await hooks.told(work.hooks.after, head, work.hooks.limit)
 
 
 def _remark(written: summary.Written, problems: Sequence[str]) -> str:
@@ -354,14 +364,37 @@ def _as_message(text: str) -> types.Message:
 # --- the lease while a model writes --------------------------------------------------------------------
 
 
-async def _with_heartbeat(work: Work, began: types.Lease | types.Snapshot, making: Awaitable[T]) -> T:
+class _Began:
+    """The lease a compaction works under, if there is one, and the snapshot it began from."""
+
+    def __init__(self, taken: types.Lease | types.Snapshot) -> None:
+        self.lease = taken if isinstance(taken, types.Lease) else None
+        self.snapshot = taken.snapshot if isinstance(taken, types.Lease) else taken
+        self.fence = taken
+        """Compared by the commit: the lease, or the bare snapshot where the lock subsystem failed."""
+
+
+async def _begin(work: Work) -> _Began:
+    """Take the lease; if the lock subsystem fails in whatever way, begin from a bare snapshot."""
+    try:
+        taking = work.db.begin_compaction(work.conversation_id, None, work.ttl)
+        return _Began(await aio.kept(taking, lambda taken: _release(work, _Began(taken))))
+    except errors.Busy:
+        raise
+    except Exception as error:  # noqa: BLE001 -- the lease saves work only; the commit decides
+        snapshot = await work.db.snapshot(work.conversation_id)
+        work.db.db.say_once(error)
+        return _Began(snapshot)
+
+
+async def _with_heartbeat(work: Work, began: _Began, making: Awaitable[T], *, cancel_if_lost: bool = True) -> T:
     """Renew the lease beside the work, and cancel the work at once when the lease is gone."""
     task = asyncio.ensure_future(making)
-    if not isinstance(began, types.Lease):
+    if began.lease is None:
         return await task
-    lost = asyncio.create_task(_until_lost(work, began))
+    lost = asyncio.create_task(_until_lost(work, began, began.lease))
     try:
-        await asyncio.wait([task, lost], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([task, lost] if cancel_if_lost else [task], return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise errors.LeaseLost()
         return task.result()
@@ -371,24 +404,27 @@ async def _with_heartbeat(work: Work, began: types.Lease | types.Snapshot, makin
         await asyncio.wait([task, lost])
 
 
-async def _until_lost(work: Work, lease: types.Lease) -> None:
+async def _until_lost(work: Work, began: _Began, lease: types.Lease) -> None:
     while True:
         await asyncio.sleep(lease.ttl / 3)
         try:
             await work.db.renew_lease(lease)
         except errors.LeaseLost:
             return
-        except errors.HoldfastError as error:
+        except Exception as error:  # noqa: BLE001 -- only a lost lease stops the work
             work.db.db.say_once(error)
+            if locks.is_lock_failure(error):
+                # The lease expires though nobody wants it: the commit compares head and epoch only.
+                began.fence = began.snapshot
 
 
-async def _released(work: Work, began: types.Lease | types.Snapshot) -> None:
-    """After a commit it is free already."""
-    if isinstance(began, types.Lease):
+async def _release(work: Work, began: _Began) -> None:
+    """Release the lease. One that cannot be released expires; the outcome stays what it is."""
+    if began.lease is not None:
         try:
-            await asyncio.shield(asyncio.ensure_future(work.db.release_lease(began)))
-        except errors.HoldfastError as error:
-            work.db.db.say_once(error)
+            await asyncio.shield(asyncio.ensure_future(work.db.release_lease(began.lease)))
+        except Exception as error:  # noqa: BLE001 -- it changes no outcome
+            work.db.db.abandon_lease(began.lease, error)
 
 
 # --- budgets -------------------------------------------------------------------------------------------
@@ -454,6 +490,8 @@ async def _spent(work: Work, bill: _Bill, change: Callable[[policy.Budget], poli
                 return
     except errors.HoldfastError as error:
         work.db.db.say_once(error)
+    except Exception:
+        logger.exception("the cost of a compaction could not be recorded")
 
 
 async def _budget(work: Work) -> tuple[int, policy.Budget]:
@@ -464,16 +502,23 @@ async def _budget(work: Work) -> tuple[int, policy.Budget]:
 # --- the rest ------------------------------------------------------------------------------------------
 
 
+def _shown(error: Exception) -> str:
+    """The error for the user; the log has the traceback of an unexpected one."""
+    if isinstance(error, errors.HoldfastError):
+        return str(error)
+    logger.error("a compaction failed unexpectedly", exc_info=error)
+    return f"Internal error: {type(error).__name__}: {error}"
+
+
 def _taken_by(holder: str) -> str:
     if holders.is_this_process(holder):
         return "A compaction of this conversation is under way already."
     return "Another process is compacting this conversation."
 
 
-def _overtaken(error: errors.HoldfastError, began: types.Lease | types.Snapshot) -> str:
-    seen = began.snapshot if isinstance(began, types.Lease) else began
+def _overtaken(error: errors.HoldfastError, began: _Began) -> str:
     match error:
-        case errors.Superseded(head=head) if head != seen.head_id:
+        case errors.Superseded(head=head) if head != began.snapshot.head_id:
             return "Another compaction was faster; it stands."
         case errors.Superseded():
             return "What the model is shown was changed meanwhile, so nothing was compacted."

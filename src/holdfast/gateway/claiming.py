@@ -65,13 +65,13 @@ class Claims:
             await self._db.renew_claim(mine.claim)
         except errors.LeaseLost:
             self._held.discard(mine)
-        except errors.HoldfastError as error:
+        except Exception as error:  # noqa: BLE001 -- only a lost claim stops the work
             logger.warning("a claim could not be renewed: %s", error)
 
     async def give_back(self, claim: types.Claim) -> None:
         try:
             await self._db.release_claim(claim)
-        except errors.HoldfastError as error:
+        except Exception as error:  # noqa: BLE001 -- it changes no outcome
             logger.warning("a claim could not be given back, and runs out by itself: %s", error)
 
     async def close(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store import bodies, hints, leases, port, sessions, state
+from holdfast.store import bodies, given, hints, leases, port, sessions, state
 
 
 class Body(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -31,6 +31,7 @@ class Draft(msgspec.Struct, frozen=True):
     body: Body
     text: str
     model: str | None
+    keep_lease: bool = False
 
 
 def draft(
@@ -40,7 +41,9 @@ def draft(
     pinned: Sequence[int],
     ledger: Mapping[str, Any] | None,
     model: str | None,
+    keep_lease: bool = False,
 ) -> Draft:
+    given.flags(keep_lease)
     if not isinstance(summary, str):
         raise errors.MessageInvalid("A summary is text.")
     if not isinstance(ledger, Mapping | None):
@@ -54,7 +57,7 @@ def draft(
     if not 0 <= cut_seq <= seen_seq:
         raise errors.OutOfRange(f"cut_seq {cut_seq} lies outside 0 to seen_seq, which is {seen_seq}.")
     body = Body(summary, kept, dict(ledger or {}))
-    return Draft(cut_seq, seen_seq, body, bodies.exact(body, "summary or its ledger"), model)
+    return Draft(cut_seq, seen_seq, body, bodies.exact(body, "summary or its ledger"), model, keep_lease)
 
 
 def commit(tx: port.Tx, work: types.Lease | types.Snapshot, child_id: str, draft: Draft, now: float) -> None:
@@ -75,7 +78,7 @@ def commit(tx: port.Tx, work: types.Lease | types.Snapshot, child_id: str, draft
         raise errors.Superseded(here.head_id, here.epoch)
     _check_cut(tx, here, draft, seen)
     rotate(tx, here, child_id, draft, lease.token if lease else None, now)
-    if lease is not None:
+    if lease is not None and not draft.keep_lease:
         leases.free(tx, here, lease.purpose, lease.token)
 
 
@@ -116,9 +119,12 @@ class Commit:
             "body": made.text,
             "digest": bodies.summary_digest(seen.conversation_id, seen.epoch + 1, made.text),
             "model": made.model,
+            "keep_lease": made.keep_lease,
         }
         told = [hints.Hint("moved", seen.conversation_id)]
-        return port.Asked("commit_plain", values, [*told, hints.Hint("freed", seen.conversation_id)] if lease else told)
+        if lease and not made.keep_lease:
+            told.append(hints.Hint("freed", seen.conversation_id))
+        return port.Asked("commit_plain", values, told)
 
     def answered(self, row: port.Row) -> types.Session:
         return types.Session(*row)

@@ -47,6 +47,7 @@ from holdfast.store import (
     routes,
     search,
     sessions,
+    small,
     state,
     tips,
     titles,
@@ -308,7 +309,7 @@ class SessionDB(
         """
         leases.checked("turn", None, ttl)
         step, who = self.append_step(session_id, [message], create=create), holders.this_process(None)
-        return self.driver.write("append", lambda tx: lineage.begin(tx, step, who, ttl))
+        return small.done(self.driver, small.Step("append", lambda tx: lineage.begin(tx, step, who, ttl)))
 
     def context(self, session_id: str, upto: int | None = None) -> types.Context:
         """What the model sees: pinned messages, summary, and all that came after the cut, in one snapshot."""
@@ -364,10 +365,12 @@ class SessionDB(
         child_id: str | None = None,
         ledger: Mapping[str, Any] | None = None,
         model: str | None = None,
+        keep_lease: bool = False,
     ) -> types.Session:
         """Let the summary stand for everything up to cut_seq; the new head.
 
         seen_seq is the last message the summarizer was given (default: the last when the work began).
+        The commit releases the lease, unless keep_lease: then release it after your own bookkeeping.
         Raises LeaseLost or Superseded, and then nothing has changed. What was appended meanwhile comes
         after the cut, and so is in the context.
         """
@@ -380,7 +383,7 @@ class SessionDB(
         child = state.NewId(child_id, now)
         seen = snapshot.last_seq if seen_seq is None else seen_seq
         named = bodies.checked_id(model, "model") if model is not None else None
-        draft = compactions.draft(cut_seq, seen, summary, pinned, ledger, named)
+        draft = compactions.draft(cut_seq, seen, summary, pinned, ledger, named, keep_lease)
         made = self.driver.write("commit", compactions.Commit(work, child, draft, now))
         if self._tips is not None:
             self._tips.follow((snapshot.conversation_id, snapshot.head_id), made.ordinal, made.id)

@@ -20,15 +20,6 @@ T = TypeVar("T")
 
 MOST = 256
 BESIDE = 16
-# What is wrong with the store is wrong for all who share a commit.
-EVERYBODYS = (
-    errors.StoreBusy,
-    errors.StoreFull,
-    errors.StoreUnreachable,
-    errors.StoreMoved,
-    errors.StoreClosed,
-    errors.StoreForked,
-)
 
 Outcome = Any
 """What a step returned, or the error it raised."""
@@ -97,10 +88,11 @@ class Group:
         lasting = any(step.lasting for step in steps)
         try:
             return self._driver.write(steps[0].operation, Passing(steps), lasting=lasting)
-        except EVERYBODYS as error:
+        except small.STORE_WIDE as error:
             return [error] * len(steps)
         except Exception as error:  # noqa: BLE001 -- it is theirs who wait; alone, each meets its own
-            return None if len(steps) > 1 or isinstance(error, errors.StoreRefused) else [error]
+            own = isinstance(error, errors.StoreRefused | errors.LeasesUnavailable)
+            return None if len(steps) > 1 or own else [error]
 
     def _put_beside(self, group: Sequence[Waiting]) -> None:
         for each in group:

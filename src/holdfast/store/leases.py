@@ -7,8 +7,9 @@ what may be written is decided by the commit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Literal
 
 from holdfast import errors, types
@@ -16,6 +17,8 @@ from holdfast.store import holders, port, state
 
 PURPOSES: tuple[types.Purpose, ...] = ("compact", "turn")
 MAX_TTL = 86_400.0
+NO_RIGHTS = "42501"
+"""PostgreSQL's code for a role without rights on a table: a table that another role restored has no grants."""
 
 
 def checked(purpose: types.Purpose, holder: str | None, ttl: float) -> None:
@@ -37,17 +40,32 @@ def reachable() -> Iterator[None]:
     """The lease table is the one part the store can do without: say so by a type of its own."""
     try:
         yield
-    except (errors.StoreBroken, errors.StoreRefused) as error:
+    except (errors.StoreBroken, errors.StoreRefused, errors.StoreCorrupt) as error:
+        raise errors.LeasesUnavailable() from error
+    except errors.StoreUnusable as error:
+        if error.sqlstate != NO_RIGHTS:
+            raise
         raise errors.LeasesUnavailable() from error
 
 
-def acquire(tx: port.Tx, session_id: str, purpose: types.Purpose, holder: holders.Holder, ttl: float) -> types.Lease:
-    """Take the lease if it is free, expired, its holder dead, or already this holder's; else Busy."""
+Abandoned = Mapping[tuple[str, types.Purpose], str]
+"""Holders of leases that this process could not release, by conversation and purpose."""
+
+
+def acquire(
+    tx: port.Tx,
+    session_id: str,
+    purpose: types.Purpose,
+    holder: holders.Holder,
+    ttl: float,
+    abandoned: Abandoned = MappingProxyType({}),
+) -> types.Lease:
+    """Take the lease if it is free, expired, abandoned, its holder dead, or already this holder's; else Busy."""
     here = state.lock(tx, session_id)
     with reachable():
         row = tx.one("lease_row", conversation=here.key, purpose=purpose)
         if row is not None:
-            _refuse_if_held(tx.clock, row, holder.name)
+            _refuse_if_held(tx.clock, row, holder.name, abandoned.get((here.id, purpose)))
         tx.run("fence_next", conversation=here.key)
         (token,) = tx.one("fence", conversation=here.key) or (0,)
         tx.run(
@@ -64,10 +82,10 @@ def acquire(tx: port.Tx, session_id: str, purpose: types.Purpose, holder: holder
     return types.Lease(snapshot(here), purpose, token, holder.name, ttl)
 
 
-def _refuse_if_held(clock: holders.Timeline, row: port.Row, name: str) -> None:
+def _refuse_if_held(clock: holders.Timeline, row: port.Row, name: str, abandoned: str | None) -> None:
     _, text, expires, boot, _ = row
     holder, left = holders.decode(text), clock.left(boot, expires)
-    if holder.name != name and left > 0 and not holder.is_dead():
+    if holder.name != name and holder.name != abandoned and left > 0 and not holder.is_dead():
         raise errors.Busy(holder.name, left)
 
 

@@ -17,12 +17,13 @@ LOCK_TTL = 300.0
 
 
 class Leases:
-    """The part of SessionDB that gives leases. Where they cannot be had at all, compaction goes on without."""
+    """The part of SessionDB that gives leases. However they fail, compactions and turns continue without."""
 
     driver: port.Driver
 
     def __init__(self) -> None:
         self._said: set[str] = set()
+        self._abandoned: dict[tuple[str, types.Purpose], str] = {}
 
     def acquire_step(
         self, session_id: str, purpose: types.Purpose, holder: str | None = None, ttl: float = LEASE_TTL
@@ -36,7 +37,9 @@ class Leases:
         # Not synced: what is written under it comes later in the same log; with the power goes whoever held it, and
         # a server that forgot it gives its token to a holder of another name. Unless names are given, and given again.
         named = holder is not None
-        return small.Step("acquire", lambda tx: leases.acquire(tx, session_id, purpose, who, ttl), lasting=named)
+        return small.Step(
+            "acquire", lambda tx: leases.acquire(tx, session_id, purpose, who, ttl, self._abandoned), lasting=named
+        )
 
     acquire_lease = small.alone(acquire_step)
 
@@ -51,6 +54,11 @@ class Leases:
         return small.Step("release", lambda tx: leases.release(tx, lease), lasting=False)
 
     release_lease = small.alone(release_step)
+
+    def abandon_lease(self, lease: types.Lease, error: Exception) -> None:
+        """After a release that failed: log it, once, and let this process take the lease again before it expires."""
+        self._abandoned[lease.conversation_id, lease.purpose] = lease.holder
+        self.say_once(error)
 
     def leases(self) -> list[types.LeaseHeld]:
         """Every lease there is, and whether it is held, expired, or its holder dead."""
@@ -67,15 +75,19 @@ class Leases:
     def begin_compaction(
         self, session_id: str, holder: str | None = None, ttl: float = LEASE_TTL
     ) -> types.Lease | types.Snapshot:
-        """A lease to compact by; where leases cannot be had at all, a bare snapshot, and one warning.
+        """Take a lease to compact by; if acquiring it fails in any way but Busy, a bare snapshot, and one warning.
 
         Either may be given to commit_compaction: head and epoch are compared all the same.
         """
+        leases.checked("compact", holder, ttl)
         try:
             return self.acquire_lease(session_id, "compact", holder, ttl)
-        except errors.LeasesUnavailable as error:
+        except errors.Busy:
+            raise
+        except Exception as error:  # noqa: BLE001 -- the lock saves work only; the commit decides
+            snapshot = self.snapshot(session_id)
             self.say_once(error)
-            return self.snapshot(session_id)
+            return snapshot
 
     def try_acquire_compression_lock(self, session_id: str, holder: str, ttl_seconds: float = LOCK_TTL) -> bool:
         """Take the lock, if nobody else has it."""
@@ -84,9 +96,9 @@ class Leases:
             self.acquire_lease(session_id, "compact", holder, ttl_seconds)
         except errors.Busy:
             return False
-        except errors.LeasesUnavailable as error:
+        except Exception as error:  # noqa: BLE001 -- the lock saves work only; the commit decides
             # Refused, such a caller would never compact again; let through, it still cannot fork.
-            self.say_once(error)
+            self._fail_open(error)
         return True
 
     def refresh_compression_lock(self, session_id: str, holder: str, ttl_seconds: float = LOCK_TTL) -> bool:
@@ -103,8 +115,8 @@ class Leases:
             return self.driver.write("renew", step)
         except errors.LeaseLost:
             return False
-        except errors.LeasesUnavailable as error:
-            self.say_once(error)
+        except Exception as error:  # noqa: BLE001 -- only a lost lease stops the work
+            self._fail_open(error)
             return True
 
     def release_compression_lock(self, session_id: str, holder: str) -> bool:
@@ -117,23 +129,36 @@ class Leases:
 
         try:
             return self.driver.write("release", step)
-        except errors.LeasesUnavailable as error:
-            self.say_once(error)
+        except Exception as error:  # noqa: BLE001 -- what is not released expires
+            self._fail_open(error)
             return False
 
     def get_compression_lock_holder(self, session_id: str) -> str | None:
         """Who compacts this conversation now; nobody, when the lock ran out or its process died."""
         try:
             return self.driver.read(lambda tx: leases.holder_name(tx, session_id, "compact"))
-        except errors.LeasesUnavailable as error:
-            self.say_once(error)
+        except Exception as error:  # noqa: BLE001 -- an unknown holder keeps nobody from working
+            self._fail_open(error)
             return None
 
-    def say_once(self, error: errors.HoldfastError) -> None:
-        """A warning with its remedy, the first time only."""
+    def _fail_open(self, error: Exception) -> None:
+        """Log a failure of the lock subsystem, once; other errors are the caller's."""
+        if not is_lock_failure(error):
+            raise error
+        self.say_once(error)
+
+    def say_once(self, error: Exception) -> None:
+        """Log a warning with its remedy, the first time only; an unexpected error is one of the lock subsystem."""
+        if not isinstance(error, errors.HoldfastError):
+            error = errors.LeasesUnavailable(f"{errors.LeasesUnavailable()} ({type(error).__name__}: {error})")
         if type(error).__name__ not in self._said:
             self._said.add(type(error).__name__)
             logger.warning("%s", error)
+
+
+def is_lock_failure(error: Exception) -> bool:
+    """Whether the lock subsystem failed, and not the store as a whole, nor the caller by its arguments."""
+    return isinstance(error, errors.LeasesUnavailable) or not isinstance(error, errors.HoldfastError)
 
 
 def _name(holder: str) -> str:

@@ -6,14 +6,31 @@ It is checked before its first attempt, and done by itself or in a transaction w
 from __future__ import annotations
 
 import functools
+import logging
+import time
+import weakref
 from collections.abc import Callable
 from typing import Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from holdfast import errors
 from holdfast.store import port
 
+logger = logging.getLogger("holdfast.store")
 T = TypeVar("T")
 P = ParamSpec("P")
+
+# Errors of the whole store: they concern every step that shares a commit.
+STORE_WIDE = (
+    errors.StoreBusy,
+    errors.StoreFull,
+    errors.StoreUnreachable,
+    errors.StoreMoved,
+    errors.StoreClosed,
+    errors.StoreForked,
+)
+# After a restore that did not help, seconds until the next is tried.
+RESTORE_PAUSE = 60.0
+_restored_in_vain: weakref.WeakKeyDictionary[port.Driver, float] = weakref.WeakKeyDictionary()
 
 
 class Step(NamedTuple, Generic[T]):
@@ -26,10 +43,30 @@ class Step(NamedTuple, Generic[T]):
     """What it means that the database refused it, where that has a meaning."""
 
 
+def restoring_leases(driver: port.Driver, work: Callable[[], T]) -> T:
+    """Do it; when the lease table is lost or damaged, restore the declared schema and do it once more."""
+    try:
+        return work()
+    except errors.LeasesUnavailable as error:
+        if time.monotonic() - _restored_in_vain.get(driver, -RESTORE_PAUSE) < RESTORE_PAUSE:
+            raise
+        unavailable = error
+    try:
+        driver.mend_schema()
+        done = work()
+    except errors.StoreError as error:
+        if isinstance(error, STORE_WIDE):
+            raise
+        _restored_in_vain[driver] = time.monotonic()
+        raise unavailable from error
+    logger.warning("Leases could not be used; the schema was restored. Run `holdfast doctor` to check the store.")
+    return done
+
+
 def done(driver: port.Driver, step: Step[T]) -> T:
     """Have it done, by itself."""
     try:
-        return driver.write(step.operation, step.run, lasting=step.lasting)
+        return restoring_leases(driver, lambda: driver.write(step.operation, step.run, lasting=step.lasting))
     except errors.StoreRefused:
         if step.refused is None:
             raise

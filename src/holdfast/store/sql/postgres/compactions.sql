@@ -33,4 +33,4 @@ UPDATE compactions SET body = %(body)s, redacted_at = %(at)s, digest = %(digest)
 -- A whole commit, where everything is as it was when the work began; no row answers where it is not.
 SELECT made.*, (SELECT folder FROM conversations WHERE id = made.conversation)
   FROM commit_plain(%(conversation)s, %(head)s, %(epoch)s, %(child)s, %(token)s, %(holder)s, %(now)s, %(at)s,
-                    %(cut_seq)s, %(seen_seq)s, %(body)s, %(digest)s, %(model)s) made;
+                    %(cut_seq)s, %(seen_seq)s, %(body)s, %(digest)s, %(model)s, %(keep_lease)s) made;

@@ -67,7 +67,8 @@ END $$;
 -- answers the new head as people may know it. `moment` is the time by the caller's clock; NULL: by the server's.
 CREATE FUNCTION commit_plain(conversation_id text, seen_head text, seen_epoch bigint, child text, own_token bigint,
                              own_holder text, moment double precision, new_at double precision, cut bigint,
-                             seen bigint, new_body text, new_digest bytea, new_model text)
+                             seen bigint, new_body text, new_digest bytea, new_model text,
+                             keep_lease boolean DEFAULT false)
 RETURNS TABLE (id text, conversation text, ordinal bigint, parent text, owner text, source text, model text, title text,
                started_at double precision, ended_at double precision, end_reason text, first_seq bigint,
                last_seq bigint, active_at double precision)
@@ -103,7 +104,9 @@ BEGIN
   UPDATE store.conversations c
      SET epoch = here.epoch + 1, head = here.head + 1, compaction_epoch = here.epoch + 1, redo_epoch = NULL
    WHERE c.key = here.key;
-  DELETE FROM store.leases l WHERE l.conversation = here.key AND l.purpose = 'compact' AND l.token = own_token;
+  IF NOT keep_lease THEN
+    DELETE FROM store.leases l WHERE l.conversation = here.key AND l.purpose = 'compact' AND l.token = own_token;
+  END IF;
   RETURN QUERY
   SELECT child, here.id, here.head + 1, top.id, here.owner, top.source, coalesce(new_model, top.model), here.title,
          new_at, NULL::double precision, NULL::text, here.last_seq + 1, here.last_seq,

@@ -1,0 +1,179 @@
+"""A lock subsystem that fails in any way stops neither a compaction nor a turn, and lets no conversation fork."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncSessionDB, SessionDB, errors
+from holdfast.compaction import hooks, port
+from holdfast.compaction.port import Outcome
+from holdfast.model import ScriptedModel
+from holdfast.store import locks
+from tests.agent import stage
+from tests.compaction.test_compress import Writer, agent, filled
+from tests.contract import steps
+
+MISSING = "missing"
+FAILURES: tuple[Any, ...] = (
+    *(AttributeError, TypeError, RuntimeError, OSError, KeyError),
+    *(errors.LeasesUnavailable, MISSING),
+)
+TTL = 0.15
+
+
+class Broken:
+    """A call of the lock subsystem that raises, or is missing."""
+
+    def __init__(self, how: Any) -> None:
+        self._how = how
+        self.asked = asyncio.Event()
+
+    def __get__(self, *_: object) -> Any:
+        if self._how == MISSING:
+            self.asked.set()
+            raise AttributeError("broken")
+        return self._call
+
+    async def _call(self, *_: object, **__: object) -> None:
+        self.asked.set()
+        raise self._how("broken")
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize("name", ["begin_compaction", "renew_lease", "release_lease"])
+@pytest.mark.parametrize("how", FAILURES)
+def test_compaction_stands_however_the_lock_fails(
+    name: str, how: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = steps.Clock()
+
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        broken = Broken(how)
+        monkeypatch.setattr(AsyncSessionDB, name, broken)
+
+        async def outlive(request: port.SummaryRequest) -> str:
+            await broken.asked.wait()
+            clock.advance(2 * TTL)
+            return "In short. " + " ".join(request.must_keep)
+
+        one = agent(db, Writer(outlive if name == "renew_lease" else None), lease_ttl=TTL)
+        assert (await one.compress_context()).outcome is Outcome.COMPACTED
+        assert (await one.compress_context()).outcome is Outcome.NOTHING_TO_DO
+        assert broken.asked.is_set()
+        assert len(await db.sessions("talk")) == 2
+        monkeypatch.undo()
+
+    stage.run(story, clock=clock)
+    assert len(warnings(caplog)) == 1
+
+
+@pytest.mark.parametrize("name", ["acquire_lease", "begin_conversation", "renew_lease", "release_lease"])
+@pytest.mark.parametrize("how", FAILURES)
+def test_turn_is_answered_however_the_lock_fails(
+    name: str, how: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = steps.Clock()
+
+    async def story(db: AsyncSessionDB) -> None:
+        broken = Broken(how)
+        monkeypatch.setattr(AsyncSessionDB, name, broken)
+
+        async def outlive(_: object) -> str:
+            if name == "renew_lease":
+                await broken.asked.wait()
+                clock.advance(2 * TTL)
+            return "done"
+
+        model = ScriptedModel([stage.calls("outlive"), "One.", "Two."])
+        one = stage.agent(db, model, session_id="talk", lease_ttl=TTL, tools=[stage.tool("outlive", outlive)])
+        answers = [await one.run_conversation(text) for text in ("First", "Second")]
+        assert [answer.final_response for answer in answers] == ["One.", "Two."]
+        assert broken.asked.is_set()
+        assert len(await db.transcript("talk")) == 6
+        monkeypatch.undo()
+
+    stage.run(story, clock=clock)
+    assert len(warnings(caplog)) == 1
+
+
+def test_sync_calls_go_on_without_a_lock_and_still_refuse_bad_arguments(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with SessionDB(":memory:") as db:
+        steps.begin(db, "talk", "a")
+        monkeypatch.delattr(locks.Leases, "acquire_lease")
+        db.commit_compaction(db.begin_compaction("talk"), summary="gist", cut_seq=1)
+        assert db.try_acquire_compression_lock("talk", "me")
+        with pytest.raises(errors.OutOfRange):
+            db.begin_compaction("talk", ttl=-1)
+        with pytest.raises(errors.NoSuchSession):
+            db.begin_compaction("nobody")
+        assert db.fsck().ok
+    (said,) = warnings(caplog)
+    assert "AttributeError" in said
+    assert "holdfast doctor" in said
+
+
+def test_turns_are_answered_after_the_lease_table_was_dropped(tmp_path: Path) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async def drop(_: object) -> str:
+            db.db.driver._writer.execute("DROP TABLE leases")  # type: ignore[attr-defined]
+            return "dropped"
+
+        replies = [stage.calls("drop"), "One.", stage.calls("drop"), "Two.", "Three."]
+        one = stage.agent(db, ScriptedModel(replies), session_id="talk", tools=[stage.tool("drop", drop)])
+        answers = [await one.run_conversation(text) for text in ("First", "Second", "Third")]
+        assert [answer.final_response for answer in answers] == ["One.", "Two.", "Three."]
+        assert await db.leases() == []
+
+    stage.run(story, str(tmp_path / "store.db"))
+
+
+def test_hooks_after_a_rotation_run_under_the_lease_and_one_that_hangs_is_stopped() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        held: list[str | None] = []
+        stuck = stage.Stuck()
+
+        async def look(head: str) -> None:
+            assert (await db.head("talk")).id == head
+            assert (await agent(db).compress_context(force=True)).outcome is Outcome.BUSY
+            held.append(await db.get_compression_lock_holder("talk"))
+
+        made = await agent(db, hooks=hooks.Hooks(after=(look, stuck, look), limit=0.2)).compress_context()
+        assert (made.outcome, stuck.cancelled, len(held)) == (Outcome.COMPACTED, True, 2)
+        assert held[0] == held[1] is not None
+        assert await db.leases() == []
+
+    stage.run(story)
+
+
+def test_lease_is_renewed_while_hooks_run_and_losing_it_then_changes_nothing() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db)
+        works, renewed = db.renew_lease, asyncio.Event()
+
+        async def renew(lease: Any) -> None:
+            await works(lease)
+            await db.release_lease(lease)
+            with pytest.raises(errors.LeaseLost):
+                await works(lease)
+            renewed.set()
+            raise errors.LeaseLost
+
+        async def wait(_: str) -> None:
+            db.renew_lease = renew  # type: ignore[method-assign]
+            await renewed.wait()
+
+        made = await agent(db, hooks=hooks.Hooks(after=(wait,), limit=30.0), lease_ttl=1.5).compress_context()
+        assert (made.outcome, renewed.is_set()) == (Outcome.COMPACTED, True)
+
+    stage.run(story)
