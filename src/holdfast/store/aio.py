@@ -12,6 +12,7 @@ import asyncio
 import contextvars
 import functools
 import inspect
+import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -112,6 +113,8 @@ class AsyncSessionDB:
 
     async def close(self) -> None:
         """What was given to append, or shares commits, is written first; whoever comes later gets StoreClosed."""
+        if self.db.driver.pid != os.getpid():
+            return  # its threads are the parent's
         self._closed = True
         # Not awaited themselves: cancelling the close must not cancel what others wait for.
         if self._flusher is not None:
@@ -131,6 +134,8 @@ class AsyncSessionDB:
         return await self._pool.call(partial(contextvars.copy_context().run, call))
 
     def _check_open(self) -> None:
+        if self.db.driver.pid != os.getpid():
+            raise errors.StoreForked()  # a call would wait for threads that only the parent has
         if self._closed:
             raise errors.StoreClosed()
 
