@@ -13,7 +13,7 @@ from holdfast.store import crossing
 
 @pytest.fixture
 def threads() -> Iterator[crossing.Crossing]:
-    made = crossing.Crossing(2, "test")
+    made = crossing.Crossing(2, "test", 10.0)
     yield made
     made.close()
 
