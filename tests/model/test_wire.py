@@ -235,7 +235,7 @@ def test_closing_the_iterator_ends_the_call_at_the_provider() -> None:
             line = wire.Wire(ASKED)
             async with aclosing(line.post_stream(running.url, HEADERS, b"{}")) as events:
                 assert await anext(events) == wire.Event("message", "one")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await running.left.wait()
             await line.close()
 
@@ -257,7 +257,7 @@ def test_cancelling_the_reader_ends_the_call_at_the_provider() -> None:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await running.left.wait()
             await line.close()
 

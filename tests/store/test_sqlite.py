@@ -299,14 +299,14 @@ def test_thread_that_waits_for_another_thread_is_bounded_too(path: Path, monkeyp
     def hold(point: str) -> None:
         if point == "title.begun":
             inside.set()
-            assert go_on.wait(20)
+            assert go_on.wait(60)
 
     with SessionDB(path, durability="process-crash", write_timeout=0.1) as db:
         steps.begin(db, "talk", "a")
         monkeypatch.setattr(points, "hook", hold)
         holder = threading.Thread(target=lambda: db.set_session_title("talk", "t"))
         holder.start()
-        assert inside.wait(20)
+        assert inside.wait(60)
         with pytest.raises(errors.StoreBusy):
             steps.say(db, "talk", "b")
         assert steps.seen(db, "talk") == ["a"]

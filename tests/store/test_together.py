@@ -54,7 +54,7 @@ def tell(address: str, story: Callable[[AsyncSessionDB], Awaitable[object]], wri
     """A story with a store whose appends may wait for longer than the story may take."""
 
     async def told() -> None:
-        async with asyncio.timeout(30), AsyncSessionDB(SessionDB(address, write_timeout=write_timeout)) as adb:
+        async with asyncio.timeout(50), AsyncSessionDB(SessionDB(address, write_timeout=write_timeout)) as adb:
             for name in NAMES:
                 await adb.create_session(name, source="test")
             await story(adb)

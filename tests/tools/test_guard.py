@@ -194,7 +194,7 @@ def test_a_warden_that_hangs_is_ended_by_its_guard(
         if seconds > 1:
             guard.stdin.close()
         try:
-            assert guard.wait(30) == 1
+            assert guard.wait(60) == 1
         finally:
             guard.kill()
     assert (sleeper.running(), leash.at_large()) == ([], [])

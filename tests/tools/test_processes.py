@@ -83,7 +83,7 @@ def test_a_watcher_that_is_stopped_as_a_process_starts_stops(play: Callable[[Sto
         await asyncio.sleep(0)
         watching.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(watching, 10)
+            await asyncio.wait_for(watching, 60)
 
     play(story)
 
@@ -322,7 +322,7 @@ def test_a_start_that_is_cancelled_leaves_nothing_running(play: Callable[[Story]
             cancelled += starting.cancelled()
             if not starting.cancelled():
                 await scene.known.stop(starting.result())
-            await until_async(lambda: not scene.leash.at_large(), "nothing is left", 5)
+            await until_async(lambda: not scene.leash.at_large(), "nothing is left")
         assert cancelled
 
     play(story)
@@ -570,7 +570,7 @@ def test_processes_survive_the_program_and_each_end_is_reported_once(leash: Leas
     ]
     until(lambda: len(book.notices) == 2, "two are reported")
     (tmp_path / "go2").touch()
-    assert [watcher.wait(30) for watcher in watchers] == [0, 0]
+    assert [watcher.wait(60) for watcher in watchers] == [0, 0]
     rows = asyncio.run(book.every("c", False))
     assert [(row.state, row.exit_code) for row in rows] == [("exited", 1), ("exited", 2), ("gone", None)]
     assert sorted(notice.splitlines()[-1] for notice in book.notices) == ["> one", "> three", "> two"]
