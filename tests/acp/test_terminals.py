@@ -123,12 +123,16 @@ def test_a_command_that_takes_too_long_is_killed_and_what_it_wrote_is_told(
     tmp_path: Path, leash: leashes.Leash
 ) -> None:
     async def work(_: desk.Editor, do: desk.Doing) -> None:
-        result = await do("shell", command="echo begun; sleep 600", timeout=1)
-        assert not result.ok
-        assert str(result.content).startswith("begun\n[killed after 1 s;")
+        for seconds in (1, 5, 25):  # On a busy machine it may be killed before it says anything.
+            result = await do("shell", command="echo begun; sleep 600", timeout=seconds)
+            assert not result.ok
+            assert f"[killed after {seconds} s;" in str(result.content)
+            if "begun" in str(result.content):
+                break
+        assert str(result.content).startswith("begun\n[killed after")
 
     editor = play(work, leash, tmp_path)
-    assert [each for each in editor.asked if each in ("kill", "release")] == ["kill", "release"]
+    assert [each for each in editor.asked if each in ("kill", "release")][:2] == ["kill", "release"]
 
 
 @pytest.mark.parametrize("when", ["create", "wait"])
@@ -267,7 +271,7 @@ def test_nothing_runs_on_whatever_the_editor_does(
             doing = desk.Doing([tool])("shell", command=command, timeout=1 if how == "late" else 600)
             running = asyncio.create_task(doing)
             async with asyncio.timeout(60):
-                while not (tmp_path / "begun").exists() or "wait" not in editor.asked:
+                while not running.done() and (not (tmp_path / "begun").exists() or "wait" not in editor.asked):
                     await asyncio.sleep(0.01)
             if how == "cancelled":
                 running.cancel()

@@ -172,18 +172,19 @@ def test_a_turn_that_waited_for_the_one_beside_it_sees_the_summary() -> None:
 def test_who_looks_at_the_view_beside_a_turn_does_not_make_it_lose_a_message() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db, exchanges=3)
-        works, release = db.context, asyncio.Event()
+        works, read, release = db.context, asyncio.Event(), asyncio.Event()
 
         async def look(_: dict[str, Any]) -> str:
             async def slowly(*given: Any) -> Any:
                 found = await works(*given)
+                read.set()
                 await release.wait()
                 return found
 
             agent.view.forget()
             db.context = slowly  # type: ignore[method-assign,assignment]
             looking.append(asyncio.create_task(agent.context_tokens()))
-            await asyncio.sleep(0.02)
+            await read.wait()
             db.context = works  # type: ignore[method-assign]
             asyncio.get_running_loop().call_later(0.05, release.set)
             return "seen"

@@ -133,8 +133,9 @@ def test_a_kill_takes_everything_and_is_reported(play: Callable[[Story], Scene])
 
 def test_the_watcher_sees_those_that_start_while_it_rests(play: Callable[[Story], Scene]) -> None:
     async def story(scene: Scene) -> None:
-        watching = asyncio.create_task(processes.Watcher(scene.known, idle=1000).run())
-        await asyncio.sleep(0.1)
+        watcher = processes.Watcher(scene.known, idle=1000)
+        watching = asyncio.create_task(watcher.run())
+        await until_async(lambda: watcher._nudged._waiters, "it rests")  # type: ignore[attr-defined]
         for code in range(3):
             await scene.start(f"exit {code}")
         await until_async(lambda: len(scene.book.notices) == 3, "all three are reported")
