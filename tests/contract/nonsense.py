@@ -134,6 +134,8 @@ CALLS: dict[str, Arguments | Callable[[SessionDB], Arguments]] = {
     "arrive": {"new": mail.new()},
     "arrival": {"arrival_id": 1},
     "arrival_by_key": {"platform": "far", "key": "1"},
+    "arrivals_with_prefix": {"platform": "far", "prefix": "1", "limit": 3},
+    "last_arrival": {"session_id": "talk", "platform": "far"},
     "arrivals_joined": {"arrival_id": 1},
     "arrivals_since": {"route": mail.ROUTE, "at": 1.0},
     "arrivals_from": {"platform": "telegram", "sender": "42", "at": 1.0},

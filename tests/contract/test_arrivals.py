@@ -493,3 +493,16 @@ def test_attachment_of_what_is_open_is_not_collected(db: SessionDB, clock: steps
     db.settle_arrival(None, arrival.id, "ignored")
     db.send_failed(1, "gone", None)
     assert db.collect_blobs().blobs == 2
+
+
+def test_arrivals_are_found_by_how_their_keys_begin_and_the_last_of_a_conversation(db: SessionDB) -> None:
+    a, b, _ = mail.came(db, "aa1", "aa2", "ab1")
+    mail.came(db, "aa3", platform="near")
+    assert db.arrivals_with_prefix("far", "aa") == [b, a]
+    assert db.arrivals_with_prefix("far", "aa", limit=1) == [b]
+    assert db.arrivals_with_prefix("far", "aa1") == [a]
+    assert db.arrivals_with_prefix("far", "b") == []
+    for key in ("c", "d"):
+        mail.answered(db, "talk", key)
+    assert (found := db.last_arrival("talk", "far")) is not None
+    assert (found.key, db.last_arrival("talk", "near")) == ("d", None)

@@ -79,6 +79,23 @@ class Arrivals(claims.Claims, outbox.Outbox):
         where, name = outbox.checked_platform(platform), bodies.checked_id(key, "key")
         return self.driver.read(lambda tx: _one(tx, "arrival_by_key", platform=where, key=name))
 
+    def arrivals_with_prefix(self, platform: str, prefix: str, limit: int = 100) -> list[types.Arrival]:
+        """Return the arrivals of a platform whose keys begin with `prefix`, newest first."""
+        given.whole(limit)
+        first = bodies.checked_id(prefix, "prefix")
+        between = {"first": first, "last": f"{first[:-1]}{chr(ord(first[-1]) + 1)}"}
+        where = outbox.checked_platform(platform)
+        return self.driver.read(
+            lambda tx: [from_row(row) for row in tx.all("arrivals_between", platform=where, limit=limit, **between)]
+        )
+
+    def last_arrival(self, session_id: str, platform: str) -> types.Arrival | None:
+        """Return the latest arrival of a platform that became a message of this conversation."""
+        where = outbox.checked_platform(platform)
+        return self.driver.read(
+            lambda tx: _one(tx, "arrival_last", conversation=state.look(tx, session_id).key, platform=where)
+        )
+
     def arrivals_joined(self, arrival_id: int) -> list[types.Arrival]:
         """What was collected into one, oldest first."""
         given.whole(arrival_id)

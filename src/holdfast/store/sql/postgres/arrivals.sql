@@ -18,6 +18,20 @@ SELECT a.id, a.platform, a.key, a.route, a.home, a.chat, a.sender, a.address, a.
        a.joined, a.outcome, c.id, a.seq, a.settled_at, a.redacted_at IS NOT NULL
   FROM arrivals a LEFT JOIN conversations c ON c.key = a.conversation WHERE a.platform = %(platform)s AND a.key = %(key)s;
 
+-- name: arrivals_between
+-- The arrivals of a platform whose keys lie between two others, newest first.
+SELECT a.id, a.platform, a.key, a.route, a.home, a.chat, a.sender, a.address, a.body, a.at, a.attempts, a.target,
+       a.joined, a.outcome, c.id, a.seq, a.settled_at, a.redacted_at IS NOT NULL
+  FROM arrivals a LEFT JOIN conversations c ON c.key = a.conversation
+ WHERE a.platform = %(platform)s AND a.key >= %(first)s AND a.key < %(last)s ORDER BY a.id DESC LIMIT %(limit)s;
+
+-- name: arrival_last
+-- The latest arrival of a platform that became a message of a conversation.
+SELECT a.id, a.platform, a.key, a.route, a.home, a.chat, a.sender, a.address, a.body, a.at, a.attempts, a.target,
+       a.joined, a.outcome, c.id, a.seq, a.settled_at, a.redacted_at IS NOT NULL
+  FROM arrivals a JOIN conversations c ON c.key = a.conversation
+ WHERE a.conversation = %(conversation)s AND a.platform = %(platform)s ORDER BY a.id DESC LIMIT 1;
+
 -- name: arrivals_on
 -- What is open on one route, oldest first; what was joined is taken care of.
 SELECT a.id, a.platform, a.key, a.route, a.home, a.chat, a.sender, a.address, a.body, a.at, a.attempts, a.target,
