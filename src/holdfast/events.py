@@ -31,17 +31,6 @@ the model could not answer; its answer broke off; the lease was lost; another tu
 something else did."""
 
 
-class Truncated(msgspec.Struct, frozen=True):
-    """How much of what the person wrote in a turn was sent to the model, where it did not fit into the window."""
-
-    characters: int
-    """Written, and stored."""
-    sent: int
-    """Of them, about so many were sent."""
-    images: int = 0
-    """Images that were left out."""
-
-
 class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a turn; always complete, whatever the exit."""
 
@@ -64,8 +53,6 @@ class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
     conversation_id: str
     refused: bool = False
     """Whether the provider declined to answer, or to go on; the exit says whether anything was answered."""
-    truncated: Truncated | None = None
-    """What the model was sent of the message, where that was not all of it."""
 
 
 # --- what a run emits ----------------------------------------------------------------------------------
@@ -269,6 +256,10 @@ class Submit(msgspec.Struct, frozen=True, tag_field="type", tag="submit"):
     """The message with its parts, where it has more than text."""
     route: str | None = None
     """The chat key of a conversation that begins with it; of one that has begun, its routes stay as they are."""
+    instructions: str = ""
+    """Instructions of the client, part of the system prompt for this turn; they are not stored in the log."""
+    max_output: int | None = None
+    """The longest reply of this turn in tokens; None leaves it to the agent's limits."""
 
 
 class Interrupt(msgspec.Struct, frozen=True, tag_field="type", tag="interrupt"):

@@ -184,16 +184,12 @@ class AIAgent:
         return self.interrupt()
 
     async def context_tokens(self) -> int:
-        """How much of the model's window the next request takes, by the meter; without a conversation, its prompt.
-
-        Never more than the hard threshold: beyond it a request is shortened.
-        """
+        """How much of the model's window the next request takes, by the meter; without a conversation, its prompt."""
         try:
             messages = await self.view.messages()
         except errors.NoSuchSession:
             messages = ()
-        counted = self.meter.count(self.system, self.tools.specs, messages)
-        return min(counted, compress.thresholds(self.compaction_work())[1])
+        return self.meter.count(self.system, self.tools.specs, messages)
 
     # --- compaction ----------------------------------------------------------------------------------
 
@@ -253,6 +249,8 @@ class AIAgent:
         content: types.Content | None = None,
         uid: str | None = None,
         route: str | None = None,
+        instructions: str = "",
+        max_output: int | None = None,
         emit: Emit = _nobody,
     ) -> events.TurnResult:
         """One turn: the message is stored, the model answers, what it calls is run, all of it is stored.
@@ -260,11 +258,12 @@ class AIAgent:
         Nothing of this family of errors is raised: the result says what became of the turn. `content` has the
         message with its parts, where it has more than text. The same uid again is the same message: it is
         stored once, and answered once. A conversation that begins with it is bound to `route`, or to the agent's own.
+        `instructions` are part of the system prompt of this turn; `max_output` limits each of its replies in tokens.
         """
         emit = self._heard(emit)
         async with self._one_at_a_time:
             self._interrupted = self._told_closing = self.abandoned = False
-            taken = taking.Taking(self, text, content or text, uid, emit, route)
+            taken = taking.Taking(self, text, content or text, uid, emit, route, instructions, max_output)
             self._emit = emit
             try:
                 with ambient.working_for(self.conversation_id, self.db.db, self.name):
@@ -300,7 +299,7 @@ class AIAgent:
         emit(events.TurnFinished(result))
         return result
 
-    def new_run(self, taken: turn.Turn, uid: str, emit: Emit) -> loop.Run:
+    def new_run(self, taken: turn.Turn, uid: str, emit: Emit, max_output: int | None = None) -> loop.Run:
         """The loop of a turn that was just taken."""
         self.room.new_turn()
         self._run = loop.Run(
@@ -312,7 +311,7 @@ class AIAgent:
             tools=self.tools,
             system=self.system,
             meter=self.meter,
-            limits=self.limits,
+            limits=self.limits.with_output(max_output),
             emit=emit,
             clock=self.clock,
         )

@@ -49,6 +49,10 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     output: int | None = None
     """The longest reply, in tokens; None leaves it to the model."""
 
+    def with_output(self, most: int | None) -> Limits:
+        """Return these limits with replies of at most so many tokens, never more than they allow."""
+        return self if most is None else msgspec.structs.replace(self, output=min(most, self.output or most))
+
 
 class Stopped(Exception):
     """A limit was reached."""

@@ -33,6 +33,11 @@ def remembering(said: str, memory: str) -> str:
     return f"{said}\n\n# What you remember about the person\n{memory}" if memory else said
 
 
+def instructed(said: str, instructions: str) -> str:
+    """Return a prompt with the instructions of the client the conversation comes from, if there are any."""
+    return f"{said}\n\n# Instructions of the client\n{instructions}" if instructions else said
+
+
 def day(now: float) -> str:
     """The note that stands with the first message of a day."""
     return time.strftime("It is %A, %d %B %Y, %H:%M (%Z).", time.localtime(now))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -20,7 +21,9 @@ from holdfast import errors, events, types
 from holdfast.agent import agent as agents
 from holdfast.agent import approvals as permissions
 from holdfast.agent import cache, commands, delivery
-from holdfast.store import aio, hints
+from holdfast.model import gather
+from holdfast.model import port as models
+from holdfast.store import aio, hints, state
 
 logger = logging.getLogger("holdfast.agent")
 
@@ -264,6 +267,11 @@ class Runtime:
         self._start(lane)
         return answered
 
+    async def ask(self, request: models.Request) -> models.Reply:
+        """Have the model answer once, outside any conversation and without tools. Nothing is stored."""
+        made = await self._build(state.mint_session_id(time.time()))
+        return await gather.ask(made.model, request)
+
     def queued(self, conversation_id: str) -> int:
         """How many messages wait for their turn in this process."""
         return len(self.waiting(conversation_id))
@@ -457,7 +465,13 @@ class Runtime:
                 lane.unwanted = False
                 return agent.not_begun(emit)
             return await agent.run_conversation(
-                message.text, content=message.content, uid=message.uid, route=message.route, emit=emit
+                message.text,
+                content=message.content,
+                uid=message.uid,
+                route=message.route,
+                instructions=message.instructions,
+                max_output=message.max_output,
+                emit=emit,
             )
         finally:
             lane.taken = False

@@ -37,10 +37,13 @@ class Taking:
         uid: str | None,
         emit: Emit,
         route: str | None = None,
+        instructions: str = "",
+        max_output: int | None = None,
     ) -> None:
         self._birth = msgspec.structs.replace(agent.birth, route=route) if route else agent.birth
         self._agent, self._text, self._content, self._emit = agent, text, content, emit
         self._message = types.NewMessage(role="user", content=content, uid=uid or bodies.mint_uid())
+        self._instructions, self._max_output = instructions, max_output
         self._first: types.Receipt | None = None
         self._change: folder.Change | None = None
         self.run: loop.Run | None = None
@@ -118,8 +121,10 @@ class Taking:
         if here is not None and snapshot.last_seq != agent.last_seq and not self.born:
             # The first turn of this agent, or the first one after another agent wrote: only then can the folder differ.
             self._change = await folder.changed(agent.db, agent.conversation_id, here)
-        agent.system = await agent.remembering.prompt(agent.plain, snapshot.head_id)
-        self.run = run = agent.new_run(taken, self._message.uid or "", self._emit)
+        agent.system = prompt.instructed(
+            await agent.remembering.prompt(agent.plain, snapshot.head_id), self._instructions
+        )
+        self.run = run = agent.new_run(taken, self._message.uid or "", self._emit, self._max_output)
         receipt = await self._received(run)
         kind = parts.noticed(self._content)
         self._emit(events.TurnStarted(receipt.conversation_id, receipt.session_id, self._text, receipt.seq, kind))
@@ -232,7 +237,6 @@ class Taking:
             session_id=run.session_id if run else agent.session_id,
             conversation_id=agent.conversation_id,
             refused=run is not None and run.refused,
-            truncated=agent.room.truncated if run else None,
         )
 
 

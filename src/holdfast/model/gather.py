@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import assert_never
 
 from holdfast import parts, types
@@ -81,3 +82,12 @@ class Gathering:
             thought = parts.Reasoning("".join(self._thought), signature, hidden, self._provider)
             self._parts.append(thought)
             self._thought.clear()
+
+
+async def ask(model: port.Model, request: port.Request) -> port.Reply:
+    """Return the whole reply of a model to one request."""
+    said = Gathering(model.name)
+    async with aclosing(model.stream(request)) as deltas:
+        async for delta in deltas:
+            said.add(delta)
+    return said.reply()
