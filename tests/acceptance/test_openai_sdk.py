@@ -21,7 +21,7 @@ from holdfast.gateway import settings as said
 from holdfast.model import ScriptedModel
 from holdfast.model import port as models
 from tests.gateway import stage, web
-from tests.gateway.test_http_chat import words
+from tests.gateway.test_http_chat import Held, words
 
 
 def count(request: models.Request) -> str:
@@ -57,7 +57,7 @@ def test_openai_s_client_has_a_conversation_of_several_turns() -> None:
             first = raw.parse()
             assert (first.choices[0].message.content, first.choices[0].finish_reason) == ("1: one", "stop")
             assert first.usage is not None
-            name = {"X-Holdfast-Conversation": raw.headers["x-holdfast-conversation"]}
+            name = {"X-Conversation-Id": raw.headers["x-conversation-id"]}
             second = await client.chat.completions.create(
                 model="holdfast", messages=[{"role": "user", "content": "two"}], extra_headers=name
             )
@@ -70,13 +70,41 @@ def test_openai_s_client_has_a_conversation_of_several_turns() -> None:
             ]
             fresh = await client.chat.completions.create(model="holdfast", messages=history)
             assert fresh.choices[0].message.content == "2: two"
-            for number in (1, 2):
-                named = await client.chat.completions.create(
-                    model="holdfast", messages=[{"role": "user", "content": "x"}], user="seven"
+            for _ in range(2):
+                same = await client.chat.completions.create(
+                    model="holdfast",
+                    messages=[{"role": "user", "content": "x"}],
+                    user="seven",
+                    max_completion_tokens=50,
                 )
-                assert named.choices[0].message.content == f"{number}: x"
+                assert same.choices[0].message.content == "1: x"
 
     stage.run(story)
+
+
+def test_openai_s_client_that_stops_a_stream_stops_its_turn() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        model = Held("One. Two.", "2: next")
+        async with served(db, model) as address, client_of(address) as client:
+            asked: list[Any] = [{"role": "user", "content": "one"}]
+            async with await client.chat.completions.create(model="holdfast", messages=asked, stream=True) as stream:
+                async for chunk in stream:
+                    if chunk.choices[0].delta.content:
+                        break
+            await stage.until(lambda: is_settled(db))
+            model.released.set()
+            asked += [{"role": "assistant", "content": "One."}, {"role": "user", "content": "next"}]
+            after = await client.chat.completions.create(model="holdfast", messages=asked)
+            assert after.choices[0].message.content == "2: next"
+        (only,) = await db.list_sessions()
+        assert [words(each) for each in await db.transcript(only.id)] == ["one", "One. Two.", "next", "2: next"]
+
+    stage.run(story)
+
+
+async def is_settled(db: AsyncSessionDB) -> bool:
+    found = await db.arrival(1)
+    return found is not None and found.outcome == "interrupted"
 
 
 async def streamed(client: openai.AsyncOpenAI, text: str, headers: dict[str, str]) -> str:
@@ -102,8 +130,9 @@ def test_openai_s_client_raises_what_fits() -> None:
             with pytest.raises(openai.BadRequestError) as refused:
                 await client.chat.completions.create(**asked, n=2)
             assert refused.value.param == "n"
+            wrong = {"X-Conversation-Id": "20260101_000000_abcdef"}
             with pytest.raises(openai.NotFoundError):
-                await client.chat.completions.create(**asked, extra_headers={"X-Holdfast-Conversation": "none"})
+                await client.chat.completions.create(**asked, extra_headers=wrong)
             async with client_of(address, "token-of-nobody-at-all") as nobody:
                 with pytest.raises(openai.AuthenticationError):
                     await nobody.models.list()
@@ -111,7 +140,7 @@ def test_openai_s_client_raises_what_fits() -> None:
             with pytest.raises(openai.InternalServerError):
                 await client.chat.completions.create(**asked, extra_headers=once)
             with pytest.raises(openai.UnprocessableEntityError):
-                await client.chat.completions.create(**asked, user="other", extra_headers=once)
+                await client.chat.completions.create(**asked, max_tokens=5, extra_headers=once)
             async with await client.chat.completions.create(**asked, stream=True) as stream:
                 with pytest.raises(openai.APIError, match="failed"):
                     [each async for each in stream]
@@ -139,10 +168,10 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    assert ready.wait(60)
+    assert ready.wait(30)
     yield found[0]
     loops[0].call_soon_threadsafe(over.set)
-    thread.join(60)
+    thread.join(30)
 
 
 def test_whatever_is_asked_the_answer_is_as_described(address: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast import errors
 from holdfast.rpc import frames, peer
 
-PATIENCE = 60
+PATIENCE = 30
 
 
 class Memory:

@@ -122,7 +122,15 @@ async def _ways(
             ways.platforms.append(hooks)
             ways.where.extend(nowhere(known, {each.name for each in ways.platforms}))
         tokens = tokens_of(settings)
-        served_by = http.Http(store, wanted.http, tokens=tokens, hooks=hooks, meter=meter, profile=wanted.profile)
+        served_by = http.Http(
+            store,
+            wanted.http,
+            tokens=tokens,
+            hooks=hooks,
+            attachments=wanted.limits.attachments,
+            meter=meter,
+            profile=wanted.profile,
+        )
         address = await stack.enter_async_context(served_by.serving())
         ways.platforms.append(served_by)
         ways.where.append((TOKENS if tokens else OPEN).format(address=address))

@@ -1,18 +1,22 @@
 """Chats over HTTP: a request comes in like anything else, and its answer is read from the store.
 
-A connection is only somebody who waits. If it goes away the turn goes on, and what became of it is recorded; whoever
-asks again under the same Idempotency-Key is given the same, in whichever process.
+The conversation is chosen by a header, else by the history that the client sends, else it is new. A client that goes
+away stops its turn, unless its request has an Idempotency-Key: then the turn goes on, and the same request is given
+the same answer, in whichever process. Requests that a client makes for itself, such as for a title, are answered
+outside any conversation.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 import time
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from hashlib import blake2b
 from typing import NamedTuple
-from urllib.parse import quote, unquote
 
 import msgspec
 from starlette.requests import Request
@@ -20,13 +24,20 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from holdfast import errors, events, parts, types
-from holdfast.gateway import keys, openai, pictures, port, replies, sse, wire
+from holdfast.gateway import history, keys, openai, pictures, port, replies, sse, wire
+from holdfast.model import port as models
 from holdfast.store import aio, bodies, holders, state
 
+logger = logging.getLogger("holdfast.gateway")
+
 NAME = "http"
-CONVERSATION, REPEAT = "x-holdfast-conversation", "idempotency-key"
-USER = "user:"
-"""How the name of a conversation begins that the field `user` chose."""
+CONVERSATION, REPEAT = "X-Conversation-Id", "idempotency-key"
+SIDE_REQUESTS = 60
+"""Side requests of one owner within a minute."""
+CLAIM_TRIES, CLAIM_PAUSE = 100, 0.05
+"""How often another process is waited for that admits a request with the same history, and for how many seconds."""
+STOPPING = 5.0
+"""Seconds a request waits for the turn of a request before it to stop whose client has gone."""
 LEFT = 600.0
 """Seconds after which what nobody fetched is anybody's to give up: its process may be on a host that is gone."""
 REMEMBERED = 2_000
@@ -48,13 +59,19 @@ Work = Callable[[Scope, Receive, Send], Awaitable[None]]
 """Makes a response while its client waits."""
 
 
+_SESSION_ID = re.compile(r"\d{8}_\d{6}_[0-9a-f]{6}")
+"""The ids that the store gives to conversations; any other name is one that a client has chosen."""
+
+
 class Place(NamedTuple):
     """The chat that a request belongs to, by the name its client knows it by."""
 
     name: str
-    chat: tuple[str, ...]
-    must_be: bool
-    """Whether it has to be there already."""
+    target: str | None = None
+    """Its conversation, existing or new; None: the one that the name stands for by now."""
+    branch_of: history.Match | None = None
+    """The answer after which the conversation begins as a branch."""
+    is_new: bool = False
 
 
 class Waiting(Response):
@@ -91,15 +108,23 @@ class Chats:
         db: aio.AsyncSessionDB,
         models: Sequence[str],
         *,
+        header: str = CONVERSATION,
+        side_requests: Sequence[str] = (),
         profile: str = "main",
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._db, self.models, self._profile, self._clock = db, tuple(models), profile, clock
+        self._header, self._side_requests = header, tuple(side_requests)
         self.door: port.Door | None = None
         self._process = holders.encode(holders.this_process(None))
         self._heard: dict[str, sse.Overheard] = {}
         self._written: OrderedDict[str, None] = OrderedDict()
         """Keys of what was answered lately: an answer of several parts is told as one."""
+        self._withdrawn: OrderedDict[str, int] = OrderedDict()
+        """Keys and ids of the arrivals whose clients have gone lately."""
+        self._admitting: dict[str, asyncio.Lock] = {}
+        self._asides: dict[str, deque[float]] = {}
+        """When the latest side requests of each owner came."""
 
     # --- the platform's side -----------------------------------------------------------------------------
 
@@ -152,12 +177,20 @@ class Chats:
         listening.readers += 1
         return listening
 
-    def _leave(self, key: str) -> None:
+    def _leave(self, key: str, withdrawn: types.Arrival | None = None) -> None:
+        """Stop listening. The turn of `withdrawn` is stopped where no other connection waits for its answer."""
         listening = self._heard[key]
         listening.readers -= 1
-        if not listening.readers:
-            del self._heard[key]
-            listening.gone.set()
+        if listening.readers:
+            return
+        del self._heard[key]
+        listening.gone.set()
+        if withdrawn is None or self.door is None or listening.written.is_set() or listening.stopped:
+            return
+        self._withdrawn[key] = withdrawn.id
+        while len(self._withdrawn) > REMEMBERED:
+            self._withdrawn.popitem(last=False)
+        self.door.withdraw(withdrawn)
 
     def _answered(self, key: str, listening: sse.Overheard) -> None:
         self._written[key] = None
@@ -172,60 +205,142 @@ class Chats:
         asked = openai.read(await wire.object_of(request), self.models)
         if self.door is None:
             raise wire.Refused(503, "The gateway is not ready.", code="not_ready", headers=wire.LATER)
-        named = _named(request.headers.get(CONVERSATION))
+        if openai.is_side_request(asked, self._side_requests):
+            return self._aside(self.door, owner, asked)
+        named = wire.id_of(request.headers.get(self._header) or None, self._header)
         repeat = wire.id_of(request.headers.get(REPEAT), "Idempotency-Key")
-        key = _key(owner, repeat) if repeat else bodies.mint_uid()
-        digest = _digest(msgspec.json.encode([named, asked.user, asked.model, asked.before, asked.now]))
+        # The next request is known by the history that this one leaves: see `history`.
+        key = history.digest(owner, [*asked.before, asked.now]) + _digest([owner, repeat or bodies.mint_uid()])
+        digest = _digest([named, asked.model, asked.before, asked.now, asked.instructions, asked.max_output])
         listening = self._join(key)
         try:
-            arrival = await self._db.arrival_by_key(NAME, key) if repeat else None
-            if arrival is None:
-                place = self._place(owner, named, asked, repeat)
-                arrival = await self._arrive(self.door, owner, asked, place, key, digest)
+            async with listening.admitting:
+                arrival = await self._db.arrival_by_key(NAME, key) if repeat else None
+                if arrival is None:
+                    arrival = await self._admit(self.door, owner, named, asked, key, digest)
             _check_same(arrival, digest)
         except BaseException:
             self._leave(key)
             raise
         work = self._stream if asked.stream else self._whole
-        return Waiting(work(arrival, asked, listening), lambda: self._leave(key))
+        # A client that sent a key comes back for the answer; no other can.
+        return Waiting(work(arrival, asked, listening), lambda: self._leave(key, None if repeat else arrival))
 
-    def _place(self, owner: str, named: str | None, asked: openai.Asked, repeat: str | None) -> Place:
-        user = asked.user if named is None else None
-        if named is not None and named.startswith(USER):
-            user = unquote(named.removeprefix(USER)) or None
-        if user is not None:
-            return Place(f"{USER}{quote(user, safe='')}", (owner, "user", user), False)
+    async def _admit(
+        self, door: port.Door, owner: str, named: str | None, asked: openai.Asked, key: str, digest: str
+    ) -> types.Arrival:
+        """Take in a request, in the conversation that it belongs to."""
         if named is not None:
-            return Place(named, (owner, named), True)
-        # The same request again is one for the same chat.
-        fresh = f"chat-{_key(owner, repeat)}" if repeat else state.mint_session_id(self._clock())
-        return Place(fresh, (owner, fresh), False)
+            return await self._arrive(door, owner, asked, await self._named(owner, named), key, digest)
+        new = Place(id_ := state.mint_session_id(self._clock()), id_, is_new=True)
+        if not asked.before:
+            return await self._arrive(door, owner, asked, new, key, digest)
+        continued = history.digest(owner, asked.before[:-1])
+        async with self._alone(continued):
+            await self._stopped(continued)
+            found = await history.find(self._db, NAME, owner, asked.before)
+            place = new._replace(branch_of=found)
+            if found is not None and found.is_tip and not await self._is_busy(found.arrival.route):
+                place = Place(str(found.arrival.address.get("name")), found.conversation_id)
+            return await self._arrive(door, owner, asked, place, key, digest)
+
+    async def _named(self, owner: str, named: str) -> Place:
+        """Return the chat that a header names: a conversation of the owner, or a name of the client's choice."""
+        with suppress(errors.NoSuchSession, errors.IdInvalid):
+            conversation = await self._db.conversation(named)
+            if conversation.owner == _owner(owner):
+                return Place(named, conversation.id)
+        route = self._route(owner, named)
+        if _SESSION_ID.fullmatch(named) and not await self._has_begun(route):
+            raise wire.Refused(
+                404,
+                f"There is no conversation {named}. Leave out the header {self._header} to begin a new one.",
+                param=self._header,
+                code="conversation_not_found",
+            )
+        return Place(named, (await self._db.route(route)).conversation_id)
+
+    @asynccontextmanager
+    async def _alone(self, digest: str) -> AsyncIterator[None]:
+        """Admit one request at a time that continues a history, in all processes: two must not both find its end.
+
+        The claim only keeps other processes out for a moment: where it is not available, the request is admitted.
+        """
+        slot = f"{NAME}:history:{digest[:2]}"
+        async with self._admitting.setdefault(slot, asyncio.Lock()):
+            claim = await self._claim(slot)
+            try:
+                yield
+            finally:
+                if claim is not None:
+                    try:
+                        await self._db.release_claim(claim)
+                    except Exception as error:  # noqa: BLE001 -- it expires by itself
+                        logger.warning("the claim %s could not be released and expires by itself: %s", slot, error)
+
+    async def _claim(self, slot: str) -> types.Claim | None:
+        try:
+            for _ in range(CLAIM_TRIES):
+                with suppress(errors.Busy):
+                    return await self._db.claim(slot)
+                await asyncio.sleep(CLAIM_PAUSE)
+            logger.warning("another process has held the claim %s for long; going on without it", slot)
+        except Exception as error:  # noqa: BLE001 -- a claim saves trouble; a request is admitted without one, too
+            logger.warning("the claim %s is not available; going on without it: %s", slot, error)
+        return None
+
+    async def _stopped(self, digest: str) -> None:
+        """Wait until the turns of this history are stopped whose clients have gone; not for long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOPPING):
+                for id_ in [id_ for key, id_ in self._withdrawn.items() if key.startswith(digest)]:
+                    while (found := await self._db.arrival(id_)) is not None and found.open:
+                        await asyncio.sleep(sse.SOON)
+
+    async def _is_busy(self, route: str) -> bool:
+        """Return whether a request of this chat is being answered."""
+        return any(each.key not in self._withdrawn for each in await self._db.open_arrivals(route, REMEMBERED))
 
     async def _arrive(
         self, door: port.Door, owner: str, asked: openai.Asked, place: Place, key: str, digest: str
     ) -> types.Arrival:
+        route = self._route(owner, place.name)
         came = port.Came(
             platform=NAME,
             key=key,
-            chat=place.chat,
+            chat=(owner, place.name),
             sender=owner,
-            text=openai.words(asked.now),
+            text=openai.plain(asked.now.text),
             attachments=asked.now.images,
             address={"process": self._process, "key": key, "digest": digest, "name": place.name},
+            terms=port.Terms(await self._instructions(asked, place, route), asked.max_output, place.target),
         )
-        route = keys.route(self._profile, came)
-        if (place.must_be or asked.before) and not await self._has_begun(route):
+        begins = place.is_new or (place.target is None and not await self._has_begun(route))
+        if begins and asked.before:
             # Who is not let in writes nothing, also not what was said before.
             if (refused := await door.refused(came)) is not None:
                 raise wire.not_taken(refused)
-            if place.must_be:
-                await self._bind(route, owner, place.name)
+            if (match := place.branch_of) is not None:
+                await self._db.branch(match.conversation_id, match.answer_seq, branch_id=place.target)
             else:
-                await self._write_before(route, owner, asked.before)
+                await self._write_before(route, owner, place.target, asked.before)
         arrival = await door.answered(came)
         if isinstance(arrival, port.NotTaken):
             raise wire.not_taken(arrival)
         return arrival
+
+    def _route(self, owner: str, name: str) -> str:
+        return keys.route(self._profile, port.Came(platform=NAME, key="", chat=(owner, name), sender=owner))
+
+    async def _instructions(self, asked: openai.Asked, place: Place, route: str) -> str:
+        """Return the instructions for a request. One without a history keeps those of its conversation."""
+        if asked.instructions is not None or asked.before or place.is_new:
+            return asked.instructions or ""
+        here = place.target or (await self._db.route(route)).conversation_id
+        with suppress(errors.NoSuchSession):
+            last = await self._db.last_arrival(here, NAME) if here is not None else None
+            return port.terms_of(last).instructions if last is not None else ""
+        return ""
 
     async def _has_begun(self, route: str) -> bool:
         """Whether a chat is there."""
@@ -233,39 +348,52 @@ class Chats:
             return True
         return bool(await self._db.open_arrivals(route, 1))
 
-    async def _bind(self, route: str, owner: str, name: str) -> None:
-        """One's own conversations are chats by their ids; those of others are not there. Refused."""
-        try:
-            version = (await self._db.route(route)).version
-            if (await self._db.conversation(name)).owner == _owner(owner):
-                await self._db.bind_route(route, name, version=version)
-                return
-        except errors.RouteMoved:
-            return
-        except (errors.NoSuchSession, errors.IdInvalid):
-            pass
-        raise wire.Refused(
-            404, "There is no such conversation.", param="X-Holdfast-Conversation", code="conversation_not_found"
-        )
-
-    async def _write_before(self, route: str, owner: str, before: Sequence[openai.Said]) -> None:
+    async def _write_before(self, route: str, owner: str, id_: str | None, before: Sequence[openai.Said]) -> None:
         """What was said before, as the beginning of the conversation; once, whoever else does the same now."""
         digests = [
             [(await self._db.put_blob(image.data, image.media_type)).digest for image in said.images] for said in before
         ]
         create = types.NewConversation(source=NAME, owner=_owner(owner), route=route)
-        try:
-            await self._db.append_messages(
-                state.mint_session_id(self._clock()), openai.written(before, digests), create=create
-            )
-        except errors.RouteMoved:
-            return
+        if written := openai.written(before, digests):
+            with suppress(errors.RouteMoved):
+                await self._db.append_messages(id_ or state.mint_session_id(self._clock()), written, create=create)
+
+    # --- side requests -----------------------------------------------------------------------------------
+
+    def _aside(self, door: port.Door, owner: str, asked: openai.Asked) -> Response:
+        """Answer what a client asks for itself, outside any conversation. Nothing is stored."""
+        now, latest = self._clock(), self._asides.setdefault(owner, deque(maxlen=SIDE_REQUESTS))
+        if len(latest) == SIDE_REQUESTS and latest[0] > now - 60.0:
+            raise wire.not_taken(port.NotTaken("limit", retry_after=60.0))
+        latest.append(now)
+        uid = bodies.mint_uid()
+        came = port.Came(platform=NAME, key=uid, chat=(owner, uid), sender=owner, text=asked.now.text)
+        message = types.Message(1, uid, "", "user", now, bodies.encode(asked.now.text))
+        request = models.Request(messages=(message,), system=asked.instructions or "", max_output=asked.max_output)
+
+        async def work(scope: Scope, receive: Receive, send: Send) -> None:
+            try:
+                reply = await door.ask(came, request)
+            except errors.ModelError as error:
+                raise wire.Refused(502, replies.failure(str(error)), code="turn_failed", headers=_RETRY_NOT) from None
+            if isinstance(reply, port.NotTaken):
+                raise wire.not_taken(reply)
+            finish: openai.Finish = "length" if reply.finish == "length" else "stop"
+            answered = openai.Answered(f"chatcmpl-{uid}", int(now), asked.model, reply.text, finish, reply.usage)
+            if not asked.stream:
+                await wire.json(openai.completion(answered))(scope, receive, send)
+                return
+            writing = Writing(send, sse.Overheard(), answered, asked.usage)
+            await writing.begin({})
+            await writing.end(answered)
+
+        return Waiting(work, lambda: None)
 
     # --- the answer --------------------------------------------------------------------------------------
 
     def _whole(self, arrival: types.Arrival, asked: openai.Asked, listening: sse.Overheard) -> Work:
         async def work(scope: Scope, receive: Receive, send: Send) -> None:
-            headers, settled = _headers(arrival), None
+            headers, settled = self._headers(arrival), None
             try:
                 settled = await self._settled(arrival, listening, _nothing)
                 answered = await self._answer(settled, asked.model)
@@ -283,7 +411,7 @@ class Chats:
     def _stream(self, arrival: types.Arrival, asked: openai.Asked, listening: sse.Overheard) -> Work:
         async def work(_scope: Scope, _receive: Receive, send: Send) -> None:
             writing = Writing(send, listening, _blank(arrival, asked.model), asked.usage)
-            await writing.begin(_headers(arrival))
+            await writing.begin(self._headers(arrival))
             settled = None
             try:
                 settled = await self._settled(arrival, listening, writing.go_on)
@@ -294,6 +422,9 @@ class Chats:
                 self._answered(arrival.key, listening)
 
         return work
+
+    def _headers(self, arrival: types.Arrival) -> dict[str, str]:
+        return {self._header: str(arrival.address.get("name", "")), "x-holdfast-arrival": str(arrival.id)}
 
     async def _settled(
         self, arrival: types.Arrival, listening: sse.Overheard, go_on: Callable[[], Awaitable[None]]
@@ -380,14 +511,6 @@ async def _nothing() -> None:
     return
 
 
-def _named(header: str | None) -> str | None:
-    """The conversation that a header names. That of a user is quoted there, and measured by what it stands for."""
-    if header is None or not header.startswith(USER) or not header.isascii() or not header.isprintable():
-        return wire.id_of(header, "X-Holdfast-Conversation")
-    user = wire.id_of(unquote(header.removeprefix(USER)), "X-Holdfast-Conversation")
-    return f"{USER}{quote(user or '', safe='')}"
-
-
 def _check_same(arrival: types.Arrival, digest: str) -> None:
     """That a key stands for one request only."""
     if arrival.redacted:
@@ -400,21 +523,12 @@ def _blank(arrival: types.Arrival, model: str) -> openai.Answered:
     return openai.Answered(f"chatcmpl-{arrival.id}", int(arrival.at), model)
 
 
-def _headers(arrival: types.Arrival) -> dict[str, str]:
-    return {CONVERSATION: str(arrival.address.get("name", "")), "x-holdfast-arrival": str(arrival.id)}
-
-
 def _owner(owner: str) -> str:
     return f"{NAME}:{keys.quoted(owner)}"
 
 
-def _digest(data: bytes) -> str:
-    return blake2b(data, digest_size=20).hexdigest()
-
-
-def _key(owner: str, repeat: str) -> str:
-    """The key of a request: that of one owner is never that of another."""
-    return _digest(msgspec.json.encode([owner, repeat]))
+def _digest(data: object) -> str:
+    return blake2b(msgspec.json.encode(data), digest_size=20).hexdigest()
 
 
 def _sum(usages: Sequence[types.Usage]) -> types.Usage:

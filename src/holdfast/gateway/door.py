@@ -9,8 +9,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from hashlib import blake2b
 from typing import Any
 
+import msgspec
+
 from holdfast import types
 from holdfast.gateway import keys, pairing, port, spans
+from holdfast.model import port as models
 from holdfast.store import aio, points, titles
 
 LONGEST_NAME = 100
@@ -18,6 +21,8 @@ LONGEST_KEY = 150
 
 Tell = Callable[[port.Came, str, port.Verdict], Awaitable[None]]
 """Tells whoever was refused, if anybody does."""
+Ask = Callable[[str, models.Request], Awaitable[models.Reply]]
+"""Has the model of an owner answer one request."""
 
 
 def never(_: port.Came) -> bool:
@@ -38,9 +43,12 @@ class Door:
         shared: Callable[[port.Came], bool] = never,
         goes_out: Callable[[str], object] = lambda _: None,
         counted: Callable[[str], object] = lambda _: None,
+        ask: Ask | None = None,
+        withdraw: Callable[[types.Arrival], None] = lambda _: None,
     ) -> None:
         self._db, self._poke, self._profile, self._guards = db, poke, profile, tuple(guards)
         self._shared, self._goes_out, self._counted = shared, goes_out, counted
+        self._ask, self.withdraw = ask, withdraw
 
     async def came(self, came: port.Came) -> types.Arrival | None:
         """Store it, once however often it comes. None: it is not for the agent, or not from somebody who may."""
@@ -55,6 +63,13 @@ class Door:
         """Why this would not be taken; nothing is written for it. None: it would."""
         verdict = await self._judged(came, keys.route(self._profile, came, self._shared(came)))
         return port.NotTaken(verdict.why, verdict.say, verdict.retry_after) if verdict is not None else None
+
+    async def ask(self, came: port.Came, request: models.Request) -> models.Reply | port.NotTaken:
+        """Have the model answer a request outside any conversation. Nothing is stored."""
+        if (refused := await self.refused(came)) is not None or self._ask is None:
+            return refused or port.NotTaken("person")
+        owner = keys.owner(keys.route(self._profile, came), came.platform, came.sender)
+        return await self._ask(owner, request)
 
     async def _judged(self, came: port.Came, route: str) -> port.Verdict | None:
         """What the first guard said who refuses it; None: nobody does."""
@@ -95,7 +110,10 @@ class Door:
                 sender=came.sender,
                 address=came.address,
                 text=came.text,
-                parts=[part for each in came.attachments for part in await self._kept(each)],
+                parts=[
+                    *[part for each in came.attachments for part in await self._kept(each)],
+                    *([msgspec.to_builtins(came.terms)] if came.terms != port.Terms() else []),
+                ],
                 name=titles.plain(came.name)[:LONGEST_NAME],
                 home=came.home,
             )

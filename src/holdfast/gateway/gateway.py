@@ -16,6 +16,7 @@ from typing import Self
 from holdfast import errors
 from holdfast.agent import commands
 from holdfast.gateway import desks, door, house, metrics, outbox, pairing, port, router
+from holdfast.model import port as models
 from holdfast.store import aio, profiles
 
 logger = logging.getLogger("holdfast.gateway")
@@ -83,6 +84,8 @@ class Gateway:
             shared=shared,
             goes_out=self.senders.wake,
             counted=self.meter.came,
+            ask=self._ask,
+            withdraw=self.router.withdraw,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._receiving: list[asyncio.Task[None]] = []
@@ -118,6 +121,10 @@ class Gateway:
         finally:
             await _stopped(self._tasks)
             await self.desks.close()
+
+    async def _ask(self, owner: str, request: models.Request) -> models.Reply:
+        async with self.desks.at(owner) as runtime:
+            return await runtime.ask(request)
 
     async def _belong(self) -> None:
         """One store, one profile: any gateway of a store works on any chat of it, with its own tools and rules, and

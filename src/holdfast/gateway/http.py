@@ -14,9 +14,11 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
+from starlette.types import ASGIApp
 
 from holdfast import errors, events, types
 from holdfast.gateway import chats, metrics, openai, openapi, port, server, settings, webhooks, wire
@@ -31,7 +33,8 @@ LOOKS = 2.0
 
 
 class Http:
-    """The platform. `tokens` are whose token each is; `hooks` is the platform that webhooks come by."""
+    """The platform. `tokens` are whose token each is; `hooks` is the platform that webhooks come by; `attachments` are
+    the kilobytes that the files of one message may have."""
 
     def __init__(
         self,
@@ -41,18 +44,27 @@ class Http:
         tokens: Mapping[str, str] | None = None,
         models: Sequence[str] = (MODEL,),
         hooks: webhooks.Hooks | None = None,
+        attachments: int = settings.Limits().attachments,
         meter: metrics.Meter | None = None,
         profile: str = "main",
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._db, self._wanted = db, wanted or settings.Http()
-        self.tokens = wire.Tokens(tokens or {})
+        self.tokens = wire.Tokens(tokens or {}, self._wanted.origins)
         self.hooks, self.meter = hooks, meter or metrics.Meter()
-        self._chats = chats.Chats(db, models, profile=profile, clock=clock)
+        self._chats = chats.Chats(
+            db,
+            models,
+            header=self._wanted.conversation_header,
+            side_requests=self._wanted.side_requests,
+            profile=profile,
+            clock=clock,
+        )
         self._listening: socket.socket | None = None
         self._receives = asyncio.Event()
         self._stop_listening: Callable[[], None] = lambda: None
-        self.app = self._made()
+        self._gate = self._made(attachments)
+        self.app = self._opened_to_pages(self._gate)
 
     # --- the platform ------------------------------------------------------------------------------------
 
@@ -110,9 +122,15 @@ class Http:
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[str]:
         """Listen to the end of the block; gives the address. Open it before the gateway. SettingInvalid."""
+        if self._wanted.hosts and not self.tokens:
+            raise errors.SettingInvalid(
+                "gateway.http.hosts: through a proxy others reach the agent, and nobody has a token. "
+                'Set one: [gateway.http.tokens], ann = "ANN_TOKEN".'
+            )
         self._listening = server.bound(self._wanted.host, self._wanted.port, bool(self.tokens), self._wanted.share)
         # Where a name leads is known only now.
-        self.app.hosts = wire.served(self._wanted.host, str(self._listening.getsockname()[0]))
+        bound = str(self._listening.getsockname()[0])
+        self._gate.hosts = wire.served(self._wanted.host, bound, self._wanted.hosts)
         async with server.serving(self.app, self._listening) as self._stop_listening:
             try:
                 yield self.address
@@ -131,14 +149,14 @@ class Http:
             bound = self._listening.getsockname()[1]
         return f"http://[{host}]:{bound}" if ":" in host else f"http://{host}:{bound}"
 
-    def _made(self) -> wire.Gate:
+    def _made(self, attachments: int) -> wire.Gate:
         routes = [
             Route("/health", self._health, methods=["GET"]),
             Route("/metrics", self._metrics, methods=["GET"]),
             Route("/openapi.json", self._openapi, methods=["GET"]),
             Route("/v1/models", self._of_owner(self._models), methods=["GET"]),
             Route("/v1/models/{name}", self._of_owner(self._model), methods=["GET"]),
-            Route("/v1/chat/completions", self._of_owner(self._chats.complete), methods=["POST"]),
+            Route(wire.CHAT, self._of_owner(self._chats.complete), methods=["POST"]),
         ]
         if self.hooks is not None:
             routes += [
@@ -146,8 +164,26 @@ class Http:
                 Route("/hooks/{name}/{id}", self.hooks.fetched, methods=["GET"]),
             ]
         inner = Router(routes, redirect_slashes=False)
-        hosts = wire.served(self._wanted.host, self._wanted.host)
-        return wire.Gate(inner, longest=self._wanted.body * 1_024, hosts=hosts)
+        longest, longest_chat = self._wanted.body_bytes(attachments)
+        return wire.Gate(
+            inner,
+            longest=longest,
+            longest_chat=longest_chat,
+            hosts=wire.served(self._wanted.host, self._wanted.host, self._wanted.hosts),
+            conversation_header=self._wanted.conversation_header,
+        )
+
+    def _opened_to_pages(self, app: ASGIApp) -> ASGIApp:
+        """Return the application as the web pages of `origins` may use it."""
+        if not self._wanted.origins:
+            return app
+        return CORSMiddleware(
+            app,
+            allow_origins=self._wanted.origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=[self._wanted.conversation_header, "X-Holdfast-Arrival", "Retry-After"],
+        )
 
     def _of_owner(
         self, answer: Callable[[Request, str], Awaitable[Response]]
@@ -180,7 +216,7 @@ class Http:
         return Response(self.meter.text(await self._facts() or {}), media_type=metrics.TYPE)
 
     async def _openapi(self, _request: Request) -> Response:
-        return wire.json(openapi.document(self._chats.models, self.hooks is not None))
+        return wire.json(openapi.document(self._chats.models, self.hooks is not None, self._wanted.conversation_header))
 
     async def _facts(self) -> dict[str, int] | None:
         """What waits in the store; None where it does not answer."""

@@ -13,25 +13,36 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast import parts, types
+from holdfast import types
 from holdfast.agent import commands
 from holdfast.gateway import port, wire
 
 MOST_MESSAGES = 10_000
 MOST_IMAGES = 50
 PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-TOLD = "The program that this message came from says: {text}"
+SIDE_REQUESTS = (
+    # Open WebUI: title, tags, follow-up questions, queries, image prompts, completion; emoji, choice of tools, merging.
+    ("### Task:", "<chat_history>"),
+    ("Your task is to reflect the speaker's likely facial expression", ""),
+    ("Available Tools:", "choose and return the correct tool(s)"),
+    ("You have been provided with a set of responses from various models to the latest user query", ""),
+    # LibreChat: the titles of its ways to make one.
+    ("Provide a concise, 5-word-or-less title for the conversation", ""),
+    ("Analyze this conversation and provide:", "title in the detected language"),
+    ("Write a concise title for this conversation in the given language", ""),
+    ("Please generate a concise title (max 40 characters) for a conversation that starts with", ""),
+)
+"""How the requests begin, and what else they contain, that clients send beside a chat for purposes of their own."""
 
 Finish = Literal["stop", "length"]
 
 
 class Said(msgspec.Struct, frozen=True):
-    """What one side said: the words, the pictures, and what a program said along with them."""
+    """What one side said: the words and the pictures."""
 
     role: Literal["user", "assistant"]
     text: str = ""
     images: tuple[port.Attachment, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -42,7 +53,10 @@ class Asked(msgspec.Struct, frozen=True):
     """Everything up to the last answer."""
     now: Said
     """What came after it, as one message."""
-    user: str | None = None
+    instructions: str | None = None
+    """The system and developer messages; None where there are none."""
+    max_output: int | None = None
+    """The longest reply in tokens."""
     stream: bool = False
     usage: bool = False
     """Whether the stream is to end with what it used."""
@@ -70,9 +84,6 @@ def read(body: dict[str, Any], models: Sequence[str]) -> Asked:
     if model not in models:
         raise wire.Refused(404, f"There is no model {model[:80]!r} here.", param="model", code="model_not_found")
     _refuse_unable(body)
-    user = body.get("user")
-    if user is not None and not isinstance(user, str):
-        raise _wrong("user", "user is text.")
     stream, options = body.get("stream") or False, body.get("stream_options") or {}
     if not isinstance(stream, bool):
         raise _wrong("stream", "stream is true or false.")
@@ -80,8 +91,28 @@ def read(body: dict[str, Any], models: Sequence[str]) -> Asked:
         raise _wrong("stream_options", "stream_options has include_usage, which is true or false.")
     if options and not stream:
         raise _wrong("stream_options", "stream_options goes with stream: true.")
-    before, now = _turns(body.get("messages"))
-    return Asked(model, before, now, wire.id_of(user, "user"), stream, bool(options.get("include_usage")))
+    before, now, instructions = _turns(body.get("messages"))
+    usage = bool(options.get("include_usage"))
+    return Asked(model, before, now, instructions, _max_output(body), stream, usage)
+
+
+def _max_output(body: dict[str, Any]) -> int | None:
+    """The longest reply that is wanted, by the field of today or the one before it."""
+    for name in ("max_completion_tokens", "max_tokens"):
+        if (found := body.get(name)) is not None:
+            if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+                raise _wrong(name, f"{name} must be a whole number of 1 or more.")
+            return found
+    return None
+
+
+def is_side_request(asked: Asked, more: Sequence[str] = ()) -> bool:
+    """Return whether a client asks for a purpose of its own, such as a title. `more` are further beginnings."""
+    known = [*SIDE_REQUESTS, *((each, "") for each in more)]
+    texts = [text.lstrip() for text in (asked.now.text, asked.instructions or "")]
+    return not asked.before and any(
+        text.startswith(begins) and contains in text for text in texts for begins, contains in known
+    )
 
 
 def _refuse_unable(body: dict[str, Any]) -> None:
@@ -103,21 +134,19 @@ def _refuse_unable(body: dict[str, Any]) -> None:
         raise _wrong("logprobs", "There are no log probabilities here.")
 
 
-def _turns(messages: object) -> tuple[tuple[Said, ...], Said]:
-    """What was said before, and what is said now."""
+def _turns(messages: object) -> tuple[tuple[Said, ...], Said, str | None]:
+    """What was said before, what is said now, and the instructions."""
     if not isinstance(messages, list) or not messages:
         raise _wrong("messages", "messages is a list of one or more.")
     if len(messages) > MOST_MESSAGES:
         raise _wrong("messages", f"At most {MOST_MESSAGES:,} messages.")
     turns = list[Said]()
-    notes = tuple[str, ...]()
+    instructions = list[str]()
     for number, message in enumerate(messages):
         said = _said(message, f"messages[{number}]")
         if isinstance(said, str):
-            notes += (said,) if said.strip() else ()
+            instructions.append(said.strip())
             continue
-        if said.role == "user":
-            said, notes = msgspec.structs.replace(said, notes=notes), ()
         if turns and turns[-1].role == said.role:
             turns[-1] = _joined(turns[-1], said)
         else:
@@ -127,12 +156,13 @@ def _turns(messages: object) -> tuple[tuple[Said, ...], Said]:
     now = turns[-1]
     if not now.text.strip() and not now.images:
         raise _wrong("messages", "The last message is empty.")
-    return tuple(turns[:-1]), msgspec.structs.replace(now, notes=now.notes + notes)
+    told = "\n\n".join(each for each in instructions if each) if instructions else None
+    return tuple(turns[:-1]), now, told
 
 
 def _joined(one: Said, other: Said) -> Said:
     text = "\n\n".join(each for each in (one.text, other.text) if each)
-    return Said(one.role, text, one.images + other.images, one.notes + other.notes)
+    return Said(one.role, text, one.images + other.images)
 
 
 def _said(message: object, where: str) -> Said | str:
@@ -202,20 +232,15 @@ def plain(text: str) -> str:
     return f"\n{text}" if commands.is_command(text) else text
 
 
-def words(said: Said) -> str:
-    """What is said now, as it comes in. What a program said goes before it, and says that it is a program's."""
-    told = [TOLD.format(text=note) for note in said.notes]
-    return plain("\n\n".join(each for each in (*told, said.text) if each))
-
-
 def written(before: Sequence[Said], digests: Sequence[Sequence[str]]) -> list[types.NewMessage]:
     """What was said before, as messages of a log; `digests` are the blobs of each one's pictures."""
     made = []
     for said, blobs in zip(before, digests, strict=True):
+        if not said.text.strip() and not blobs:
+            continue
         content: types.Content = said.text
-        if said.notes or blobs:
+        if blobs:
             content = [
-                *(parts.note(TOLD.format(text=note)) for note in said.notes),
                 *([{"type": "text", "text": said.text}] if said.text else []),
                 *(
                     {"type": "image", "media_type": image.media_type, "blob": blob}

@@ -30,7 +30,7 @@ _REFUSALS = {
 }
 
 
-def document(models: Sequence[str], hooks: bool) -> dict[str, Any]:
+def document(models: Sequence[str], hooks: bool, conversation_header: str) -> dict[str, Any]:
     """All of it; `models` are the names of those that may be asked for."""
     return {
         "openapi": "3.1.0",
@@ -46,7 +46,7 @@ def document(models: Sequence[str], hooks: bool) -> dict[str, Any]:
                     "parameters": [{"name": "name", "in": "path", "required": True, "schema": _ID}],
                 }
             },
-            "/v1/chat/completions": {"post": _completions()},
+            "/v1/chat/completions": {"post": _completions(conversation_header)},
             **(_hooks() if hooks else {}),
         },
         "components": {
@@ -79,11 +79,11 @@ def _metrics() -> dict[str, Any]:
     return made
 
 
-def _completions() -> dict[str, Any]:
+def _completions(conversation_header: str) -> dict[str, Any]:
     made = _answers("A turn of a conversation.", "Completion", refusals=tuple(_REFUSALS))
     made["responses"]["200"]["content"]["text/event-stream"] = {"schema": _object(["data"], data=_TEXT)}
     made["parameters"] = [
-        {"name": "X-Holdfast-Conversation", "in": "header", "schema": _ID},
+        {"name": conversation_header, "in": "header", "schema": _ID},
         {"name": "Idempotency-Key", "in": "header", "schema": _ID},
     ]
     made["requestBody"] = {"required": True, "content": _json({"$ref": "#/components/schemas/Request"})}
@@ -120,7 +120,8 @@ def _schemas(models: Sequence[str]) -> dict[str, Any]:
             model={"enum": list(models)},
             messages={"type": "array", "minItems": 1, "maxItems": 20, "items": message},
             stream=flag,
-            user={**_ID, "type": "string"},
+            user={"type": "string"},
+            max_completion_tokens={"type": "integer", "minimum": 1},
         ),
         "Completion": _object(
             ["id", "object", "created", "model", "choices", "usage"],

@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast import events, types
 from holdfast.agent import commands
+from holdfast.model import port as models
 
 Kind = Literal["dm", "group", "thread"]
 """One person and the agent; several people; a thread within either."""
@@ -24,6 +25,23 @@ class Attachment(msgspec.Struct, frozen=True):
     data: bytes
     media_type: str = "application/octet-stream"
     name: str = ""
+
+
+class Terms(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="terms"):
+    """The conditions a client sets for the answer to one message. They are kept with the arrival, not in the log."""
+
+    instructions: str = ""
+    """Part of the system prompt."""
+    max_output: int | None = None
+    """The longest reply in tokens."""
+    conversation_id: str | None = None
+    """The conversation it belongs to, existing or new; None: the one that the chat is in."""
+
+
+def terms_of(arrival: types.Arrival) -> Terms:
+    """Return the terms of an arrival; the default ones where its client set none."""
+    found = [part for part in arrival.parts if part.get("type") == "terms"]
+    return msgspec.convert(found[0], Terms) if found else Terms()
 
 
 class Came(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +63,7 @@ class Came(msgspec.Struct, frozen=True, kw_only=True):
     home: str | None = None
     """The platform replies go out by, where that is another one; then `to` names the chat there."""
     to: str = ""
+    terms: Terms = Terms()
     mentioned: bool = True
     """Whether the agent is meant: in a group, what people say to each other is none of its business."""
 
@@ -95,6 +114,12 @@ class Door(Protocol):
 
     async def answered(self, came: Came) -> types.Arrival | NotTaken:
         """The same for a platform that answers at once: it is told why something was not taken, and nobody else is."""
+
+    async def ask(self, came: Came, request: models.Request) -> models.Reply | NotTaken:
+        """Have the model answer a request outside any conversation. Nothing is stored."""
+
+    def withdraw(self, arrival: types.Arrival) -> None:
+        """Stop the turn of a message whose client has gone, or never begin it."""
 
     async def refused(self, came: Came) -> NotTaken | None:
         """Why this would not be taken, for a platform that has to write something before it comes; None: it would."""

@@ -43,7 +43,12 @@ def _of_failure(result: events.TurnResult, history: int) -> str:
     bare = history > MANY and _BARE_400.search(result.error or "") is not None
     if result.exit_reason == "overflow" or bare:
         return TOO_LARGE
-    return f"That failed: {_short(result.error, FAILED)}\nTry again, or /reset to begin a new conversation."
+    return f"{failure(result.error)}\nTry again, or /reset to begin a new conversation."
+
+
+def failure(error: str | None) -> str:
+    """Return what a person is told of an error of the model."""
+    return f"That failed: {_short(error, FAILED)}"
 
 
 def _short(error: str | None, most: int) -> str:

@@ -11,7 +11,7 @@ import logging
 from contextlib import suppress
 from time import monotonic
 
-from holdfast import errors
+from holdfast import errors, types
 from holdfast.gateway import house, lanes, notices, working
 from holdfast.store import hints
 
@@ -50,6 +50,10 @@ class Router:
             self._known[route].poke()
         elif route not in self._paused:
             self._start(route)
+
+    def withdraw(self, arrival: types.Arrival) -> None:
+        """Stop the turn of a message whose client has gone, or never begin it. A turn of another process goes on."""
+        self._worker.withdraw(arrival)
 
     def wake(self) -> None:
         """Look at everything now."""

@@ -99,7 +99,7 @@ def content(arrivals: Sequence[types.Arrival], text: str, shared: bool) -> types
     In a chat that several people share the model is told who speaks. That stands with the message and not in the
     prompt: a name is whatever somebody chose to be called, so it is quoted, and the id beside it tells who it is.
     """
-    more = [part for each in arrivals for part in each.parts]
+    more = [part for each in arrivals for part in each.parts if part.get("type") != "terms"]
     names = list(dict.fromkeys(map(_speaker, arrivals))) if shared else []
     if not more and not names:
         return None

@@ -27,6 +27,9 @@ Wrong = tuple[tuple[str, ...], str]
 """The place of what cannot be meant, and a sentence."""
 PLATFORM = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 """How platforms and hooks are named."""
+_HEADER = re.compile(r"[Xx]-[A-Za-z0-9-]{1,60}")
+_HOST = re.compile(r"[a-z0-9_]([a-z0-9._-]*[a-z0-9])?|[0-9a-f:.]+", re.IGNORECASE)
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9._\[\]:-]+", re.IGNORECASE)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -59,8 +62,22 @@ class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether another gateway may listen at the same port: for a restart without a gap. Both have to say so."""
     tokens: dict[str, str] = {}
     """Whose token is in which variable: `ann = "ANN_TOKEN"`. Each has conversations of their own."""
-    body: Count = 1_024
-    """Kilobytes a request may have."""
+    body: Count | None = None
+    """Kilobytes a request may have; by default 1,024, and for a chat 8,192 and the attachments of one message."""
+    conversation_header: str = "X-Conversation-Id"
+    """The header that names the conversation of a request, and tells it in the answer."""
+    hosts: list[str] = []
+    """Further names it is reached by, as through a reverse proxy. They need a token."""
+    origins: list[str] = []
+    """Origins whose web pages may use it (CORS), such as `https://chat.example.com`."""
+    side_requests: list[str] = []
+    """How the requests begin that a client makes for itself, besides those of Open WebUI and LibreChat."""
+
+    def body_bytes(self, attachments: int) -> tuple[int, int]:
+        """Return the largest request in bytes: in general, and of a chat with so many kilobytes of attachments."""
+        if self.body is not None:
+            return self.body * 1_024, self.body * 1_024
+        return 1_024 * 1_024, 8_192 * 1_024 + attachments * 1_000 * 4 // 3
 
 
 class Loopback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -148,6 +165,16 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return ("reset",), "`hour` is 0 to 23, and `hours` is more than 0."
         if self.http.enabled is False and self.hooks:
             return ("http", "enabled"), "hooks need the HTTP server. Take out `enabled = false`, or the hooks."
+        if not _HEADER.fullmatch(self.http.conversation_header):
+            return ("http", "conversation_header"), "must be the name of a header that begins with `X-`."
+        for host in self.http.hosts:
+            if not _HOST.fullmatch(host):
+                return ("http", "hosts"), f'{host!r} is not a host name such as "chat.example.com", without a port.'
+        for origin in self.http.origins:
+            if not _ORIGIN.fullmatch(origin):
+                return ("http", "origins"), f'{origin!r} is not an origin. Write it like "https://chat.example.com".'
+        if not all(each.strip() for each in self.http.side_requests):
+            return ("http", "side_requests"), "an empty text would match every request."
         return self._wrong_lists() or self._wrong_names()
 
     def _wrong_lists(self) -> Wrong | None:

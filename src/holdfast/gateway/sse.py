@@ -34,6 +34,8 @@ class Overheard:
         self.over = False
         """Whether the turn has ended; what became of it stands in the store soon."""
         self.readers = 0
+        self.admitting = asyncio.Lock()
+        """Held while the request is taken in, so that the same request again finds it."""
         self.stopped = False
         self.written = asyncio.Event()
         """Set once a connection has been given the whole answer."""

@@ -37,9 +37,9 @@ HERE = frozenset({"localhost", "127.0.0.1", "::1"})
 LATER = {"retry-after": "1", "connection": "close"}
 """Said by a gateway that takes nothing now: by another connection one comes to another gateway."""
 
+CHAT = "/v1/chat/completions"
 _ONCE = frozenset(
-    {b"host", b"authorization", b"content-type", b"content-length", b"idempotency-key", b"x-holdfast-conversation"}
-    | {b"transfer-encoding"}
+    {b"host", b"authorization", b"content-type", b"content-length", b"idempotency-key", b"transfer-encoding"}
     | {b"x-holdfast-signature", b"x-hub-signature-256", b"x-holdfast-delivery", b"x-github-delivery"}
 )
 _KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
@@ -91,8 +91,18 @@ def of_error(error: errors.HoldfastError) -> Refused:
 class Gate:
     """Stands before the application: what it lets through is small enough, quick enough and meant for this host."""
 
-    def __init__(self, app: ASGIApp, *, longest: int, hosts: frozenset[str] | None, reading: float = READING) -> None:
-        self._app, self._longest, self._reading = app, longest, reading
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        longest: int,
+        hosts: frozenset[str] | None,
+        longest_chat: int | None = None,
+        conversation_header: str = "",
+        reading: float = READING,
+    ) -> None:
+        self._app, self._longest, self._longest_chat, self._reading = app, longest, longest_chat or longest, reading
+        self._once = _ONCE | {conversation_header.lower().encode()}
         self.hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -108,10 +118,11 @@ class Gate:
             async with asyncio.timeout(WRITING):
                 await send(message)
 
+        longest = self._longest_chat if scope["path"] == CHAT else self._longest
         try:
-            check(scope, self.hosts, self._longest)
+            check(scope, self.hosts, longest, self._once)
             scope["app"] = self  # So that the router raises what is not there, and it is told as everything is.
-            await self._app(scope, self._measured(receive), timed)
+            await self._app(scope, self._measured(receive, longest), timed)
         except ClientDisconnect:
             logger.debug("a client went away in the middle of a request")
         except TimeoutError:
@@ -123,7 +134,7 @@ class Gate:
             if not begun:
                 await told(error).response()(scope, receive, timed)
 
-    def _measured(self, receive: Receive) -> Receive:
+    def _measured(self, receive: Receive, longest: int) -> Receive:
         """The body, as long as it is not too long and does not take too long."""
         size, whole = 0, False
         until = asyncio.get_running_loop().time() + self._reading
@@ -139,8 +150,8 @@ class Gate:
                 raise Refused(408, "The request took too long to come.", headers={"connection": "close"}) from None
             size += len(message.get("body", b""))
             whole = not message.get("more_body", False)
-            if size > self._longest:
-                raise too_long(self._longest)
+            if size > longest:
+                raise too_long(longest)
             return message
 
         return measured
@@ -173,21 +184,23 @@ def not_taken(found: port.NotTaken) -> Refused:
 
 
 def too_long(most: int) -> Refused:
-    return Refused(413, f"A request has at most {most:,} bytes.", code="too_large", headers={"connection": "close"})
+    message = f"A request has at most {most:,} bytes here. Raise `body` of [gateway.http] for larger ones."
+    return Refused(413, message, code="too_large", headers={"connection": "close"})
 
 
-def check(scope: Scope, hosts: frozenset[str] | None, longest: int) -> None:
+def check(scope: Scope, hosts: frozenset[str] | None, longest: int, once: frozenset[bytes] = _ONCE) -> None:
     """Whatever can be said of a request before its body."""
     headers: Sequence[tuple[bytes, bytes]] = scope["headers"]
     if len(headers) > MOST_HEADERS or sum(len(name) + len(value) for name, value in headers) > LONGEST_HEADERS:
         raise Refused(431, "The headers are too many or too long.")
     names = [name.lower() for name, _ in headers]
-    for name in _ONCE:
+    for name in once:
         if names.count(name) > 1:
             raise Refused(400, f"The header {name.decode()} came more than once.")
     given = {name.lower(): value.decode("latin-1").strip() for name, value in headers}
     if hosts is not None and host_of(given.get(b"host", "")) not in hosts:
-        raise Refused(421, "This address is not served here.", code="wrong_host")
+        message = "This host name is not served here. Behind a proxy, add it to `hosts` of [gateway.http]."
+        raise Refused(421, message, code="wrong_host")
     # Two ways to tell where a request ends: whoever stands before this may have read it by the other one.
     coding = given.get(b"transfer-encoding", "chunked")
     if coding.lower() != "chunked" or (b"transfer-encoding" in given and b"content-length" in given):
@@ -224,24 +237,27 @@ def is_here(address: str) -> bool:
     return bool((mapped or found).is_loopback)
 
 
-def served(host: str, address: str) -> frozenset[str] | None:
+def served(host: str, address: str, more: Sequence[str] = ()) -> frozenset[str] | None:
     """The hosts that requests to this address may be for; None: any, as others reach it by names nobody knows here.
 
-    A page of somebody else may have a name of its own that leads to this machine.
+    A page of somebody else may have a name of its own that leads to this machine. `more` are names of the settings.
     """
-    return HERE | {host_of(host) or host.lower(), address.partition("%")[0].lower()} if is_here(address) else None
+    if not is_here(address) and not more:
+        return None
+    return HERE | {host_of(host) or host.lower(), address.partition("%")[0].lower(), *map(str.lower, more)}
 
 
 class Tokens:
     """Bearer tokens, each somebody's. They are kept and compared as digests, all of them each time."""
 
-    def __init__(self, owners: Mapping[str, str]) -> None:
+    def __init__(self, owners: Mapping[str, str], origins: Sequence[str] = ()) -> None:
         for token, owner in owners.items():
             if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
                 raise errors.SettingInvalid(
                     f"The token of {owner} is no token: it is 16 or more printable characters. "
                     "Make one with `openssl rand -hex 24`."
                 )
+        self._origins = frozenset(origins)
         self._owners = [(sha256(token.encode()).digest(), owner) for token, owner in owners.items()]
 
     def __bool__(self) -> bool:
@@ -257,8 +273,9 @@ class Tokens:
     def of(self, request: Request) -> str:
         """Whose request it is; where no token is set, that of whoever is at this machine."""
         if not self._owners:
-            if "origin" in request.headers:
-                raise Refused(403, "Without a token, no page of a browser is answered.", code="origin")
+            if request.headers.get("origin", "") not in {"", *self._origins}:
+                message = "Without a token only web pages of `origins` in [gateway.http] are answered."
+                raise Refused(403, message, code="origin")
             return "local"
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         owner = self.owner(token.strip()) if scheme.lower() == "bearer" else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Coroutine, Sequence
 from time import monotonic
 from typing import Any
@@ -17,7 +17,20 @@ from typing import Any
 from holdfast import errors, events, types
 from holdfast.agent import delivery, loop
 from holdfast.agent import runtime as runtimes
-from holdfast.gateway import binding, busy, claiming, commanding, house, keys, lanes, replies, saying, spans, watching
+from holdfast.gateway import (
+    binding,
+    busy,
+    claiming,
+    commanding,
+    house,
+    keys,
+    lanes,
+    port,
+    replies,
+    saying,
+    spans,
+    watching,
+)
 from holdfast.store import aio, points
 
 logger = logging.getLogger("holdfast.gateway")
@@ -30,6 +43,7 @@ MOST_HARMLESS = 50
 """So many attempts may come to nothing for reasons that are not the message's; then it is given up, too."""
 WAITED = 5.0
 """Seconds after which it is asked again whether somebody may speak."""
+MOST_WITHDRAWN = 10_000
 GAVE_UP = "I began to work on this message {count} times and never came to an end, so I leave it. Please send it again."
 # After these the same message is worked on again, here or elsewhere.
 _LATER: frozenset[events.Exit] = frozenset(("busy", "store", "lease_lost"))
@@ -37,6 +51,10 @@ _LATER: frozenset[events.Exit] = frozenset(("busy", "store", "lease_lost"))
 
 class Later(Exception):
     """It cannot be worked on now; after a while it may."""
+
+
+class Withdrawn(Exception):
+    """The client of a message has gone before its turn began."""
 
 
 class Worker:
@@ -51,6 +69,26 @@ class Worker:
         """Whether other chats wait for room: then one thing is worked on at a time, and the next one in turn."""
         self._harmless = Counter[int]()
         """Attempts that came to nothing without harm, so that they do not count."""
+        self._withdrawn: OrderedDict[int, None] = OrderedDict()
+        """Arrivals whose clients have gone."""
+        self._running: dict[int, tuple[lanes.Running, events.Submit]] = {}
+        """The turns under way, by arrival."""
+
+    def withdraw(self, arrival: types.Arrival) -> None:
+        """Stop the turn of an arrival, or do not begin it: its client has gone."""
+        self._withdrawn[arrival.id] = None
+        if len(self._withdrawn) > MOST_WITHDRAWN:
+            self._withdrawn.popitem(last=False)
+        self._stop_withdrawn(arrival.id)
+
+    def _stop_withdrawn(self, arrival_id: int) -> None:
+        if arrival_id not in self._withdrawn or arrival_id not in self._running:
+            return
+        running, message = self._running[arrival_id]
+        running.watch.gave_way = True
+        # A message that still waits behind another turn of its conversation leaves that turn alone.
+        if not running.runtime.drop(running.here, message):
+            running.runtime.interrupt(running.here)
 
     async def work(self, lane: lanes.Lane) -> None:
         """All that is open in a chat, until nothing is left. Busy where another works on it; Later."""
@@ -85,7 +123,7 @@ class Worker:
     def _choose(self, waiting: Sequence[types.Arrival], route: types.Route) -> tuple[int, str, list[int]] | None:
         """The first one, in the conversation that its route names. None where that is not all there is to it."""
         first = waiting[0]
-        target = first.target or self._bound.plainly(route)
+        target = first.target or port.terms_of(first).conversation_id or self._bound.plainly(route)
         if target is None or self._is_enough(first) or self._is_late(first):
             return None
         return first.id, target, [each.id for each in self._joined(first, waiting[1:])]
@@ -93,6 +131,11 @@ class Worker:
     async def _one(self, held: claiming.Held, lane: lanes.Lane, taken: types.TakenUp) -> None:
         arrival, behind = taken.waiting[0], taken.waiting[1:]
         lane.more, lane.behind = bool(behind), behind
+        if arrival.id in self._withdrawn:
+            seq = await self._in_log(arrival, uid_of(arrival))
+            there = arrival.target if seq else None
+            await self._settle(held, lane, arrival, "interrupted", None, seq=seq, conversation_id=there)
+            return
         if self._is_enough(arrival):
             uid, said = uid_of(arrival), GAVE_UP.format(count=arrival.attempts)
             # With the message that it may have become: what is redacted there goes here, too.
@@ -106,7 +149,8 @@ class Worker:
             if self._is_late(arrival) and not await self._home.may_speak(arrival.platform, arrival.sender):
                 await self._settle(held, lane, arrival, "refused", None)
                 return
-            target = arrival.target or await self._bound.target(arrival.route)
+            named = arrival.target or port.terms_of(arrival).conversation_id
+            target = named or await self._bound.target(arrival.route)
             begun = await self._db.begin_arrival(held.claim, arrival.id, target, [each.id for each in joined])
         points.reach("gateway", "begun")
         if begun is None:
@@ -151,7 +195,9 @@ class Worker:
             every += await self._db.arrivals_joined(arrival.id)
         text = busy.together([busy.message(each.text) or "" for each in every])
         content = saying.content(every, text, keys.is_shared(arrival.route))
-        await self._answer(held, lane, arrival, events.Submit(text, uid_of(arrival), content, arrival.route))
+        terms = port.terms_of(every[-1])
+        submit = events.Submit(text, uid_of(arrival), content, arrival.route, terms.instructions, terms.max_output)
+        await self._answer(held, lane, arrival, submit)
 
     async def _in_log(self, arrival: types.Arrival, uid: str) -> int | None:
         """Where it stands in the log of the conversation it goes to, if it does."""
@@ -165,7 +211,11 @@ class Worker:
     ) -> None:
         """Its turn, and the outcome with the reply; `said` is told before it."""
         here = arrival.target or ""
-        result, watch = await self._turn(held, lane, arrival, here, message)
+        try:
+            result, watch = await self._turn(held, lane, arrival, here, message)
+        except Withdrawn:
+            await self._settle(held, lane, arrival, "interrupted", None)
+            return
         if result.failed and watch.seq is None:
             other = await self._bound.elsewhere(arrival.route, here)
             if other is not None:
@@ -217,11 +267,16 @@ class Worker:
         ):
             running, began = lanes.Running(runtime, here, arrival, watch), monotonic()
             answered = runtime.submit(here, message)
-            await self._while(held, lane, running, answered)
+            self._running[arrival.id] = running, message
+            self._stop_withdrawn(arrival.id)
+            try:
+                await self._while(held, lane, running, answered)
+            finally:
+                del self._running[arrival.id]
             self._home.meter.turn(monotonic() - began)
         await self._settle_steered(held, lane, running, watch)
         if answered.cancelled():
-            raise Later("The gateway stops.")
+            raise Withdrawn if arrival.id in self._withdrawn else Later("The gateway stops.")
         if (error := answered.exception()) is not None:
             raise Later("The turn failed in a way that nobody expected.") from error
         result = answered.result()
@@ -467,6 +522,7 @@ class Worker:
             first, last = await self._db.settle_arrival(held.claim, arrival.id, "deleted"), False
         points.reach("gateway", "settled")
         self._harmless.pop(arrival.id, None)
+        self._withdrawn.pop(arrival.id, None)
         if first:
             self._home.meter.settled(arrival.platform, outcome)
         held.given_back = last and first

@@ -1,0 +1,122 @@
+"""Which conversation the history of a chat request continues.
+
+Clients of OpenAI's interface send the whole chat with every request and no name for it. The key of every request is
+therefore made from a digest of its messages: the history of the next request, without its last answer, has the same
+digest, so the previous request is found by its key, and with it the conversation. A digest covers the roles and words
+of users and assistants, without system messages and pictures, and the owner: no history leads to another's
+conversation. The last answer is compared with the log, as it decides between chats that began with the same words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast import errors, parts, types
+from holdfast.agent import loop
+from holdfast.gateway import openai
+from holdfast.store import aio
+
+MOST_CANDIDATES = 50
+LONGEST_TURN = 1_000
+"""Messages that are read after a request to find its answer."""
+APART = 86_400.0
+"""Seconds between two chats that are the same to the word, so that the later one is taken to be meant."""
+_PICTURE = re.compile(r"!\[[^\]]*\]\(data:[^)]*\)")
+
+
+class Match(NamedTuple):
+    """A request that was answered with what the client sends as the last answer."""
+
+    arrival: types.Arrival
+    conversation_id: str
+    answer_seq: int
+    """The last message of its turn."""
+    is_tip: bool
+    """Whether nothing was answered in the conversation since."""
+
+
+class _Turn(NamedTuple):
+    """The messages after a request, as far as its client knows them."""
+
+    texts: list[str]
+    end: int
+    is_cut: bool
+    is_tip: bool
+
+    def says(self, sent: str) -> bool:
+        """Return whether a client may have been given this answer: its last message, or all of them in a stream."""
+        told = {normalize(self.texts[-1] if self.texts else ""), normalize("\n\n".join(self.texts))}
+        # A client that stopped the answer has as much of it as it had received by then.
+        return sent in told or (self.is_cut and any(each.startswith(sent) for each in told))
+
+
+def normalize(text: str) -> str:
+    """Return a text as histories are compared: clients change blanks and line ends, and leave out pictures."""
+    return " ".join(_PICTURE.sub("", text).split())
+
+
+def digest(owner: str, said: Sequence[openai.Said]) -> str:
+    """Return the digest of a history of one owner, in 40 hexadecimal characters."""
+    told = [owner, [(each.role, normalize(each.text)) for each in said]]
+    return blake2b(msgspec.json.encode(told), digest_size=20).hexdigest()
+
+
+async def find(db: aio.AsyncSessionDB, platform: str, owner: str, before: Sequence[openai.Said]) -> Match | None:
+    """Return the request whose answer is the last message of `before`; None where there is none, or it is unclear.
+
+    Of several chats that are the same to the word, one that still ends there is preferred, then the latest. If two
+    such chats were active within a day of each other, none is chosen: a new conversation is better than a wrong one.
+    """
+    if len(before) < 2:
+        return None
+    sent, found = normalize(before[-1].text), list[Match]()
+    for arrival in await db.arrivals_with_prefix(platform, digest(owner, before[:-1]), MOST_CANDIDATES):
+        turn = await _turn(db, arrival)
+        if turn is not None and arrival.conversation_id is not None and turn.says(sent):
+            found.append(Match(arrival, arrival.conversation_id, turn.end, turn.is_tip))
+    tips = [each for each in found if each.is_tip]
+    if len(tips) > 1 and tips[0].arrival.at - tips[1].arrival.at < APART:
+        return None
+    return next(iter(tips or found), None)
+
+
+async def _turn(db: aio.AsyncSessionDB, arrival: types.Arrival) -> _Turn | None:
+    """Return the answer to a request from the log, and whether the conversation ends with it."""
+    if arrival.conversation_id is None or arrival.seq is None or arrival.redacted:
+        return None
+    try:
+        messages = await db.transcript(arrival.conversation_id, arrival.seq, arrival.seq + LONGEST_TURN)
+    except errors.NoSuchSession:
+        return None
+    texts, end, is_cut, is_tip = list[str](), arrival.seq, False, True
+    is_own, is_notice = True, False
+    for message in messages:
+        if message.role == "user" and not message.uid.startswith(loop.STEERED):
+            # No client is told of notices and what the model says to them.
+            is_notice = bool(parts.noticed(message.content))
+            is_own = is_own and is_notice
+        elif is_notice:
+            continue
+        elif is_own:
+            end = message.seq
+            if message.role == "assistant":
+                texts.append(_said(message.content))
+                is_cut = _is_broken_off(message.content)
+        elif message.role == "assistant" and not message.tool_calls and not _is_broken_off(message.content):
+            is_tip = False
+            break
+    return _Turn([each for each in texts if each.strip()], end, is_cut or not texts, is_tip)
+
+
+def _said(content: types.Content) -> str:
+    return parts.text(content[:-1] if isinstance(content, list) and parts.is_cut(content) else content)
+
+
+def _is_broken_off(content: types.Content) -> bool:
+    """Return whether an answer was stopped or lost. One that is only too long was given to its client."""
+    return isinstance(content, list) and parts.is_cut(content) and content[-1] != parts.cut(loop.NO_ROOM)

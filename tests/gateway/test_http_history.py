@@ -1,0 +1,337 @@
+"""A client that sends its whole history continues one conversation; what is not its end is never added to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncSessionDB, errors
+from holdfast.gateway import history, openai
+from holdfast.model import ScriptedModel
+from holdfast.model import port as models
+from tests.agent.stage import says
+from tests.contract import backends, steps
+from tests.gateway import stage, web
+from tests.gateway.test_borders import refuses
+from tests.gateway.test_http_chat import LOOKS, Held, echo, words
+
+TITLE = "### Task:\nGenerate a concise, 3-5 word title.\n### Chat History:\n<chat_history>\nUSER: Hi\n</chat_history>"
+FOLLOW_UP = "### Task:\nSuggest 3-5 relevant follow-up questions.\n<chat_history>\nUSER: Hi\n</chat_history>"
+LIBRECHAT = "Provide a concise, 5-word-or-less title for the conversation, using title case conventions."
+
+
+class Chat:
+    """A client such as Open WebUI: it keeps the chat itself and sends all of it with every request."""
+
+    def __init__(self, open_: web.Web, headers: Mapping[str, str] = web.ANN) -> None:
+        self._open, self._headers = open_, headers
+        self.said: list[str] = []
+        self.ids: list[str] = []
+
+    async def say(self, text: str, **given: Any) -> str:
+        answered = await self._open.ask(*self.said, text, headers=self._headers, **given)
+        heard = web.said_in(web.chunks(answered.text)) if given.get("stream") else web.text_of(answered)
+        self.said += [text, heard]
+        self.ids.append(answered.headers["x-conversation-id"])
+        return heard
+
+
+async def logs(db: AsyncSessionDB) -> dict[str, list[str]]:
+    """The words of every conversation."""
+    found = await db.list_sessions(limit=500)
+    return {each.conversation_id: [words(one) for one in await db.transcript(each.id)] for each in found}
+
+
+@pytest.mark.parametrize("backend", backends.SHARED, ids=lambda backend: backend.name)
+def test_thirty_requests_with_the_whole_history_are_one_conversation(backend: backends.Backend, tmp_path: Path) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        model = ScriptedModel(iter(lambda: echo, None))
+        async with web.open_web(db, model) as open_:
+            chat, other = Chat(open_), Chat(open_, web.BOB)
+            for number in range(30):
+                assert await chat.say(f"{number}", stream=bool(number % 2)) == f"Re: {number}"
+                for side in (TITLE, FOLLOW_UP) if number < 3 else ():
+                    assert web.text_of(await open_.ask(side)) == f"Re: {side}"
+                if number == 10:
+                    await db.run(lambda: steps.compact(db.db, chat.ids[0], 12))
+                    await db.forget_arrivals(0)
+            other.said = chat.said[:2]
+            await other.say("mine")
+        assert set(chat.ids) == {chat.ids[0]}
+        found = await logs(db)
+        assert found == {chat.ids[0]: chat.said, other.ids[0]: other.said}
+        assert len(found[chat.ids[0]]) == 60
+        assert await db.arrival(33) is None
+
+    stage.run(story, backend.target(tmp_path, "store"))
+
+
+def test_a_history_is_continued_after_a_restart_and_by_an_idempotent_client() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        model, said = ScriptedModel([echo] * 4), list[str]()
+        for number in range(4):
+            async with web.open_web(db, model) as open_:
+                chat = Chat(open_, web.ANN | {"idempotency-key": str(number)})
+                chat.said = said
+                await chat.say(f"{number}")
+        assert list((await logs(db)).values()) == [said]
+
+    stage.run(story)
+
+
+def test_an_edited_or_regenerated_message_begins_a_branch() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        answers = ["One.", "Two.", "Three.", "Other two.", "Other three.", "Anew."]
+        async with web.open_web(db, ScriptedModel(answers)) as open_:
+            chat, edited = Chat(open_), Chat(open_)
+            for text in ("1", "2", "3"):
+                await chat.say(text)
+            edited.said = chat.said[:2]
+            await edited.say("2")
+            await edited.say("3")
+            begun_again = Chat(open_)
+            await begun_again.say("1")
+        assert chat.ids[0] != edited.ids[0] == edited.ids[1] != begun_again.ids[0]
+        assert await logs(db) == {
+            chat.ids[0]: chat.said,
+            edited.ids[0]: ["1", "One.", "2", "Other two.", "3", "Other three."],
+            begun_again.ids[0]: begun_again.said,
+        }
+        assert (await db.branches(chat.ids[0])) == [edited.ids[0]]
+
+    stage.run(story)
+
+
+def test_a_history_that_is_not_known_begins_a_conversation_with_it() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with web.open_web(db, ScriptedModel(["Hello!", "Fine.", "Four."])) as open_:
+            chat, foreign = Chat(open_), Chat(open_)
+            await chat.say("Hi")
+            foreign.said = ["Hi", "Something never said"]
+            await foreign.say("And?")
+            foreign.said[:1] = ["Hi there"]
+            await foreign.say("And now?")
+        assert sorted(map(len, (await logs(db)).values())) == [2, 4, 6]
+
+    stage.run(story)
+
+
+def test_requests_at_once_with_one_history_do_not_share_a_conversation() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with web.open_web(db, ScriptedModel(iter(lambda: echo, None))) as open_:
+            chat = Chat(open_)
+            await chat.say("Hi")
+            several = [Chat(open_) for _ in range(5)]
+            for each in several:
+                each.said = list(chat.said)
+            await asyncio.gather(*(each.say(f"{number}") for number, each in enumerate(several)))
+        assert len({each.ids[0] for each in several}) == 5
+        assert chat.ids[0] in {each.ids[0] for each in several}
+        assert sorted((await logs(db)).values()) == sorted(each.said for each in several)
+
+    stage.run(story)
+
+
+def test_chats_that_begin_with_the_same_words_are_kept_apart() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with web.open_web(db, ScriptedModel(iter(lambda: "Hello!", None))) as open_:
+            one, two = Chat(open_), Chat(open_)
+            await one.say("Hi")
+            await two.say("Hi")
+            assert one.ids != two.ids
+            # Which of them is continued is not known, so neither is: each goes on in a copy.
+            for chat in (one, two):
+                await chat.say(f"I am {chat.ids[0]}")
+                await chat.say("And more")
+        found = await logs(db)
+        assert sorted(map(len, found.values())) == [2, 2, 6, 6]
+        assert {one.ids[1], one.ids[2]} == {one.ids[1]} != {two.ids[1]} == {two.ids[2]}
+        assert (found[one.ids[1]], found[two.ids[1]]) == (one.said, two.said)
+
+    stage.run(story)
+
+
+def test_of_equal_chats_on_different_days_the_latest_is_continued(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "APART", 0.0)
+
+    async def story(db: AsyncSessionDB) -> None:
+        async with web.open_web(db, ScriptedModel(iter(lambda: "Hello!", None))) as open_:
+            left, chat = Chat(open_), Chat(open_)
+            await left.say("Hi")
+            await chat.say("Hi")
+            await chat.say("And?")
+            assert chat.ids[0] == chat.ids[1] != left.ids[0]
+
+    stage.run(story)
+
+
+def test_a_stream_with_words_between_calls_is_continued_as_it_was_seen() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        model = ScriptedModel([LOOKS, "It is there.", "Fine."])
+        async with web.open_web(db, model, tools=[says("look")]) as open_:
+            chat = Chat(open_)
+            assert await chat.say("Where?", stream=True) == "Let me look.\n\nIt is there."
+            chat.said[-1] = "Let me look.\r\n\r\nIt is there.\n"
+            await chat.say("Good.")
+        assert chat.ids[0] == chat.ids[1]
+
+    stage.run(story)
+
+
+def test_a_turn_that_failed_is_asked_again_in_the_same_conversation() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        model = ScriptedModel(["Hello!", errors.ModelError("Out of order."), "Two.", "Three."])
+        async with web.open_web(db, model) as open_:
+            chat = Chat(open_)
+            await chat.say("1")
+            assert (await open_.ask(*chat.said, "2")).status_code == 502
+            await chat.say("2")
+            await chat.say("3")
+        assert len(set(chat.ids)) == 1
+        assert list((await logs(db)).values()) == [["1", "Hello!", "2", "2", "Two.", "3", "Three."]]
+
+    stage.run(story)
+
+
+@pytest.mark.parametrize("kept", ["It w", "", None], ids=["part", "empty", "nothing"])
+def test_a_stopped_answer_is_continued_with_what_the_client_has_of_it(kept: str | None) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        model = Held("Hello!", "It was long ago.", "Fine.")
+        async with web.open_web(db, model) as open_:
+            model.released.set()
+            chat = Chat(open_)
+            await chat.say("Hi")
+            model.reached.clear()
+            model.released.clear()
+            asking = asyncio.create_task(open_.ask(*chat.said, "Tell me", stream=True))
+            await model.reached.wait()
+            asking.cancel()
+            await asyncio.wait([asking])
+            model.released.set()
+            chat.said += [] if kept is None else ["Tell me", kept]
+            await chat.say("Something else")
+        assert chat.ids[0] == chat.ids[1]
+        assert len(await logs(db)) == 1
+
+    stage.run(story)
+
+
+def test_system_messages_are_the_instructions_of_now_and_no_part_of_the_log() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        model = ScriptedModel(iter(lambda: echo, None))
+
+        async def ask(*said: dict[str, str], **headers: str) -> str:
+            body = {"model": "holdfast", "messages": list(said)}
+            answered = await open_.client.post(web.PATH, json=body, headers=web.ANN | headers)
+            web.text_of(answered)
+            return str(answered.headers["x-conversation-id"])
+
+        def system(text: str) -> dict[str, str]:
+            return {"role": "system", "content": text}
+
+        def user(text: str) -> dict[str, str]:
+            return {"role": "user", "content": text}
+
+        async with web.open_web(db, model) as open_:
+            before = [user("Hi there"), {"role": "assistant", "content": "Re: Hi there"}]
+            name = {"x-conversation-id": await ask(system("RULE-A"), user("Hi there"))}
+            await ask(system("RULE-B"), {"role": "developer", "content": "RULE-C"}, *before, user("2"))
+            await ask(user("3"), **name)
+            await ask(system(""), user("4"), **name)
+            await ask(user("5"), **name)
+        told = ["".join(rule for rule in "ABC" if f"RULE-{rule}" in each.system) for each in model.requests]
+        assert told == ["A", "BC", "BC", "", ""]
+        assert not any("RULE" in str(each.content) for asked in model.requests for each in asked.messages)
+        (only,) = await db.list_sessions()
+        assert (only.title, len(await db.transcript(only.id))) == ("Hi there", 10)
+
+    stage.run(story)
+
+
+def test_a_client_s_names_are_its_owner_s_own() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with web.open_web(db, ScriptedModel(iter(lambda: echo, None))) as open_:
+            asked = [
+                web.text_of(await open_.ask(text, headers=token | {"x-conversation-id": name}, user="same"))
+                for text, token, name in (("a1", web.ANN, "x"), ("b1", web.BOB, "x"), ("a2", web.ANN, "x"))
+            ]
+            assert asked == ["Re: a1", "Re: b1", "Re: a2"]
+            empty = await open_.ask("c1", headers=web.ANN | {"x-conversation-id": ""}, user="same")
+            assert web.text_of(empty) == "Re: c1"
+        owners = {(await db.conversation(key)).owner: said for key, said in (await logs(db)).items() if len(said) > 2}
+        assert owners == {"http:ann": ["a1", "Re: a1", "a2", "Re: a2"]}
+        assert len(await logs(db)) == 3
+
+    stage.run(story)
+
+
+SIDE = [
+    (TITLE, True),
+    (FOLLOW_UP, True),
+    (f"  {LIBRECHAT}", True),
+    ("Analyze this conversation and provide:\n1. The language\n2. A concise title in the detected language", True),
+    ("### Task:\nRespond to the user query using the provided context.\n<context>x</context>", False),
+    ("Suggest 3-5 relevant follow-up questions", False),
+    ("### Task: tidy up", False),
+    ("Name this chat: Hi", True),
+]
+
+
+def test_side_requests_are_known_by_how_they_begin() -> None:
+    for text, expected in SIDE:
+        asked = openai.Asked("holdfast", (), openai.Said("user", text))
+        assert openai.is_side_request(asked, ["Name this chat:"]) is expected, text
+    later = openai.Asked("holdfast", (openai.Said("user", "Hi"), openai.Said("assistant", "Yes")), asked.now)
+    assert not openai.is_side_request(later, ["Name this chat:"])
+
+
+def test_side_requests_are_answered_and_leave_nothing_behind() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        model = ScriptedModel(["A title", "Another", errors.ModelError("Out of order.")])
+        async with web.open_web(db, model) as open_:
+            whole = await open_.ask(TITLE, max_completion_tokens=9)
+            assert (web.text_of(whole), whole.json()["usage"]["total_tokens"] > 0) == ("A title", True)
+            assert web.said_in(web.chunks((await open_.ask(LIBRECHAT, stream=True)).text)) == "Another"
+            failed = await open_.ask(TITLE)
+            assert (failed.status_code, web.error_of(failed)["code"]) == (502, "turn_failed")
+        assert [each.max_output for each in model.requests] == [9, None, None]
+        assert (await db.list_sessions(), await db.arrival(1), await db.routes()) == ([], None, [])
+
+    stage.run(story)
+
+
+def test_who_may_not_speak_gets_no_side_request_answered() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with web.open_web(db, ScriptedModel(["A title"] * 99), guards=[refuses]) as open_:
+            assert (await open_.ask(TITLE, headers=web.BOB)).status_code == 403
+
+    stage.run(story)
+
+
+def test_side_requests_have_a_limit() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with web.open_web(db, ScriptedModel(["A title"] * 99)) as open_:
+            found = [(await open_.ask(TITLE)).status_code for _ in range(61)]
+            assert found == [200] * 60 + [429]
+            assert (await open_.ask(TITLE, headers=web.BOB)).status_code == 200
+
+    stage.run(story)
+
+
+def test_a_reply_is_as_long_as_the_client_asks_for() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        model = ScriptedModel(["1", "2", "3", models.Reply(finish="length")])
+        async with web.open_web(db, model) as open_:
+            await open_.ask("Hi", max_completion_tokens=5, max_tokens=7)
+            await open_.ask("Hi", max_tokens=7)
+            await open_.ask("Hi")
+            for wrong in (0, -1, True, 1.5, "5"):
+                refused = await open_.ask("Hi", max_completion_tokens=wrong)
+                assert (refused.status_code, web.error_of(refused)["param"]) == (400, "max_completion_tokens")
+        assert [each.max_output for each in model.requests] == [5, 7, None]
+
+    stage.run(story)
