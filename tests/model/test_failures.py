@@ -115,6 +115,16 @@ OVERFLOWS: list[tuple[str, int, Any]] = [
     ("copilot", 400, told("prompt token count of 130000 exceeds the limit of 128000")),
     ("fastapi", 422, {"detail": [{"msg": "maximum context length is 2048 tokens", "loc": []}]}),
     ("nobody knows", 413, b""),
+    ("in few words", 400, told("Maximum context exceeded")),
+    ("as a server error", 500, told("context length exceeded", type="server_error")),
+    ("as text", 500, b"Internal error: too many tokens in the prompt"),
+    ("beside words of limits", 400, told("context_length_exceeded. See also the page on rate limits.")),
+    ("litellm", 400, told("litellm.ContextWindowExceededError: it is too long")),
+    ("vllm, by its setting", 400, told("The decoder prompt (length 5000) is longer than the maximum model length")),
+    ("tgi", 422, {"error": "`inputs` tokens + `max_new_tokens` must be <= 4096", "error_type": "validation"}),
+    ("cohere", 400, {"message": "too many tokens: total number of tokens in the prompt cannot exceed 4081"}),
+    ("lm studio, later", 400, {"error": "Context size has been exceeded."}),
+    ("in an unknown shape", 400, {"errors": [{"title": "Bad", "description": "The prompt is too long"}]}),
 ]
 
 
@@ -123,7 +133,7 @@ def test_overflow_is_one_error_whoever_says_it(status: int, body: Any) -> None:
     error = refused(status, body)
     assert isinstance(error, errors.ContextOverflow)
     assert not error.retryable
-    assert "Compact it" in str(error)
+    assert "Type /compact" in str(error)
 
 
 OTHERS: list[tuple[str, int, Any, type[errors.ModelError], bool]] = [
@@ -144,6 +154,15 @@ OTHERS: list[tuple[str, int, Any, type[errors.ModelError], bool]] = [
     ("too often", 429, told("Rate limit reached"), errors.ModelBusy, True),
     ("too many tokens a minute", 429, told("Rate limit: too many tokens per minute"), errors.ModelBusy, True),
     ("throttled", 429, {"message": "Too many tokens, please wait before trying again."}, errors.ModelBusy, True),
+    ("a large picture", 400, told("messages.0.content.1: image exceeds 5 MB maximum"), errors.RequestRefused, False),
+    ("a long name", 400, told("'tools[0].name' is longer than 64 characters"), errors.RequestRefused, False),
+    (
+        "too often, with much",
+        429,
+        told("This would exceed your account's rate limit for long context requests"),
+        errors.ModelBusy,
+        True,
+    ),
     ("too slow", 408, b"", errors.ModelBusy, True),
     ("in conflict", 409, b"", errors.ModelBusy, True),
     ("a web page", 502, b"<html><body>Bad gateway</body></html>", errors.ModelServerError, True),
@@ -197,6 +216,14 @@ IN_STREAM: list[tuple[str, Any, type[errors.ModelError], type[errors.ModelError]
     ("a word", {"error": "llama runner has exited"}, errors.ModelServerError, errors.ModelCut),
     ("nothing known", {}, errors.ModelServerError, errors.ModelCut),
     ("too long", told("", code="context_length_exceeded"), errors.ContextOverflow, errors.ContextOverflow),
+    ("too long, in words", told("Too many tokens."), errors.ContextOverflow, errors.ContextOverflow),
+    ("too long, as text", "the prompt is too long", errors.ContextOverflow, errors.ContextOverflow),
+    (
+        "too long, with a status",
+        told("Maximum context reached", code=500),
+        errors.ContextOverflow,
+        errors.ContextOverflow,
+    ),
     ("a key", told("bad", type="authentication_error"), errors.KeyRefused, errors.KeyRefused),
     ("a request", told("bad", type="invalid_request_error"), errors.RequestRefused, errors.RequestRefused),
 ]

@@ -19,7 +19,7 @@ import msgspec
 from holdfast import errors, events, parts, types
 from holdfast.agent import context, room, turn
 from holdfast.compaction import speaker
-from holdfast.model import gather, tokens
+from holdfast.model import failures, gather, tokens
 from holdfast.model import port as models
 from holdfast.store import bodies
 from holdfast.tools import port as tools_port
@@ -148,10 +148,13 @@ class Run:
         while True:
             try:
                 return await self._asked()
-            except errors.ContextOverflow:
+            except Exception as error:
+                overflow = _as_overflow(error)
+                if overflow is None:
+                    raise
                 said = self._said is not None and self._said.begun
                 if said or not await self._room.make_more(self._uid, self._emit):
-                    raise
+                    raise overflow from error
 
     async def _asked(self) -> models.Reply:
         request = models.Request(
@@ -303,6 +306,18 @@ class Run:
         """A sentence of ours in the place of the model's."""
         self.answer = sentence
         await self.append(types.NewMessage(role="assistant", content=sentence))
+
+
+def _as_overflow(error: Exception) -> errors.ContextOverflow | None:
+    """The error as an overflow of the context window, by its type or by its words: an adapter may raise anything."""
+    if isinstance(error, errors.ContextOverflow):
+        return error
+    if isinstance(error, errors.HoldfastError) and (not isinstance(error, errors.ModelError) or error.retryable):
+        return None
+    if not failures.is_overflow(str(error)):
+        return None
+    words = failures.redacted(str(error)).rstrip(".")
+    return errors.ContextOverflow(f"The conversation is too large for the model: {words}. {failures.COMPACT}")
 
 
 def steering_uid(uid: str | None = None) -> str:

@@ -19,20 +19,27 @@ from holdfast import secrets as shapes
 
 QUOTED = 300
 
-# Ways to say that a conversation is too large for the context window, and words that take it back: a limit
-# on tokens per minute goes away by itself. What asks for more in one go than a minute allows does not.
+# Ways to say that a conversation is too large for the context window.
 _TOO_LONG = re.compile(
-    r"context_length_exceeded|context length exceeded|model_context_window_exceeded|exceed_context_size_error"
-    r"|(?:prompt|input) (?:is |was )?too long|request_too_large|request (?:entity )?too large|payload too large"
-    r"|maximum context length|model'?s (?:maximum )?context (?:length|window)|maximum prompt length"
-    r"|exceeds? (?:the |your |model(?:'s)? )*(?:available )?context (?:size|window|length|limit)"
-    r"|context (?:window|size|length) (?:exceeds|is too small|exceeded)|greater than the context length"
-    r"|configured context size|context length is only|larger than the context|exceeds the context"
-    r"|input token count.{0,40}exceed|prompt token count of \d+ exceeds|exceeded model token limit"
-    r"|input tokens exceed|token limit exceeded|too many (?:input )?tokens|maximum allowed input length"
-    r"|reduce the length of (?:the|your) (?:messages|prompt|input)|range of input length should be"
-    r"|string_above_max_length|requested tokens.{0,40}exceed.{0,20}context",
+    r"context[ _-]?(?:length|window|size|limit)?[ _-]?(?:(?:is|was|has been) )?"
+    r"(?:exceed|overflow|too (?:long|large|small))"
+    r"|max(?:imum)?[ _](?:allowed[ _])?(?:context|prompt|sequence length|model[ _]len|input (?:length|size|tokens))"
+    r"|exceed\w*[ _](?:(?!limit)[^.]){0,60}\bcontext|exceed_context|model'?s (?:maximum )?context (?:length|window)"
+    r"|(?:greater|larger|longer) than the (?:model'?s )?(?:maximum )?(?:context|model length|number of tokens)"
+    r"|(?:prompt|conversation) (?:is |was )?too (?:long|large)|input (?:is |was )?too (?:long|large)"
+    r"|reach\w* (?:the |its )?context (?:length|limit|size|window)|configured context size|context length is only"
+    r"|input token count.{0,40}exceed|prompt token count of \d+ exceeds|tokens in the prompt cannot exceed"
+    r"|exceeded model token limit|input tokens exceed|total tokens .{0,40}exceed|string_above_max_length"
+    r"|inputs` tokens|inputs` must have less than|reduce the length of (?:the|your) (?:messages|prompt|input)"
+    r"|range of input length should be",
     re.IGNORECASE | re.DOTALL,
+)
+# Words for that or for a limit on tokens per minute, which goes away by itself, and words that tell the latter.
+# What asks for more in one go than a minute allows does not go away.
+_MAY_BE_TOO_LONG = re.compile(
+    r"request_too_large|(?:request|payload|entity) (?:entity )?too large|token limit exceeded"
+    r"|too many (?:input )?tokens",
+    re.IGNORECASE,
 )
 _PASSES = re.compile(r"rate.?limit|too many requests|throttl|please wait|per.?(?:min|day|hour|second)", re.IGNORECASE)
 _NEVER_FITS = re.compile(r"request too large for", re.IGNORECASE)
@@ -46,6 +53,7 @@ _KEYS = re.compile(
 _AGAIN_IN = re.compile(r"(?:try again|retry) in ((?:\d+(?:\.\d+)?(?:ms|h|m|s)\s*)+)", re.IGNORECASE)
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+COMPACT = "Type /compact to shorten it, or use a model with a larger window."
 _BUSY = frozenset({408, 409, 425, 429, 503, 529})
 
 
@@ -64,10 +72,12 @@ class Answer(msgspec.Struct, frozen=True):
     reason: str = ""
     codes: str = ""
     status: int | None = None
+    unread: str = ""
+    """An object whose shape is not known, as text: searched for words, never quoted."""
 
     @property
     def words(self) -> str:
-        return f"{self.codes} {self.reason}"
+        return f"{self.codes} {self.reason} {self.unread}"
 
 
 def of_status(
@@ -92,9 +102,9 @@ def of_object(given: object, asked: Asked, *, said: bool, secrets: Sequence[str]
 
 def is_overflow(words: str) -> bool:
     """Whether these are a provider's words for a conversation that is too large."""
-    if _NEVER_FITS.search(words):
+    if _NEVER_FITS.search(words) or _TOO_LONG.search(words):
         return True
-    return bool(_TOO_LONG.search(words)) and not _PASSES.search(words)
+    return bool(_MAY_BE_TOO_LONG.search(words)) and not _PASSES.search(words)
 
 
 def redacted(text: str, secrets: Sequence[str] = ()) -> str:
@@ -170,7 +180,7 @@ def _made(
     if kind is errors.KeyRefused:
         what, then = f"{asked.model} refused the key{shown}", asked.key
     elif kind is errors.ContextOverflow:
-        what, then = f"The conversation is too large for {asked.model}{shown}", "Compact it, or use a larger window."
+        what, then = f"The conversation is too large for {asked.model}{shown}", COMPACT
     elif kind is errors.ModelBusy:
         what, then = f"{asked.model} is busy or limits requests{shown}", _later(answer, wait)
     elif kind is errors.ModelServerError:
@@ -215,7 +225,7 @@ def _answer(given: Any) -> Answer:
         case {"detail": [{"msg": str() as reason}, *_]} | {"message": {"detail": [{"msg": str() as reason}, *_]}}:
             return Answer(reason)
         case dict():
-            return Answer("", _codes(given))
+            return Answer("", _codes(given), unread=msgspec.json.encode(given)[: 4 * QUOTED].decode("utf-8", "replace"))
         case str():
             return Answer(given)
     return Answer()
