@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import threading
@@ -263,6 +264,23 @@ def test_a_receipt_does_not_wait_for_a_server_that_falls_silent_after_the_commit
         thread.join(20)
         assert receipts == [2]
         network.flow()
+
+
+def test_of_several_servers_the_one_that_was_found_is_tried_first() -> None:
+    """Else each connection would wait for those that are frozen or switched off and stand before it in the address."""
+    server = postgres.shared()
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
+        silent.setblocking(False)
+        schema = postgres.fresh().rpartition("search_path%3D")[2]
+        port = silent.getsockname()[1]
+        address = server.dsn(schema, tcp=True).replace("@127.0.0.1:", f"@127.0.0.1:{port},127.0.0.1:")
+        with SessionDB(address, write_timeout=0.1) as db:
+            for _ in range(3):
+                db.driver._drop_idle()
+                db.facts()
+        silent.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            silent.accept()
 
 
 @pytest.mark.parametrize("blind", [False, True], ids=["", "role"])

@@ -61,11 +61,23 @@ class Connections:
         self._durable = durable
         self.writable = False
         """Whether the server, or one of them, was ever seen to take writes."""
+        self._several = settings.get("target_session_attrs", "any") != "any"
+        self._found: dict[str, Any] | None = None
+        """Of several servers, the settings of the one that was found last: not every connection tries those first that
+        are frozen or switched off."""
 
     def open(self) -> Any:
         # The server answers within lock_timeout where another writer is why it is silent.
         silence = self._write_timeout + 1.0
-        connection = self._open(self._settings, silence, STATEMENT + silence)
+        limits, found = (silence, STATEMENT + silence), self._found
+        try:
+            connection = self._open(found or self._settings, *limits)
+        except self._psycopg.OperationalError:
+            if found is None:
+                raise
+            self._found = None
+            connection = self._open(self._settings, *limits)
+        self._found = self._same_server(connection) if self._several else None
         # One type for whole numbers: a statement that is prepared serves small and large ones alike.
         connection.adapters.register_dumper(int, self._psycopg.adapters.get_dumper_by_oid(_INT8, _BINARY))
         return connection
@@ -96,6 +108,7 @@ class Connections:
         def expire() -> Exception:
             # No cancel request: a frozen server accepts the connection for it, and never reads it.
             connection.close()
+            self._found = None
             error: Exception = self._psycopg.OperationalError(EXPIRED)
             return error
 
@@ -108,14 +121,18 @@ class Connections:
         """Ask the same server, on another connection, whether this one's backend executes a statement."""
         if connection.backend is None:
             return False
-        there = connection.info
-        place = {"host": there.host, "port": there.port, **({"hostaddr": there.hostaddr} if there.hostaddr else {})}
         limit = max(2, min(PROBE, round(self._write_timeout)))
-        same = {name: value for name, value in self._settings.items() if name not in ("host", "hostaddr", "port")}
-        same.update(place, target_session_attrs="any", connect_timeout=limit)
+        same = {**self._same_server(connection), "target_session_attrs": "any", "connect_timeout": limit}
         try:
             with self._open(same, limit, limit) as other:
                 other.execute("SET ROLE NONE")  # the login may see its own backends
                 return other.execute(_IS_WORKING, connection.backend._asdict()).fetchone() is not None
         except self._psycopg.Error:
             return False
+
+    def _same_server(self, connection: Any) -> dict[str, Any]:
+        """Settings that lead to the server of this connection and to no other."""
+        there = connection.info
+        place = {"host": there.host, "hostaddr": there.hostaddr, "port": there.port}
+        rest = {name: value for name, value in self._settings.items() if name not in place}
+        return {**rest, **{name: value for name, value in place.items() if value}}
