@@ -14,8 +14,9 @@ from holdfast.compaction.port import Outcome
 from holdfast.model import ScriptedModel
 from holdfast.store import locks
 from tests.agent import stage
+from tests.compaction import rivals
 from tests.compaction.test_compress import Writer, agent, filled
-from tests.contract import steps
+from tests.contract import backends, steps
 
 MISSING = "missing"
 FAILURES: tuple[Any, ...] = (
@@ -102,6 +103,26 @@ def test_turn_is_answered_however_the_lock_fails(
 
     stage.run(story, clock=clock)
     assert len(warnings(caplog)) == 1
+
+
+@pytest.mark.parametrize("threads", [True, False], ids=["threads", "processes"])
+@pytest.mark.parametrize("backend", backends.SHARED, ids=lambda backend: backend.name)
+def test_of_two_agents_without_locks_one_compacts_and_both_answer(
+    backend: backends.Backend, threads: bool, tmp_path: Path
+) -> None:
+    target = backend.target(tmp_path, "store")
+    with SessionDB(target) as db:
+        asyncio.run(_fill(db))
+        parts = rivals.compete(str(target), threads)
+        assert sorted(part.outcome for part in parts) == [Outcome.BUSY, Outcome.COMPACTED]
+        assert [(part.completed, part.answer) for part in parts] == [(True, "ok")] * 2
+        assert [session.ordinal for session in db.sessions("talk")] == [1, 2]
+        assert sorted(message.role for message in db.transcript("talk")[80:]) == ["assistant"] * 2 + ["user"] * 2
+        assert db.fsck().ok
+
+
+async def _fill(db: SessionDB) -> None:
+    await filled(AsyncSessionDB(db))
 
 
 def test_sync_calls_go_on_without_a_lock_and_still_refuse_bad_arguments(

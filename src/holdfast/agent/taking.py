@@ -98,7 +98,7 @@ class Taking:
             if not locks.is_lock_failure(error):
                 raise
             (self._first,) = await db.append_messages(name, [self._message], create=self._birth)
-            return await turn.without_lease(db, name, error)
+            return await turn.without_lease(db, name, error, self._warn)
         return lease
 
     def _begin(self) -> AbstractAsyncContextManager[turn.Turn]:
@@ -110,7 +110,11 @@ class Taking:
             ttl=agent.lease_ttl,
             waiting=lambda holder: self._emit(events.TurnQueued(holder)),
             given_up=lambda: agent.unwanted,
+            warn=self._warn,
         )
+
+    def _warn(self, text: str) -> None:
+        self._emit(events.Notice(text, "warning"))
 
     async def _under(self, taken: turn.Turn) -> events.TurnResult:
         """Everything that happens while the turn is ours."""

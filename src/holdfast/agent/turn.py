@@ -51,12 +51,14 @@ async def begin(
     ttl: float = TTL,
     waiting: Callable[[str], None] = lambda _: None,
     given_up: Callable[[], bool] = lambda: False,
+    warn: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[Turn]:
     """Take the turn, waiting for another's to end; TurnBusy when it does not within `patience` seconds.
 
-    `given_up` is asked while it waits: whether nobody wants the turn any more, which is TurnBusy, too.
+    `given_up` is asked while it waits: whether nobody wants the turn any more, which is TurnBusy, too. `warn` is called
+    when the turn is taken without a lease, once per store.
     """
-    async with held(db, await _acquire(db, conversation_id, patience, ttl, waiting, given_up)) as turn:
+    async with held(db, await _acquire(db, conversation_id, patience, ttl, waiting, given_up, warn)) as turn:
         yield turn
 
 
@@ -88,6 +90,7 @@ async def _acquire(
     ttl: float,
     waiting: Callable[[str], None],
     given_up: Callable[[], bool],
+    warn: Callable[[str], None],
 ) -> types.Lease | types.Snapshot:
     loop = asyncio.get_running_loop()
     deadline, pause = loop.time() + patience, SOON
@@ -107,15 +110,18 @@ async def _acquire(
                 await freed.wait(min(pause, max(error.expires_in, SOON)))
                 pause = min(pause * 1.5, SELDOM)
             except Exception as error:  # noqa: BLE001 -- no failure of the lock stops a turn
-                return await without_lease(db, conversation_id, error)
+                return await without_lease(db, conversation_id, error, warn)
 
 
-async def without_lease(db: aio.AsyncSessionDB, conversation_id: str, error: Exception) -> types.Snapshot:
+async def without_lease(
+    db: aio.AsyncSessionDB, conversation_id: str, error: Exception, warn: Callable[[str], None]
+) -> types.Snapshot:
     """Begin a turn that could get no lease from a bare snapshot; raises `error` if the lock did not fail."""
     if not locks.is_lock_failure(error):
         raise error
     snapshot = await db.snapshot(conversation_id)
-    db.db.say_once(error)
+    if warning := db.db.say_once(error):
+        warn(warning)
     return snapshot
 
 

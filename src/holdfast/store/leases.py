@@ -155,9 +155,9 @@ def turn_began(tx: port.Tx, here: state.State) -> int | None:
     try:
         with reachable():
             row = tx.one("lease_row", conversation=here.key, purpose="turn")
+        return row[4] if row is not None and _state(tx.clock, row) == "held" else None
     except errors.LeasesUnavailable:
         return None
-    return row[4] if row is not None and _state(tx.clock, row) == "held" else None
 
 
 def every(tx: port.Tx) -> list[types.LeaseHeld]:

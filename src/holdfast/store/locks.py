@@ -147,13 +147,15 @@ class Leases:
             raise error
         self.say_once(error)
 
-    def say_once(self, error: Exception) -> None:
-        """Log a warning with its remedy, the first time only; an unexpected error is one of the lock subsystem."""
+    def say_once(self, error: Exception) -> str | None:
+        """Log a warning with its remedy, the first time only, and return it; an unexpected error is the lock's."""
         if not isinstance(error, errors.HoldfastError):
             error = errors.LeasesUnavailable(f"{errors.LeasesUnavailable()} ({type(error).__name__}: {error})")
-        if type(error).__name__ not in self._said:
-            self._said.add(type(error).__name__)
-            logger.warning("%s", error)
+        if type(error).__name__ in self._said:
+            return None
+        self._said.add(type(error).__name__)
+        logger.warning("%s", error)
+        return str(error)
 
 
 def is_lock_failure(error: Exception) -> bool:

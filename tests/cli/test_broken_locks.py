@@ -1,0 +1,142 @@
+"""Every program, in a process whose lock subsystem is broken: turns are answered, compaction happens, no fork."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import NewMessage, SessionDB
+from tests.cli import program, provider, terminal
+from tests.rpc.stage import request
+
+BROKEN = """
+import os
+from holdfast.store import aio, leases, locks
+
+def broken(*_, **__):
+    raise RuntimeError("the lock subsystem is broken")
+
+if os.environ["BROKEN_LOCKS"] == "raising":
+    for name in ("acquire", "renew", "free", "named", "holder_name", "every"):
+        setattr(leases, name, broken)
+else:
+    for name in ("acquire_lease", "renew_lease", "release_lease", "begin_compaction", "leases"):
+        for owner in (locks.Leases, aio.AsyncSessionDB):
+            delattr(owner, name)
+"""
+QUESTIONS = ("What about pier one?", "And pier two?")
+ANSWER = "The boats stay in."
+ROUTE = "agent:main:stdio:dm:local"
+
+Env = Mapping[str, str]
+
+
+def wait_for_compaction(home: Path) -> None:
+    """It is made concurrently with the turns; a program that ends stops it."""
+    with SessionDB(home / "data" / "holdfast.db") as db:
+        program.wait_until(lambda: len(db.sessions("talk")) > 1)
+
+
+def ask_once(home: Path, env: Env) -> None:
+    for question in QUESTIONS:
+        done = program.run(home, "--resume", "talk", "-p", question, env=env)
+        assert (done.code, done.out.strip()) == (0, ANSWER), done.err
+        assert done.err.count("Leases cannot be used") == 1
+
+
+def chat(home: Path, env: Env) -> None:
+    with terminal.opened(home, "--resume", "talk", env=env) as screen:
+        for question in QUESTIONS:
+            screen.enter(question)
+            screen.wait_for(ANSWER)
+        wait_for_compaction(home)
+        assert screen.leave() == 0
+
+
+def piped(home: Path, env: Env, words: str, frames: Sequence[Any], answered: Callable[[Any], bool]) -> None:
+    """Send each frame after the one before was answered; then the input ends."""
+    with subprocess.Popen(
+        [*program.PROGRAM, *words.split()],
+        cwd=home,
+        env=program.environment(home, env),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for frame in frames:
+            process.stdin.write(json.dumps(frame) + "\n")
+            process.stdin.flush()
+            while not answered(json.loads(line := process.stdout.readline())):
+                assert '"error"' not in line, line
+        wait_for_compaction(home)
+        _, said = process.communicate(timeout=program.PATIENCE)
+        assert process.returncode == 0, said
+
+
+def rpc(home: Path, env: Env) -> None:
+    submits = [request(n, "prompt.submit", {"session_id": "talk", "text": text}) for n, text in enumerate(QUESTIONS)]
+
+    def completed(frame: Any) -> bool:
+        return frame.get("params", {}).get("type") == "message.complete" or frame.get("id") == "resumed"
+
+    piped(home, env, "rpc", [request("resumed", "session.resume", {"session_id": "talk"}), *submits], completed)
+
+
+def gateway(home: Path, env: Env) -> None:
+    lines = [{"text": text, "key": text} for text in QUESTIONS]
+    piped(home, env, "gateway --stdio", lines, lambda frame: frame["type"] == "reply")
+
+
+def acp(home: Path, env: Env) -> None:
+    prompts = [{"sessionId": "talk", "prompt": [{"type": "text", "text": text}]} for text in QUESTIONS]
+    frames = [
+        request(1, "initialize", {"protocolVersion": 1}),
+        request(2, "session/resume", {"sessionId": "talk", "cwd": str(home), "mcpServers": []}),
+        *(request(3 + n, "session/prompt", prompt) for n, prompt in enumerate(prompts)),
+    ]
+    piped(home, env, "acp", frames, lambda frame: "result" in frame)
+
+
+@pytest.mark.parametrize(
+    ("drive", "how", "processes"),
+    [
+        (ask_once, "raising", 2),
+        (chat, "missing", 1),
+        (rpc, "raising", 1),
+        (gateway, "missing", 1),
+        (gateway, "raising", 1),
+        (acp, "missing", 1),
+    ],
+)
+def test_program_without_locks_answers_compacts_and_warns_once(
+    tmp_path: Path, drive: Callable[[Path, Env], None], how: str, processes: int
+) -> None:
+    (tmp_path / "data").mkdir(mode=0o700)
+    (tmp_path / "data" / "config.toml").write_text(f'[models."{provider.MODEL}"]\nwindow = 12000\n', "utf-8")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(BROKEN, "utf-8")
+    store, log = tmp_path / "data" / "holdfast.db", tmp_path / "log"
+    with SessionDB(store) as db:
+        db.create_session("talk", source="test")
+        for number in range(45):
+            said = f"Question {number}. " + "It is windy. " * 60, f"Answer {number}. " + "It is closed. " * 60
+            roles = zip(("user", "assistant"), said, strict=True)
+            db.append_messages("talk", [NewMessage(role=role, content=text) for role, text in roles])
+        db.bind_route(ROUTE, "talk", version=0)
+    with provider.playing(provider.said(ANSWER)) as played:
+        env = {"PYTHONPATH": str(tmp_path / "site"), "BROKEN_LOCKS": how, "HOLDFAST_LOG": str(log), **played.env}
+        drive(tmp_path, env)
+    assert log.read_text("utf-8").count("Leases cannot be used") == processes, log.read_text("utf-8")
+    with SessionDB(store) as db:
+        assert db.fsck().ok
+        assert [each.ordinal for each in db.sessions("talk")] == [1, 2]
+        assert {each.conversation_id for each in db.list_sessions(every=True)} == {"talk"}
+        assert [each.role for each in db.transcript("talk")[90:]] == ["user", "assistant"] * 2
