@@ -6,20 +6,20 @@ BIN := $(VENV)/bin
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help run test acceptance lint types bench chaos pictures clean
+.PHONY: help run test acceptance lint types bench chaos pictures lock clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-$(VENV)/run.stamp: pyproject.toml
+$(VENV)/run.stamp: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Holdfast needs Python 3.11 or newer; say which with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV) …" >&2
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/run.stamp
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 run: $(VENV)/run.stamp ## set up and start the program; without a terminal, play a short conversation
@@ -46,6 +46,14 @@ chaos: $(VENV)/dev.stamp ## long, seeded fault runs: make chaos SEED=1 ROUNDS=50
 
 pictures: $(VENV)/dev.stamp ## take the terminal pictures of the guide again; needs tmux
 	@$(BIN)/python docs/pictures/make.py
+
+lock: ## write constraints.txt anew, with the newest versions that pyproject.toml allows
+	@rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
+	@$(VENV)-lock/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@sed -n '/^#/p' constraints.txt > constraints.new
+	@$(VENV)-lock/bin/python -m pip list --disable-pip-version-check --format=freeze --exclude-editable \
+	  --exclude pip --exclude setuptools --exclude wheel >> constraints.new
+	@mv constraints.new constraints.txt && rm -rf $(VENV)-lock
 
 clean: ## forget the set-up
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
