@@ -279,13 +279,21 @@ def test_an_answer_that_another_process_worked_out_reaches_who_asked_here() -> N
 def test_a_stream_shows_that_somebody_is_there_while_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "KEEP_ALIVE", 0.0)
     monkeypatch.setattr(sse, "EVERY", 0.01)
+    shown, write = asyncio.Event(), chats.Writing._write
+
+    async def noted(writing: chats.Writing, data: bytes, more: bool = True) -> None:
+        await write(writing, data, more)
+        if data == sse.COMMENT:
+            shown.set()
+
+    monkeypatch.setattr(chats.Writing, "_write", noted)
 
     async def story(db: AsyncSessionDB) -> None:
         model = Held("Late.")
         async with web.open_web(db, model) as open_:
             asking = asyncio.create_task(open_.ask("Hi", stream=True))
             await model.reached.wait()
-            await asyncio.sleep(0.05)
+            await shown.wait()
             model.released.set()
             answered = await asking
             assert sse.COMMENT.decode() in answered.text

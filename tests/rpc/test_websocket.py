@@ -193,8 +193,8 @@ def test_a_client_that_is_gone_without_a_word_is_noticed(monkeypatch: pytest.Mon
 
     async def story(served: Served) -> None:
         connection = await served.connect()
-        await ask(connection, request(1, "echo"))
         connection.transport.pause_reading()  # It neither reads nor says anything any more.
+        await stage.until(lambda: served.peers)
         await stage.until(served.peers[0].closed.is_set)
         connection.transport.abort()
 

@@ -238,7 +238,7 @@ def test_search_index_is_kept_and_still_finds_the_rest(db: SessionDB, folder: Pa
 
 def test_writers_wait_for_a_scrub_and_not_for_a_reader_it_waits_for(folder: Path) -> None:
     """A reader in the way lets nobody but the scrub wait: others write all the time."""
-    with SessionDB(folder / "store.db", write_timeout=5) as db, SessionDB(folder / "store.db") as other:
+    with SessionDB(folder / "store.db", write_timeout=60) as db, SessionDB(folder / "store.db") as other:
         fill(db, secret(100), 10)
         db.delete_conversation("talk")
         scrubbing = threading.Thread(target=db.scrub)

@@ -435,7 +435,7 @@ def test_a_child_forked_after_a_wait_was_given_up_holds_nobody_up(tmp_path: Path
         fcntl.flock(other, fcntl.LOCK_UN)
         os.close(other)
         try:
-            with SessionDB(path, write_timeout=10) as patient:
+            with SessionDB(path, write_timeout=60) as patient:
                 assert patient.append_message("c", role="user", content="y").seq == 1
         finally:
             os.close(wake)

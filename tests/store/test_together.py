@@ -168,12 +168,19 @@ def test_what_was_given_later_is_not_written_earlier_though_it_could_be(
 def test_who_waits_too_long_is_busy_alone(address: str, elsewhere: Elsewhere) -> None:
     async def story(adb: AsyncSessionDB) -> None:
         elsewhere.hold("stuck")
-        outcomes = await asyncio.gather(*(append(adb, name) for name in NAMES), return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [errors.StoreBusy] + [types.Receipt] * 3
+        kinds = list[type]()
+        for patience in (0.2, 2.0, 20.0):  # On a busy machine those that nobody holds may be late, too.
+            async with AsyncSessionDB(SessionDB(address, write_timeout=patience)) as hasty:
+                appends = (append(hasty, name) for name in NAMES)
+                kinds = [type(each) for each in await asyncio.gather(*appends, return_exceptions=True)]
+            assert kinds[0] is errors.StoreBusy
+            if kinds[1:] == [types.Receipt] * 3:
+                break
+        assert kinds == [errors.StoreBusy] + [types.Receipt] * 3
         elsewhere.let_go()
         assert (await append(adb, "stuck")).seq == 1
 
-    tell(address, story, write_timeout=0.2).close()
+    tell(address, story).close()
 
 
 def test_who_waited_for_one_that_waited_in_vain_does_not_wait_as_long_again(
