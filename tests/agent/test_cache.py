@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from holdfast import AIAgent, AsyncSessionDB, errors, types
 from holdfast.agent import cache
 from holdfast.compaction import hooks as telling
@@ -121,7 +123,8 @@ def test_whoever_stops_waiting_for_a_build_leaves_it_to_the_others() -> None:
     stage.run(story)
 
 
-def test_an_unreadable_state_uses_the_agent_as_it_is() -> None:
+@pytest.mark.parametrize("error", [errors.StoreBusy(), AttributeError("snapshot"), KeyError("x")])
+def test_an_unreadable_state_uses_the_agent_as_it_is(error: Exception) -> None:
     async def story(db: AsyncSessionDB) -> None:
         agents = cache.Cache(Builder(db))
         agent = await agents.get("talk")
@@ -129,7 +132,7 @@ def test_an_unreadable_state_uses_the_agent_as_it_is() -> None:
         mark, works = agent.view.mark, db.snapshot
 
         async def fails(_: str) -> types.Snapshot:
-            raise errors.StoreBusy()
+            raise error
 
         db.snapshot = fails  # type: ignore[method-assign,assignment]
         assert await agents.get("talk") is agent

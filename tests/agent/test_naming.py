@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from holdfast import AsyncSessionDB, errors, events
-from holdfast.agent import naming
+from holdfast import AIAgent, AsyncSessionDB, errors, events
+from holdfast.agent import naming, runtime
 from holdfast.model import ScriptedModel
 from tests.agent import stage
 
@@ -71,12 +71,12 @@ def test_a_title_that_cannot_be_had_is_dropped_and_said_and_the_automatic_one_is
 
 
 @contextmanager
-def no_titles(db: AsyncSessionDB) -> Iterator[None]:
+def no_titles(db: AsyncSessionDB, error: Exception | None = None) -> Iterator[None]:
     """Meanwhile the store cannot take a title."""
     works = db.set_session_title
 
     async def fails(*_: object) -> None:
-        raise errors.StoreBusy()
+        raise error or errors.StoreBusy()
 
     db.set_session_title = fails  # type: ignore[method-assign,assignment]
     try:
@@ -97,13 +97,37 @@ def test_a_title_that_waited_and_is_taken_by_then_gives_way_to_the_automatic_one
     stage.run(story)
 
 
-def test_a_title_the_store_could_not_take_is_tried_again_after_the_next_turn() -> None:
+@pytest.mark.parametrize("error", [errors.StoreBusy(), AttributeError("x"), ValueError("x"), OSError(5, "x")])
+@pytest.mark.parametrize(("wanted", "title"), [("Mine", "Mine"), (None, "Hello there friend")])
+def test_a_title_that_could_not_be_set_is_set_after_the_next_turn(
+    error: Exception, wanted: str | None, title: str
+) -> None:
     async def story(db: AsyncSessionDB) -> None:
-        agent = stage.agent(db, ScriptedModel(["a", "b"]), session_id="t", title="Mine")
-        with no_titles(db):
-            await agent.run_conversation("Hello")
-            assert agent.wanted_title == "Mine"
-        await agent.run_conversation("Again")
-        assert (await db.conversation("t")).title == "Mine"
+        seen = list[events.AnyEvent]()
+        agent = stage.agent(db, ScriptedModel(["a", "b"]), session_id="t", title=wanted)
+        with no_titles(db, error):
+            assert (await agent.run_conversation("Hello there friend", emit=seen.append)).completed
+            assert agent.wanted_title == wanted
+        (told,) = (each.text for each in seen if isinstance(each, events.Notice))
+        assert "the next turn tries again" in told
+        assert (await agent.run_conversation("Again")).completed
+        assert (await db.conversation("t")).title == title
+
+    stage.run(story)
+
+
+def test_a_pending_title_outlives_the_agent_that_could_not_set_it() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async def build(session_id: str) -> AIAgent:
+            return stage.agent(db, ScriptedModel(["a"]), session_id=session_id)
+
+        async with runtime.Runtime(db, build) as door:
+            door.want_title("t", "Mine")
+            with no_titles(db, RuntimeError("x")):
+                assert (await door.submit("t", events.Submit("Hello"))).completed
+            door.agents.forget("t")
+            assert door.wanted_title("t") == "Mine"
+            assert (await door.submit("t", events.Submit("Again"))).completed
+            assert ((await db.conversation("t")).title, door.wanted_title("t")) == ("Mine", None)
 
     stage.run(story)

@@ -121,6 +121,8 @@ class AIAgent:
         self.system = self.plain = prompt.system(self.context_files, "" if skip_memory else memory)
         self._unannounced = () if quiet else self.context_files
         self.wanted_title = title
+        self._first_words: str | None = None
+        """What the conversation began with, until it was named by that."""
         self.view = context.View(self.db, self.session_id)
         self.policy = compaction_policy or policy.Policy()
         given = summary.ModelSummarizer(model) if summarizer is None else summarizer
@@ -274,10 +276,11 @@ class AIAgent:
                 # A compaction beside the turn may have moved it after its last word.
                 result = msgspec.structs.replace(result, session_id=taken.run.session_id)
                 self.session_id = result.session_id
-                spoken = taken.born and result.completed and not parts.noticed(content or "")
-                first_words = text if spoken else None
-                wanted = self.wanted_title
-                self.wanted_title = await naming.settle(self.db, self.conversation_id, wanted, first_words, emit)
+                if taken.born and result.completed and not parts.noticed(content or ""):
+                    self._first_words = text
+                wanted, first_words = self.wanted_title, self._first_words
+                left = await naming.settle(self.db, self.conversation_id, wanted, first_words, emit)
+                self.wanted_title, self._first_words = left
         emit(events.TurnFinished(result))
         # Where nothing is to be changed, nothing is noted either.
         if not parts.noticed(content or "") and self.approvals.mode != "read-only":
@@ -379,5 +382,6 @@ class AIAgent:
             return self.session_id
         except errors.NoSuchSession:
             return None
-        except errors.HoldfastError:
+        except Exception as error:  # noqa: BLE001 -- hooks are called all the same
+            logger.warning("could not read the head of %s: %s", self.conversation_id, error)
             return self.session_id

@@ -10,13 +10,15 @@ hear of the end of a conversation are told.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from time import monotonic
 
-from holdfast import errors
 from holdfast.agent import agent as agents
 from holdfast.store import hints
+
+logger = logging.getLogger("holdfast.agent")
 
 SIZE = 128
 IDLE = 3600.0
@@ -138,7 +140,8 @@ async def _settled(agent: agents.AIAgent) -> None:
         return
     try:
         found = await agent.db.snapshot(agent.conversation_id)
-    except errors.HoldfastError:
+    except Exception as error:  # noqa: BLE001 -- the turn compares again, under the lease
+        logger.warning("could not compare the agent of %s with the store: %s", agent.conversation_id, error)
         return
     if not agent.busy:
         agent.view.settle(found.epoch, found.last_seq)

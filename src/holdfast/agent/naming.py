@@ -1,16 +1,20 @@
 """Titles of conversations: the one somebody asked for, else one made from the first words.
 
 A title asked for before the conversation exists is applied after its first message. One that cannot be had
-is dropped, which is said, and the automatic one takes its place; if the store failed, it is tried again later.
+is dropped, which is said, and the automatic one takes its place. Where anything else fails, the turn was answered all
+the same, and the title is set after the next turn.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 
 from holdfast import errors, events, parts
 from holdfast.store import aio, titles
+
+logger = logging.getLogger("holdfast.agent")
 
 TRIES = 50
 
@@ -19,26 +23,29 @@ Emit = Callable[[events.AnyEvent], None]
 
 async def settle(
     db: aio.AsyncSessionDB, conversation_id: str, wanted: str | None, first_words: str | None, emit: Emit
-) -> str | None:
-    """Give the conversation a title, if there is one to give; what is still wanted afterwards.
+) -> tuple[str | None, str | None]:
+    """Give the conversation a title, if there is one to give. Return what is left to do after the next turn.
 
-    `first_words` are what its first exchange began with, if that has just ended.
+    `first_words` are what its first exchange began with, until it was named by them.
     """
     try:
         if wanted is not None:
             try:
                 emit(events.Titled(await db.set_session_title(conversation_id, wanted)))
-                return None
-            except ValueError as error:
+                return None, None
+            except (errors.TitleInvalid, errors.TitleTaken) as error:
                 wanted = None
                 emit(events.Notice(f"The title was not set. {error}", "warning"))
                 # It may have waited for longer than the first exchange.
                 first_words = await _first_words(db, conversation_id) if first_words is None else first_words
         if first_words is not None and (await db.conversation(conversation_id)).title is None:
             await _automatic(db, conversation_id, from_words(first_words), emit)
-    except errors.HoldfastError as error:
-        emit(events.Notice(f"The conversation could not be given a title. {error}", "warning"))
-    return wanted
+    except Exception as error:  # noqa: BLE001 -- an answered turn never fails because of its title
+        why = str(error) if isinstance(error, errors.HoldfastError) else f"{type(error).__name__}: {error}"
+        logger.warning("could not set the title of %s: %s", conversation_id, why)
+        emit(events.Notice(f"The title could not be set; the next turn tries again. {why}", "warning"))
+        return wanted, first_words
+    return None, None
 
 
 async def _first_words(db: aio.AsyncSessionDB, conversation_id: str) -> str | None:

@@ -371,6 +371,8 @@ class Runtime:
         """A title for a conversation that begins with its next message; None: none any more."""
         if title is None:
             self._titles.pop(conversation_id, None)
+            if (agent := self.agents.peek(conversation_id)) is not None:
+                agent.wanted_title = None
         else:
             self._titles[conversation_id] = title
 
@@ -459,12 +461,12 @@ class Runtime:
         lane.taken = True
         try:
             lane.agent = agent = await self.agents.get(lane.conversation_id, compare=False)
-            title = self._titles.pop(lane.conversation_id, None)
-            agent.wanted_title = title if title is not None else agent.wanted_title
+            # Kept until it is set: the agent may be dropped with its title before that.
+            agent.wanted_title = wanted = self._titles.get(lane.conversation_id, agent.wanted_title)
             if lane.unwanted:
                 lane.unwanted = False
                 return agent.not_begun(emit)
-            return await agent.run_conversation(
+            result = await agent.run_conversation(
                 message.text,
                 content=message.content,
                 uid=message.uid,
@@ -473,6 +475,9 @@ class Runtime:
                 max_output=message.max_output,
                 emit=emit,
             )
+            if self._titles.get(lane.conversation_id, wanted) == wanted:
+                self.want_title(lane.conversation_id, agent.wanted_title)
+            return result
         finally:
             lane.taken = False
 

@@ -254,9 +254,8 @@ class Held:
             door.want_title(here, title)
             return title, title is not None
         given = await door.db.set_session_title(here, wanted)
-        if (agent := door.agents.peek(here)) is not None:
-            # One that could not be given earlier is not wanted any more.
-            agent.wanted_title = None
+        # One that could not be given earlier is not wanted any more.
+        door.want_title(here, None)
         door.tell(here, events.Titled(given))
         return given, False
 

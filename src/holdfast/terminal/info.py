@@ -64,9 +64,7 @@ async def begun(db: aio.AsyncSessionDB, conversation_id: str) -> types.Conversat
 
 def pending_title(door: runtime.Runtime, conversation_id: str) -> str | None:
     """The title that is still to be given: with the first prompt, or with the next where the store failed."""
-    agent = door.agents.peek(conversation_id)
     wanted = door.wanted_title(conversation_id)
-    wanted = wanted if wanted is not None or agent is None else agent.wanted_title
     # What a command wants is only looked at when it is given.
     return titles.plain(wanted) if wanted is not None else None
 

@@ -30,6 +30,7 @@ async def title(asked: port.Asked) -> None:
     try:
         if asked.argument:
             asked.emit(events.Titled(await db.set_session_title(here, asked.argument)))
+            asked.desk.want_title(here, None)
             return
         found = (await db.conversation(here)).title
     except errors.ConversationDeleted:
