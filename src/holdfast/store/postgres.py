@@ -222,15 +222,15 @@ class PostgresDriver:
     # --- writing -------------------------------------------------------------------------------------
 
     def write(self, operation: str, step: Callable[[port.Tx], T], begin: str = "BEGIN", *, lasting: bool = True) -> T:
-        patience = self._patience()
+        until = time.monotonic() + self.write_timeout
         if points.hook is None and hasattr(step, "plain"):
-            done = self._write_plainly(cast("port.Plain[T]", step), patience)
+            done = self._write_plainly(cast("port.Plain[T]", step), until)
             if done is not None:
                 return done
         held: Callable[[], T] | None = getattr(step, "held", None)
         begin += "" if lasting else _UNSYNCED
         passing = begin + _PASSING if held is not None else begin
-        meant = dict[Any, Any]()
+        patience, meant = self._patience(until - time.monotonic()), dict[Any, Any]()
         while True:
             try:
                 return self._transact(operation, step, passing, meant)
@@ -241,7 +241,7 @@ class PostgresDriver:
                 passing = begin
                 patience.spend(error)
 
-    def _write_plainly(self, step: port.Plain[T], patience: refusals.Patience) -> T | None:
+    def _write_plainly(self, step: port.Plain[T], until: float) -> T | None:
         """One statement, where that is all of the step; whatever hinders it is for the whole step to meet."""
         asked = step.plain()
         if asked is None:
@@ -250,11 +250,9 @@ class PostgresDriver:
             asked.values["now"] = self.clock() if self.clock else None
         try:
             row = self._asked(asked)
-        except errors.StoreUnreachable as error:
-            patience.spend(error)
-            row = None
         except errors.StoreError as error:
-            if not refusals.another_way(error):
+            late = isinstance(error, errors.StoreUnreachable) and time.monotonic() > until
+            if late or not refusals.another_way(error):
                 raise
             row = None
         if row is None:

@@ -94,7 +94,7 @@ def waited(error: errors.StoreError) -> bool:
 
 def another_way(error: errors.StoreError) -> bool:
     """Whether a step that was tried in one statement is to be run as a whole, which meets what hindered it."""
-    known = (errors.StoreRefused, errors.StoreUnusable, errors.StoreBroken)
+    known = (errors.StoreRefused, errors.StoreUnreachable, errors.StoreUnusable, errors.StoreBroken)
     # One that is of no kind never got to the server: some values are not to be had in one list.
     return isinstance(error, known) or type(error) is errors.StoreError or error.sqlstate in _OVERTAKEN
 
