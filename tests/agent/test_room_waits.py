@@ -54,7 +54,8 @@ def test_a_compaction_beside_that_never_ends_is_waited_for_no_longer_than_a_summ
     stage.run(story)
 
 
-def test_a_turn_asks_nothing_while_a_compaction_elsewhere_holds_the_lock() -> None:
+@pytest.mark.parametrize("hooks_run", [False, True])
+def test_a_turn_asks_nothing_until_the_compaction_elsewhere_stands(hooks_run: bool) -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db, exchanges=90)
         lease, works, polls = await db.acquire_lease("talk", "compact", "elsewhere"), db.get_compression_lock_holder, 0
@@ -72,10 +73,12 @@ def test_a_turn_asks_nothing_while_a_compaction_elsewhere_holds_the_lock() -> No
             assert not turn.done()
             await asyncio.sleep(0.01)
         assert model.requests == []
-        await db.commit_compaction(lease, summary="What they wrote.", cut_seq=170, child_id="theirs")
+        theirs = {"cut_seq": 170, "child_id": "theirs", "keep_lease": hooks_run}
+        await db.commit_compaction(lease, summary="What they wrote.", **theirs)
         assert (await turn).session_id == "theirs"
         await agent.close()
         assert stage.shape(model.requests[0].messages)[0] == ("user", "What they wrote.")
+        assert await db.release_lease(lease) is hooks_run
 
     stage.run(story)
 

@@ -143,19 +143,27 @@ def test_sync_calls_go_on_without_a_lock_and_still_refuse_bad_arguments(
     assert "holdfast doctor" in said
 
 
-def test_turns_are_answered_after_the_lease_table_was_dropped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", backends.SHARED, ids=lambda backend: backend.name)
+def test_turns_and_compactions_survive_the_loss_of_the_lease_table(backend: backends.Backend, tmp_path: Path) -> None:
     async def story(db: AsyncSessionDB) -> None:
-        async def drop(_: object) -> str:
-            db.db.driver._writer.execute("DROP TABLE leases")  # type: ignore[attr-defined]
-            return "dropped"
+        def lose(*_: object) -> str:
+            backends.break_leases(db.db, "missing")
+            return "In short."
 
-        replies = [stage.calls("drop"), "One.", stage.calls("drop"), "Two.", "Three."]
+        async def drop(_: object) -> str:
+            return await asyncio.to_thread(lose)
+
+        await filled(db)
+        replies = [stage.calls("drop"), "One.", stage.calls("drop"), "Two.", "Three.", "Four."]
         one = stage.agent(db, ScriptedModel(replies), session_id="talk", tools=[stage.tool("drop", drop)])
         answers = [await one.run_conversation(text) for text in ("First", "Second", "Third")]
         assert [answer.final_response for answer in answers] == ["One.", "Two.", "Three."]
         assert await db.leases() == []
+        assert (await agent(db, Writer(drop)).compress_context()).outcome is Outcome.COMPACTED
+        assert (await one.run_conversation("Fourth")).error is None
+        assert await db.leases() == []
 
-    stage.run(story, str(tmp_path / "store.db"))
+    stage.run(story, str(backend.target(tmp_path, "store")))
 
 
 def test_hooks_after_a_rotation_run_under_the_lease_and_one_that_hangs_is_stopped() -> None:
