@@ -85,7 +85,8 @@ def test_killed_at_any_point_of_a_compaction_the_next_one_goes_on(zygote: zygote
         again = zygote.run(compacting.compact, path, {"conversation": "talk", "force": True})
         assert again.value["outcome"] in ("compacted", "nothing_to_do"), (at, again)
         with SessionDB(path) as db:
-            assert len(db.sessions("talk")) == 2, at
+            # A forced compaction is made again after one that was committed.
+            assert len(db.sessions("talk")) == len(sessions) + (again.value["outcome"] == "compacted") >= 2, at
             assert db.append_message("talk", role="user", content="next").seq == len(log) + 1
             assert db.fsck().ok
 
