@@ -30,7 +30,7 @@ def test_only_those_with_the_whole_mark_are_killed() -> None:
     with waiting(MARK=mark) as ours, waiting(MARK=f"{mark}x") as other, waiting(OTHER=f"MARK={mark}") as third:
         assert alive.marked(f"MARK={mark}") == [ours.pid]
         assert alive.kill_marked(f"MARK={mark}") == 1
-        assert ours.wait(20) == -9
+        assert ours.wait(60) == -9
         assert alive.kill_marked(f"MARK={mark}") == 0
         assert (other.poll(), third.poll()) == (None, None)
         other.kill()
@@ -55,7 +55,7 @@ def test_a_child_is_killed_with_all_below_it_also_when_they_are_stopped() -> Non
         assert set(alive.below(ours.pid)) == set(alive.marked(f"MARK={mark}"))
         assert alive.below(ours.pid)[0] == ours.pid
         alive.kill_below(ours.pid)
-        assert ours.wait(20) == -9
+        assert ours.wait(60) == -9
         until(lambda: not alive.marked(f"MARK={mark}"), "none is left")
         assert other.poll() is None
         other.kill()
@@ -69,7 +69,7 @@ def test_one_that_makes_children_all_the_time_leaves_none(monkeypatch: pytest.Mo
         with subprocess.Popen(["bash", "-c", tree], env={**os.environ, "MARK": mark}) as ours:
             until(lambda: len(alive.below(ours.pid)) > 4, "it is at it")
             alive.kill_below(ours.pid)
-            assert ours.wait(20) == -9
+            assert ours.wait(60) == -9
         until(lambda: not alive.marked(f"MARK={mark}"), "none is left", 5)
     finally:
         alive.kill_marked(f"MARK={mark}")

@@ -441,7 +441,7 @@ class StoreClosed(StoreError):
 
 
 class StoreForked(StoreError):
-    """This SessionDB was opened before a fork. Open a new one in the child process."""
+    """A store was open when this process was forked. Open stores only after the fork, or start it with `spawn`."""
 
 
 class SchemaTooNew(StoreError):

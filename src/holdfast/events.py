@@ -31,6 +31,17 @@ the model could not answer; its answer broke off; the lease was lost; another tu
 something else did."""
 
 
+class Truncated(msgspec.Struct, frozen=True):
+    """How much of what the person wrote in a turn was sent to the model, where it did not fit into the window."""
+
+    characters: int
+    """Written, and stored."""
+    sent: int
+    """Of them, about so many were sent."""
+    images: int = 0
+    """Images that were left out."""
+
+
 class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a turn; always complete, whatever the exit."""
 
@@ -53,6 +64,8 @@ class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
     conversation_id: str
     refused: bool = False
     """Whether the provider declined to answer, or to go on; the exit says whether anything was answered."""
+    truncated: Truncated | None = None
+    """What the model was sent of the message, where that was not all of it."""
 
 
 # --- what a run emits ----------------------------------------------------------------------------------

@@ -168,10 +168,10 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    assert ready.wait(30)
+    assert ready.wait(60)
     yield found[0]
     loops[0].call_soon_threadsafe(over.set)
-    thread.join(30)
+    thread.join(60)
 
 
 def test_whatever_is_asked_the_answer_is_as_described(address: str) -> None:

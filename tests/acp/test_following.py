@@ -196,7 +196,7 @@ def test_the_end_of_a_call_is_told_in_short_where_the_store_does_not_give_its_re
         async with seat.seated(program) as editor, AsyncExitStack() as answers_nothing:
             here = await editor.new()
             prompting = editor.prompting(here, "go")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 ended = await editor.until("tool_call_update", status="completed")
             assert "It ran." in str(ended)
             await answers_nothing.aclose()
@@ -226,7 +226,7 @@ def test_what_became_of_a_call_that_was_broken_off_is_never_told_of_another(monk
             editor.tell("session/cancel", sessionId=here)
             assert seat.result(await first) == {"stopReason": "cancelled"}
             second = editor.prompting(here, "again")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 ended = await editor.until("tool_call_update", status="completed")
             assert "It ran." in str(ended)
             await answers_nothing.aclose()

@@ -93,7 +93,7 @@ def test_a_command_has_our_environment_and_not_the_editors(tmp_path: Path, leash
 def test_the_terminal_is_shown_where_the_call_is_while_it_runs(tmp_path: Path, leash: leashes.Leash) -> None:
     async def work(editor: desk.Editor, do: desk.Doing) -> None:
         running = asyncio.create_task(do("shell", command="while [ ! -e go ]; do sleep 0.01; done"))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not editor.updates:
                 await asyncio.sleep(0.01)
         assert not running.done()
@@ -123,12 +123,16 @@ def test_a_command_that_takes_too_long_is_killed_and_what_it_wrote_is_told(
     tmp_path: Path, leash: leashes.Leash
 ) -> None:
     async def work(_: desk.Editor, do: desk.Doing) -> None:
-        result = await do("shell", command="echo begun; sleep 600", timeout=1)
-        assert not result.ok
-        assert str(result.content).startswith("begun\n[killed after 1 s;")
+        for seconds in (1, 5, 25):  # On a busy machine it may be killed before it says anything.
+            result = await do("shell", command="echo begun; sleep 600", timeout=seconds)
+            assert not result.ok
+            assert f"[killed after {seconds} s;" in str(result.content)
+            if "begun" in str(result.content):
+                break
+        assert str(result.content).startswith("begun\n[killed after")
 
     editor = play(work, leash, tmp_path)
-    assert [each for each in editor.asked if each in ("kill", "release")] == ["kill", "release"]
+    assert [each for each in editor.asked if each in ("kill", "release")][:2] == ["kill", "release"]
 
 
 @pytest.mark.parametrize("when", ["create", "wait"])
@@ -151,7 +155,7 @@ def test_cancelled_at_any_moment_nothing_runs_on(tmp_path: Path, place: Path, le
             await running
         # A terminal that comes when nobody waits for it any more is let go of, and has run nothing.
         go_on.set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while editor.asked[-1] != "release" or editor.terminals:
                 await asyncio.sleep(0.001)
         assert leash.at_large() == []
@@ -175,7 +179,7 @@ def test_a_terminal_that_comes_too_late_is_let_go_of(
         editor.before = before
         assert "did not answer within 0.05 s" in await do.text("shell", command="touch done")
         come.set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while editor.asked[-1] != "release" or editor.terminals:
                 await asyncio.sleep(0.001)
 
@@ -201,7 +205,7 @@ def test_a_terminal_that_never_comes_is_not_waited_for_behind_its_editor(
                 assert "did not answer" in await desk.Doing([tool]).text("shell", command="true")
             come.set()
             # What comes now is heard, and nobody does anything about it.
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while not editor.terminals:
                     await asyncio.sleep(0.001)
             for _ in range(2):
@@ -229,7 +233,7 @@ def test_kill_and_release_are_asked_at_once_of_an_editor_that_answers_neither(
         running = asyncio.create_task(do("shell", command="sleep 600"))
         await reached.wait()
         running.cancel()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await both.wait()
         never.set()
         await asyncio.wait([running])
@@ -266,8 +270,8 @@ def test_nothing_runs_on_whatever_the_editor_does(
             command = "setsid sleep 600 & touch begun; sleep 600"
             doing = desk.Doing([tool])("shell", command=command, timeout=1 if how == "late" else 600)
             running = asyncio.create_task(doing)
-            async with asyncio.timeout(30):
-                while not (tmp_path / "begun").exists() or "wait" not in editor.asked:
+            async with asyncio.timeout(60):
+                while not running.done() and (not (tmp_path / "begun").exists() or "wait" not in editor.asked):
                     await asyncio.sleep(0.01)
             if how == "cancelled":
                 running.cancel()
@@ -371,7 +375,7 @@ def test_an_editor_that_goes_in_the_middle_is_told(tmp_path: Path, leash: leashe
     async def run() -> str:
         async with desk.connected(editor) as conn, opened(conn, tmp_path, leash) as made:
             running = asyncio.create_task(desk.Doing([made]).text("shell", command="sleep 600"))
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while "wait" not in editor.asked:
                     await asyncio.sleep(0.01)
             await conn.close()

@@ -25,6 +25,18 @@ def run(story: Callable[[AsyncSessionDB], Awaitable[T]], target: str = ":memory:
     return asyncio.run(told())
 
 
+class LoopClock:
+    """The clock of the running event loop, which a test advances: what is due by then happens at once."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._ahead, real = 0.0, loop.time
+        loop.time = lambda: real() + self._ahead  # type: ignore[method-assign]
+
+    def advance(self, seconds: float) -> None:
+        self._ahead += seconds
+
+
 def agent(db: AsyncSessionDB, model: port.Model, **given: Any) -> AIAgent:
     return AIAgent(db=db, model=model, skip_context_files=True, **given)
 

@@ -382,7 +382,7 @@ def test_a_turn_that_lost_its_lease_is_stopped_and_cannot_write() -> None:
         assert model.stuck.cancelled
         assert [each.role for each in await db.transcript("t")] == ["user"]
 
-    stage.run(story)
+    stage.run(story, clock=steps.Clock())
 
 
 def test_a_lease_taken_over_between_two_words_refuses_the_next_append() -> None:

@@ -90,7 +90,7 @@ async def hearing(db: AsyncSessionDB) -> AsyncIterator[list[hints.Hint]]:
 
 async def soon(condition: Callable[[], object]) -> None:
     """For what another process or task brings about."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.002)
 

@@ -57,14 +57,20 @@ def test_yes_covers_what_would_be_asked_and_nothing_dangerous_or_perhaps_forbidd
     async def story(db: AsyncSessionDB) -> None:
         home = house.House(
             db,
-            [house.runs("make"), house.runs("rm -rf /", "c2"), house.runs("x=b; git $x", "c3"), "Done."],
+            [
+                house.runs("make"),
+                house.runs("rm -rf /", "c2"),
+                house.runs("x=b; git $x", "c3"),
+                house.runs("cat rules | make -f -", "c4"),
+                "Done.",
+            ],
             yes=True,
             law=house.law(deny=["shell(git status)"]),
         )
         async with home.door as door:
             await door.submit("talk", events.Submit("go"))
         assert home.shell.ran == ["make"]
-        assert [approvals.NOT_COVERED in each for each in home.results] == [False, True, True]
+        assert [approvals.NOT_COVERED in each for each in home.results] == [False, True, True, True]
 
     stage.run(story)
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import AsyncSessionDB, errors, events, types
+from holdfast import AsyncSessionDB, errors, events, parts, types
 from holdfast.model import ScriptedModel
 from tests.agent import stage
 from tests.compaction.test_compress import WINDOW, Writer, filled, held
@@ -178,18 +178,19 @@ def test_a_turn_that_waited_for_the_one_beside_it_sees_the_summary() -> None:
 def test_who_looks_at_the_view_beside_a_turn_does_not_make_it_lose_a_message() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db, exchanges=3)
-        works, release = db.context, asyncio.Event()
+        works, read, release = db.context, asyncio.Event(), asyncio.Event()
 
         async def look(_: dict[str, Any]) -> str:
             async def slowly(*given: Any) -> Any:
                 found = await works(*given)
+                read.set()
                 await release.wait()
                 return found
 
             agent.view.forget()
             db.context = slowly  # type: ignore[method-assign,assignment]
             looking.append(asyncio.create_task(agent.context_tokens()))
-            await asyncio.sleep(0.02)
+            await read.wait()
             db.context = works  # type: ignore[method-assign]
             asyncio.get_running_loop().call_later(0.05, release.set)
             return "seen"
@@ -286,6 +287,44 @@ def test_old_tool_outputs_are_shortened_before_anybody_waits() -> None:
         await stuck.reached.wait()  # beside it, a summary is being made all the same
         _, budget = await db.budget("talk")
         assert budget["attempts"] == 1
+        await agent.close()
+
+    stage.run(story)
+
+
+def test_a_message_larger_than_the_window_is_reported_with_what_was_sent() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        model, seen = ScriptedModel([stage.calls("look"), "ok", "ok"], window=WINDOW), list[events.AnyEvent]()
+        agent = stage.agent(db, model, session_id="talk", summarizer=[], tools=[stage.says("look")])
+        pasted = "The quick brown fox jumps over the lazy dog. " * 5_267
+        result = await agent.run_conversation(pasted, emit=seen.append)
+        assert result.completed
+        assert result.truncated is not None
+        assert (result.truncated.characters, result.truncated.images) == (len(pasted), 0)
+        first, last = (len(parts.text(request.messages[0].content)) for request in model.requests)
+        assert result.truncated.sent == last < len(pasted) / 10
+        (notice,) = (each for each in seen if isinstance(each, events.Notice) and "of your message" in each.text)
+        assert f"{first:,} of the {len(pasted):,} characters" in notice.text
+        assert (notice.level, notice.to_chats) == ("warning", True)
+        assert 0 < await agent.context_tokens() <= WINDOW
+        again = await agent.run_conversation("And now?", emit=seen.append)
+        assert again.truncated is None
+        await agent.close()
+
+    stage.run(story)
+
+
+def test_shortened_older_messages_are_reported_once() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await db.create_session("talk", source="test")
+        for number in range(6):
+            await db.append_message("talk", role="assistant" if number % 2 else "user", content="It is windy. " * 400)
+        seen = list[events.AnyEvent]()
+        model = ScriptedModel([stage.calls("look"), "ok"], window=WINDOW)
+        agent = stage.agent(db, model, session_id="talk", tools=[stage.says("look")], background=False)
+        assert (await agent.run_conversation("Hello", emit=seen.append)).truncated is None
+        told = [each.text for each in seen if isinstance(each, events.Notice)]
+        assert [text for text in told if "older message" in text] == told[:1] != []
         await agent.close()
 
     stage.run(story)

@@ -148,7 +148,7 @@ def test_a_terminal_that_comes_behind_its_session_is_let_go_of(tmp_path: Path, m
         await editor.ask(method, sessionId=session, **more)
         assert seat.result(await prompting)["stopReason"] == "cancelled"
         come.set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await seat.so(lambda: editor.desk.asked == ["create", "release"] and not editor.desk.terminals)
 
     run(story, tmp_path / "home", EVERYTHING)

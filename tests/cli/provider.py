@@ -39,12 +39,12 @@ def playing(*answers: server.Answer) -> Iterator[Playing]:
 
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()
-    assert ready.wait(30)
+    assert ready.wait(60)
     try:
         yield found[0]
     finally:
         loop.call_soon_threadsafe(ended.set)
-        thread.join(30)
+        thread.join(60)
         loop.close()
 
 

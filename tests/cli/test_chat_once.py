@@ -40,6 +40,7 @@ RESULT = {
     "usage",
     "session_id",
     "conversation_id",
+    "truncated",
 }
 
 Ask = Callable[..., program.Run]
@@ -430,6 +431,22 @@ def test_turns_of_one_message_each_compact_like_any_other(ask: Ask, tmp_path: Pa
     else:
         result = json.loads(done.out if form == "json" else done.out.splitlines()[-1])
         assert (result if form == "json" else result["result"])["final_response"] == long
+
+
+@pytest.mark.parametrize("form", ["text", "json", "stream-json"])
+def test_a_message_that_does_not_fit_is_reported_with_what_was_sent(ask: Ask, tmp_path: Path, form: str) -> None:
+    narrow(tmp_path, 12_000)
+    pasted = "The boats stay in the harbour at pier seven. " * 5_267
+    with provider.playing(provider.said("Noted.")) as played:
+        done = ask("-p", "--output-format", form, piped=pasted, env=played.env)
+    assert done.code == 0
+    if form == "text":
+        assert "characters of your message" in done.err
+        return
+    result = json.loads(done.out if form == "json" else done.out.splitlines()[-1])
+    truncated = (result if form == "json" else result["result"])["truncated"]
+    assert truncated["characters"] >= len(pasted.strip()) > 10 * truncated["sent"] > 0
+    assert "characters of your message" in (done.err if form == "json" else done.out)
 
 
 def test_a_log_is_kept_only_where_that_was_asked_for(ask: Ask, tmp_path: Path) -> None:

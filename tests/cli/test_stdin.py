@@ -247,7 +247,7 @@ def test_a_turn_ends_when_it_has_cost_what_it_may(tmp_path: Path, form: str, wai
         done = waiting.run(tmp_path, *limited, env=played.env)
         assert len(played.asked) == 2
         assert done.code == 1
-        told = "I stopped: this turn has cost $0.60, which is its limit."
+        told = "I stopped: this turn has cost about $0.60; its limit is $0.50."
         assert done.err.splitlines()[-1] == f"holdfast: {told}"
         if form == "json":
             assert (done.data["exit_reason"], done.data["api_calls"]) == ("cost", 2)

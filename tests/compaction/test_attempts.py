@@ -115,11 +115,11 @@ def test_a_renewal_that_fails_stops_nothing_and_is_made_again() -> None:
             return brief(request)
 
         db.renew_lease = hardly  # type: ignore[method-assign,assignment]
-        made = await agent(db, Writer(waits), lease_ttl=1.5).compress_context()
+        made = await agent(db, Writer(waits), lease_ttl=0.3).compress_context()
         assert (made.outcome, made.model) == (Outcome.COMPACTED, "writer")
         assert await db.leases() == []
 
-    stage.run(story)
+    stage.run(story, clock=steps.Clock())
 
 
 def test_when_an_attempt_has_ended_nothing_of_it_runs_any_more() -> None:
@@ -143,7 +143,7 @@ def test_when_an_attempt_has_ended_nothing_of_it_runs_any_more() -> None:
         assert (await attempt).outcome is Outcome.BUSY
         assert tidied == [True]
 
-    stage.run(story)
+    stage.run(story, clock=steps.Clock())
 
 
 def test_who_is_cancelled_again_while_letting_go_still_lets_go() -> None:

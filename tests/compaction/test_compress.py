@@ -152,7 +152,7 @@ def test_a_lease_lost_during_the_summary_cancels_it_at_once() -> None:
         assert stuck.cancelled
         assert len(await db.sessions("talk")) == 1
 
-    stage.run(story)
+    stage.run(story, clock=steps.Clock())
 
 
 @pytest.mark.parametrize(

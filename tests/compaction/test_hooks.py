@@ -12,6 +12,7 @@ from holdfast.compaction import port
 from holdfast.compaction.port import Outcome
 from tests.agent import stage
 from tests.compaction.test_compress import Writer, agent, filled
+from tests.contract import steps
 
 
 async def cancels_itself(_: str) -> None:
@@ -101,10 +102,10 @@ def test_the_lease_is_kept_while_hooks_are_told() -> None:
             await renewed.wait()
 
         db.renew_lease = noted  # type: ignore[method-assign,assignment]
-        made = await agent(db, hooks=hooked("before", slow), lease_ttl=1.0).compress_context()
+        made = await agent(db, hooks=hooked("before", slow), lease_ttl=0.3).compress_context()
         assert (made.outcome, made.model) == (Outcome.COMPACTED, "writer")
 
-    stage.run(story)
+    stage.run(story, clock=steps.Clock())
 
 
 def test_who_lost_the_lease_while_hooks_were_told_asks_no_model() -> None:
@@ -119,7 +120,7 @@ def test_who_lost_the_lease_while_hooks_were_told_asks_no_model() -> None:
         assert (await attempt).outcome is Outcome.BUSY
         assert (stuck.cancelled, writer.requests) == (True, [])
 
-    stage.run(story)
+    stage.run(story, clock=steps.Clock())
 
 
 def test_who_stops_waiting_after_the_commit_has_moved_all_the_same() -> None:

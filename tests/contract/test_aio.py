@@ -26,7 +26,7 @@ def run(story: Callable[[AsyncSessionDB], Awaitable[object]], db: SessionDB) -> 
     async def told() -> None:
         adb = AsyncSessionDB(db)
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 await story(adb)
         finally:
             adb._pool.close()
@@ -48,7 +48,7 @@ class Gate:
         if point == self._held:
             self._held = None
             self.reached.set()
-            assert self._open.wait(20)
+            assert self._open.wait(60)
 
     def hold(self, point: str) -> None:
         self._held = point

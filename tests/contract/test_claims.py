@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 
@@ -78,16 +78,10 @@ def test_of_many_who_ask_at_once_one_has_it(make_db: MakeDb) -> None:
 
 def test_dead_holder_is_overtaken_at_once(make_db: MakeDb) -> None:
     db = make_db()
-    pid = os.fork()
-    if pid == 0:  # pragma: no cover -- another process, which dies with what it holds
-        try:
-            theirs = SessionDB(
-                db.driver.target if hasattr(db.driver, "target") else db.driver.path, clock=steps.Clock()
-            )
-            theirs.claim("k", 30.0, "elsewhere")
-        finally:
-            os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(pid, 0)
+    address = db.driver.target if hasattr(db.driver, "target") else db.driver.path
+    code = "import sys; from holdfast import SessionDB; from tests.contract import steps; "
+    code += "SessionDB(sys.argv[1], clock=steps.Clock()).claim('k', 30.0, 'elsewhere')"
+    subprocess.run([sys.executable, "-c", code, address], check=True)
     assert [held.state for held in db.claims()] == ["dead"]
     assert db.claim("k", 30.0, "me").token == (1 << 32) + 2
 

@@ -21,7 +21,7 @@ from tests import postgres
 from tests.faults import checker, interleavings
 
 TTL = interleavings.TTL
-PATIENCE = 30.0
+PATIENCE = 60.0
 _BLOCKED = "SELECT cardinality(pg_blocking_pids(%s)) > 0"
 
 

@@ -254,3 +254,22 @@ def test_cancelled_calls_and_close_return_while_the_server_is_silent() -> None:
                 ]
 
         assert Call(lambda: asyncio.run(story())).outcome() is None
+
+
+def test_calls_that_wait_for_others_are_not_kept_waiting_by_each_of_them() -> None:
+    """A silent server is tried a few times for all of them, and not once for each."""
+    with proxy.Proxy() as network:
+        db = SessionDB(network.through(postgres.fresh()), write_timeout=HASTY)
+
+        async def story() -> None:
+            async with asyncio.timeout(HANGS), AsyncSessionDB(db) as adb:
+                network.hold()
+                outcomes = await asyncio.gather(
+                    *(adb.append_message(f"c{number}", role="user", content="x") for number in range(300)),
+                    *(adb.transcript(f"c{number}") for number in range(100)),
+                    *(adb.acquire_lease(f"c{number}", "turn") for number in range(100)),
+                    return_exceptions=True,
+                )
+                assert {type(each) for each in outcomes} == {errors.StoreUnreachable}
+
+        assert Call(lambda: asyncio.run(story())).outcome() is None

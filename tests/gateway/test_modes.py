@@ -273,7 +273,7 @@ def hindered(story: Callable[[Hindered], Awaitable[None]]) -> None:
     """Tell a story with such a store; nobody helps it by looking again."""
 
     async def told() -> None:
-        async with Hindered(SessionDB(":memory:")) as db, asyncio.timeout(20):
+        async with Hindered(SessionDB(":memory:")) as db, asyncio.timeout(60):
             await story(db)
             assert (await db.fsck()).ok
 

@@ -182,7 +182,7 @@ def test_what_takes_long_to_send_is_sent_by_nobody_else_meanwhile(monkeypatch: p
     async def story(db: AsyncSessionDB) -> None:
         slow, other = Slow(), Moody()
         await db.post(message("One"))
-        async with sending(db, slow, clock), asyncio.timeout(20):
+        async with sending(db, slow, clock), asyncio.timeout(60):
             await slow.reached.wait()
             beside = outbox.Sender(db, other, clock)
             for _ in range(3):

@@ -50,7 +50,7 @@ def test_chats_that_another_process_has_are_not_asked_for_again_and_again_where_
     monkeypatch.setattr(router, "EVERY", 60.0)
 
     async def story() -> None:
-        async with Counting(SessionDB(":memory:")) as db, asyncio.timeout(20):
+        async with Counting(SessionDB(":memory:")) as db, asyncio.timeout(60):
             for chat in "abc":
                 route = f"agent:main:loopback:dm:{chat}"
                 await db.arrive(new(chat, "Hi", route=route, sender=chat))
@@ -118,7 +118,7 @@ def test_a_gateway_stops_also_where_the_store_fails() -> None:
     async def story() -> None:
         async with (
             Failing(SessionDB(":memory:")) as db,
-            asyncio.timeout(20),
+            asyncio.timeout(60),
             stage.open_gateway(db, ScriptedModel(["Yes."]), grace=1.0) as (opened, chat),
         ):
             before = asyncio.all_tasks()
@@ -224,7 +224,7 @@ def test_a_command_is_not_lost_because_of_a_store_that_was_busy_before_it(
     monkeypatch.setattr(router, "EVERY", 0.02)
 
     async def story() -> None:
-        async with Unwell(SessionDB(":memory:"), when) as db, asyncio.timeout(20):
+        async with Unwell(SessionDB(":memory:"), when) as db, asyncio.timeout(60):
 
             async def may_speak(_platform: str, _sender: str) -> bool:
                 db.reached("may speak")
@@ -242,7 +242,7 @@ def test_a_command_is_not_lost_because_of_a_store_that_was_busy_before_it(
 
 def test_stop_is_not_lost_because_of_a_store_that_is_busy_for_a_moment() -> None:
     async def story() -> None:
-        async with Unwell(SessionDB(":memory:"), "renew") as db, asyncio.timeout(20):
+        async with Unwell(SessionDB(":memory:"), "renew") as db, asyncio.timeout(60):
             stuck = Stuck()
             async with stage.open_gateway(db, ScriptedModel([calls("wait")]), tools=[tool("wait", stuck)]) as (_, chat):
                 await chat.say("Wait", key="1")

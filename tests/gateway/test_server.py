@@ -48,7 +48,7 @@ class Guests:
 async def served(app: Answers) -> AsyncIterator[Guests]:
     listening = server.bound("127.0.0.1", 0, has_tokens=False)
     guests = Guests(listening.getsockname()[1])
-    async with asyncio.timeout(30), server.serving(app, listening):
+    async with asyncio.timeout(60), server.serving(app, listening):
         try:
             yield guests
         finally:

@@ -136,7 +136,7 @@ def test_closing_the_stream_ends_the_call_at_the_provider() -> None:
                 async for delta in deltas:
                     if isinstance(delta, port.Said):
                         break
-            await asyncio.wait_for(one.left.wait(), 20)
+            await asyncio.wait_for(one.left.wait(), 60)
             await model.close()
 
     asyncio.run(run())

@@ -157,7 +157,7 @@ def test_service_that_speaks_no_http_is_not_taken_for_one(spoken: bytes) -> None
 
         async with await asyncio.start_server(speak, "127.0.0.1", 0) as listening:
             port = listening.sockets[0].getsockname()[1]
-            return await local.find(5.0, kinds=[local.Kind("ollama", port, "")])
+            return await local.find(60.0, kinds=[local.Kind("ollama", port, "")])
 
     assert asyncio.run(run()) == []
 
@@ -173,7 +173,7 @@ def raw(answer: bytes) -> local.Found | None:
 
         async with await asyncio.start_server(speak, "127.0.0.1", 0) as listening:
             port = listening.sockets[0].getsockname()[1]
-            return await local.find(5.0, kinds=[local.Kind("vllm", port, "")])
+            return await local.find(60.0, kinds=[local.Kind("vllm", port, "")])
 
     return next(iter(asyncio.run(run())), None)
 
@@ -231,7 +231,7 @@ def test_server_of_another_user_is_not_trusted(address: str) -> None:
     # A user who is not root cannot become another one: there the real owner is compared with another uid.
     root = os.getuid() == 0
     with listening_as(65534 if root else os.getuid(), address) as kind:
-        (one,) = asyncio.run(local.find(5.0, kinds=[kind]))
+        (one,) = asyncio.run(local.find(60.0, kinds=[kind]))
     assert one.uids == {65534 if root else os.getuid()}
     assert not listeners.is_trusted(one.uids, None if root else os.getuid() + 1)
 
@@ -260,7 +260,7 @@ def test_all_kinds_are_asked_at_once_and_told_in_order() -> None:
         connection, _ = listening.accept()
         with connection:
             connection.recv(4096)
-            together.wait(timeout=5)
+            together.wait(timeout=60)
             connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps(listed({"id": name})).encode())
 
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]

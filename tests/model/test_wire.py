@@ -102,11 +102,11 @@ def test_cut_before_the_first_event_is_as_if_it_was_never_reached() -> None:
 
 def test_silence_is_an_error_before_and_after_the_first_event() -> None:
     before = failed(server.Answer(hang=True), timeout=0.05)
-    # Long enough for the first event to arrive on a machine that is busy.
-    after = failed(server.Answer([server.events("one")], hang=True), timeout=1.0)
     assert isinstance(before, errors.ModelUnreachable)
     assert "0.05 seconds" in str(before)
-    assert isinstance(after, errors.ModelCut)
+    # On a busy machine the first event may arrive too late: then there is more time.
+    after = (failed(server.Answer([server.events("one")], hang=True), timeout=each) for each in (0.2, 2.0, 20.0))
+    assert any(isinstance(error, errors.ModelCut) for error in after)
 
 
 def test_nobody_there_says_where_and_why_and_how_to_start_it() -> None:
@@ -235,7 +235,7 @@ def test_closing_the_iterator_ends_the_call_at_the_provider() -> None:
             line = wire.Wire(ASKED)
             async with aclosing(line.post_stream(running.url, HEADERS, b"{}")) as events:
                 assert await anext(events) == wire.Event("message", "one")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await running.left.wait()
             await line.close()
 
@@ -257,7 +257,7 @@ def test_cancelling_the_reader_ends_the_call_at_the_provider() -> None:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await running.left.wait()
             await line.close()
 

@@ -11,7 +11,7 @@ from typing import Any
 from holdfast import errors
 from holdfast.rpc import frames, peer
 
-PATIENCE = 30
+PATIENCE = 60
 
 
 class Memory:

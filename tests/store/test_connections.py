@@ -261,7 +261,7 @@ def test_a_receipt_does_not_wait_for_a_server_that_falls_silent_after_the_commit
             target=lambda: receipts.append(db.append_message("talk", role="user", content="b").seq)
         )
         thread.start()
-        thread.join(20)
+        thread.join(60)
         assert receipts == [2]
         network.flow()
 

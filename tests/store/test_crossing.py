@@ -13,14 +13,14 @@ from holdfast.store import crossing
 
 @pytest.fixture
 def threads() -> Iterator[crossing.Crossing]:
-    made = crossing.Crossing(2, "test")
+    made = crossing.Crossing(2, "test", 10.0)
     yield made
     made.close()
 
 
 def test_every_call_has_its_own_answer(threads: crossing.Crossing) -> None:
     async def ask() -> list[int]:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await asyncio.gather(*(threads.call(lambda n=n: n * n) for n in range(1_000)))  # type: ignore[misc]
 
     assert asyncio.run(ask()) == [n * n for n in range(1_000)]
@@ -31,7 +31,7 @@ def test_what_a_call_raises_is_raised_where_it_is_awaited(threads: crossing.Cros
         raise KeyError("gone")
 
     async def ask() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             with pytest.raises(KeyError, match="gone"):
                 await threads.call(fail)
             assert await threads.call(lambda: "on it goes") == "on it goes"
@@ -52,7 +52,7 @@ def test_no_more_calls_are_made_at_once_than_there_are_threads(threads: crossing
             count[0] -= 1
 
     async def ask() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await asyncio.gather(*(threads.call(work) for _ in range(10)))
 
     asyncio.run(ask())
@@ -64,13 +64,13 @@ def test_call_of_who_stopped_waiting_is_made_and_keeps_nobody(threads: crossing.
 
     def slow() -> None:
         begun.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
         made.set()
 
     async def ask() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             task = asyncio.create_task(threads.call(slow))
-            await threads.call(lambda: begun.wait(20))
+            await threads.call(lambda: begun.wait(60))
             task.cancel()
             await asyncio.wait([task])
             assert task.cancelled()
@@ -78,19 +78,19 @@ def test_call_of_who_stopped_waiting_is_made_and_keeps_nobody(threads: crossing.
             assert await threads.call(lambda: 1) == 1
 
     asyncio.run(ask())
-    assert made.wait(20)
+    assert made.wait(60)
 
 
 def test_loop_that_ended_keeps_nothing_from_the_next_one(threads: crossing.Crossing) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     async def leave() -> None:
-        left = asyncio.ensure_future(threads.call(lambda: go_on.wait(20)))
+        left = asyncio.ensure_future(threads.call(lambda: go_on.wait(60)))
         await threads.call(begun.set)
         assert not left.done()
 
     async def ask() -> int:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await threads.call(lambda: 7)
 
     asyncio.run(leave())

@@ -225,7 +225,7 @@ def test_store_is_changed_by_who_waits_for_its_writers_and_holds_nothing_that_th
     with SessionDB(postgres.with_schema(postgres.dsn(), schema)) as db:
         steps.begin(db, "talk", "a")
         db.driver.write("test", step)
-        thread.join(30)
+        thread.join(60)
         assert outcomes == ["upgraded"]
         assert db.conversation("talk").title == "written meanwhile"
 

@@ -39,7 +39,7 @@ class First:
     def __call__(self, point: str) -> None:
         if point == "arrive.committing" and not self._reached.is_set():
             self._reached.set()
-            assert self._go_on.wait(20)
+            assert self._go_on.wait(60)
         elif point == "arrive.committing" and self.next is not None:
             raise self.next
 
@@ -67,7 +67,7 @@ def tell(db: SessionDB, story: Callable[[Group], Awaitable[None]]) -> list[str]:
 
     async def told() -> None:
         group = Group(db.driver)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await story(group)
             await group.drain()
         group.close()
@@ -244,14 +244,14 @@ def test_steps_that_wait_for_another_host_keep_no_reader_waiting(pair: hosts.Pai
         for name in names:
             tx.one("claim_row", key=name)
         has_them.set()
-        assert done.wait(20)
+        assert done.wait(60)
 
     async def told() -> None:
-        async with AsyncSessionDB(pair.other) as db, asyncio.timeout(20):
+        async with AsyncSessionDB(pair.other) as db, asyncio.timeout(60):
             waiting = [asyncio.create_task(db.claim(name, holder="me")) for name in names]
             await asyncio.to_thread(storms.wait_until, lambda: waiting_of(pair) == len(names), "all of them wait")
             try:
-                await asyncio.wait_for(db.people(), 4)
+                await asyncio.wait_for(db.people(), 30)
                 assert not any(each.done() for each in waiting)
             finally:
                 done.set()
@@ -259,7 +259,7 @@ def test_steps_that_wait_for_another_host_keep_no_reader_waiting(pair: hosts.Pai
 
     with ThreadPoolExecutor(1) as threads:
         holding = threads.submit(pair.one.driver.write, "test", hold)
-        assert has_them.wait(20)
+        assert has_them.wait(60)
         asyncio.run(told())
         holding.result()
 
@@ -305,11 +305,11 @@ def test_what_may_have_been_done_is_not_done_again_because_somebody_was_in_the_w
     def lost(point: str) -> None:
         if point == "begin.committed" and not has_it.is_set():
             holding.append(threads.submit(pair.one.driver.write, "test", hold))
-            assert has_it.wait(20)
+            assert has_it.wait(60)
             raise errors.StoreUnreachable("there", "the answer was lost")
 
     async def told() -> types.TakenUp:
-        async with AsyncSessionDB(pair.other) as db, asyncio.timeout(20):
+        async with AsyncSessionDB(pair.other) as db, asyncio.timeout(60):
             return await db.take_up(mail.ROUTE, lambda *_: (waiting.id, "talk", []))
 
     with ThreadPoolExecutor(1) as threads:

@@ -31,7 +31,7 @@ class Hosts:
         assert self.next() == hints.LOST
 
     def next(self) -> hints.Hint:
-        return self._heard.get(timeout=30)
+        return self._heard.get(timeout=60)
 
     def heard(self) -> set[hints.Hint]:
         """What came since the last look: hints come in their order, and one that stands for the end is behind them."""

@@ -24,7 +24,7 @@ class Post:
 
     def __call__(self, batch: list[hints.Hint]) -> None:
         self.reached.set()
-        assert self.open.wait(10)
+        assert self.open.wait(60)
         self.sent.append(set(batch))
 
 
@@ -72,7 +72,7 @@ def test_what_comes_while_a_batch_is_on_its_way_goes_together_and_once() -> None
     told = notifying.Notifier(lambda: True, post)
     post.open.clear()
     told.tell({ONE})
-    assert post.reached.wait(10)
+    assert post.reached.wait(60)
     for _ in range(50):
         told.tell({ONE, TWO})
     post.open.set()

@@ -17,7 +17,7 @@ from holdfast import errors
 from holdfast.store import turnstile
 from tests.contract import steps
 
-LONG = 20.0
+LONG = 60.0
 
 
 @contextmanager

@@ -28,7 +28,7 @@ class Seat:
         await self.pilot.press(*(keys or ("enter",)))
 
     async def until(self, happened: Callable[[], object]) -> None:
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(60):
             while not happened():
                 await asyncio.sleep(0.002)
 

@@ -95,7 +95,7 @@ class Sitting:
     async def sees(self, *texts: str) -> str:
         """The screen, once all this is on it."""
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await self.until(lambda: all(each in self.screen.shown for each in texts))
         except TimeoutError:
             raise AssertionError(f"{texts} is not in:\n{self.screen.shown}") from None

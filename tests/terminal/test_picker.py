@@ -113,7 +113,7 @@ class Shelf:
 
     def telling(self, words: str) -> Sequence[types.Session]:
         self.asked.append(words)
-        assert self.let.wait(30)
+        assert self.let.wait(60)
         return [self.told[words]] if words in self.told else []
 
     def begins(self, head: types.Session) -> str:

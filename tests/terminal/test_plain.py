@@ -39,7 +39,7 @@ class Paper:
 
 
 async def until(happened: Callable[[], Any]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not happened():
             await asyncio.sleep(0)
 

@@ -149,7 +149,7 @@ def test_a_terminal_that_goes_while_nobody_types_ends_the_chat(monkeypatch: pyte
         monkeypatch.setattr(Screen, "write", fail)
         sits.prompt.changed()
         with pytest.raises(OSError, match="gone"):
-            await asyncio.wait_for(asyncio.shield(sits.ended), 20)
+            await asyncio.wait_for(asyncio.shield(sits.ended), 60)
 
     sat(story)
 

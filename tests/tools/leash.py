@@ -45,7 +45,7 @@ def leashed() -> Iterator[Leash]:
         alive.kill_marked(leash.mark)
 
 
-def until(so: Callable[[], Any], what: str, seconds: float = 20) -> None:
+def until(so: Callable[[], Any], what: str, seconds: float = 60) -> None:
     """Wait for a condition; that it never comes is the failure."""
     end = time.monotonic() + seconds
     while not so():
@@ -53,7 +53,7 @@ def until(so: Callable[[], Any], what: str, seconds: float = 20) -> None:
         time.sleep(0.01)
 
 
-async def until_async(so: Callable[[], Any], what: str, seconds: float = 20) -> None:
+async def until_async(so: Callable[[], Any], what: str, seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not so():
         assert time.monotonic() < end, f"not within {seconds} s: {what}"

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import errors, types
-from holdfast.tools import changing, files, registry, workspace
+from holdfast.tools import changing, files, registry, replacing, workspace
 from tests.tools import doing
+from tests.tools.leash import until, until_async
 
 
 def test_a_change_is_shown_before_it_is_done(tmp_path: Path) -> None:
@@ -59,21 +60,35 @@ def test_a_draft_nobody_waits_for_is_not_made(tmp_path: Path) -> None:
 
 
 def test_a_cancelled_edit_of_a_large_file_ends_between_its_edits(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of the edits would take longer than whoever cancels has patience."""
-    (tmp_path / "a").write_text("".join(f"{n}  x \n" for n in range(500_000)), encoding="utf-8")
-    edits = [{"old_text": f"{n} x\n{n + 1} x\n", "new_text": f"{n} y\n{n + 1} y\n"} for n in range(0, 100, 2)]
+    (tmp_path / "a").write_text("one two three", encoding="utf-8")
+    edits = [{"old_text": word, "new_text": word.upper()} for word in ("one", "two", "three")]
+    stops, begun = list[Callable[[], bool]](), list[replacing.Edit]()
+    unless, replaced = changing.unless, replacing.replaced
+
+    def looked(stop: Callable[[], bool]) -> None:
+        stops.append(stop)
+        unless(stop)
+
+    def slowly(text: str, edit: replacing.Edit) -> str:
+        begun.append(edit)
+        until(stops[-1], "the edit is told to stop")
+        return replaced(text, edit)
+
+    monkeypatch.setattr(changing, "unless", looked)
+    monkeypatch.setattr(replacing, "replaced", slowly)
 
     async def story() -> None:
         call = asyncio.create_task(doing.Doing(tmp_path).awaited("edit_file", path="a", edits=edits))
-        await asyncio.sleep(0.2)
+        await until_async(lambda: begun, "the first edit is under way")
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
 
     asyncio.run(story())
-    assert "did not stop" not in caplog.text
+    assert [edit.old_text for edit in begun] == ["one"]
+    assert (tmp_path / "a").read_text("utf-8") == "one two three"
 
 
 def test_what_is_not_permitted_is_not_done(tmp_path: Path) -> None:

@@ -111,8 +111,9 @@ def test_one_that_holds_the_pipe_of_its_wardens_holds_up_nobody(
     # a child does it, as the command itself dies with its warden.
     kills = "(kill -STOP $guard; kill -9 $PPID $guard) &"
     command = f"{GUARD}; exec 7>/proc/$PPID/fd/1; setsid {sleeper.words} & {kills} {sleeper.words}"
-    told = asyncio.run(shell.run_tied(command, str(tmp_path), 1, leash.environment))
-    assert "nobody knows" in str(told.content)
+    # On a busy machine its time may be up before it has done that: then there is more.
+    told = (asyncio.run(shell.run_tied(command, str(tmp_path), each, leash.environment)) for each in (1, 30))
+    assert any("nobody knows" in str(each.content) for each in told)
     assert (sleeper.running(), leash.at_large()) == ([], [])
 
 
@@ -190,11 +191,11 @@ def test_a_warden_that_hangs_is_ended_by_its_guard(
     line = [sys.executable, "-c", HANGING, str(tmp_path / "spool"), str(seconds), command]
     with subprocess.Popen(line, env=leash.environment, stdin=subprocess.PIPE) as guard:
         assert guard.stdin is not None
-        until((tmp_path / "up").exists, "it is up")
+        until(lambda: (tmp_path / "up").exists() or guard.poll() is not None, "it is up, or was ended")
         if seconds > 1:
             guard.stdin.close()
         try:
-            assert guard.wait(30) == 1
+            assert guard.wait(60) == 1
         finally:
             guard.kill()
     assert (sleeper.running(), leash.at_large()) == ([], [])

@@ -138,7 +138,7 @@ def test_a_function_that_is_not_async_does_not_hold_up_the_loop() -> None:
     @making.tool(parallel=True)
     def wait() -> str:
         """Waits."""
-        assert release.wait(30)
+        assert release.wait(60)
         return "over"
 
     async def story() -> port.Result:

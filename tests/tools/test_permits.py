@@ -220,19 +220,49 @@ def test_what_is_forbidden_is_found_beside_what_is_not_understood(rule: str, lin
 @pytest.mark.parametrize(
     ("rule", "line"),
     [
-        ("shell(git push)", "make > build.log 2>&1"),
-        ("shell(git push)", "timeout 60 pytest -q"),
-        ("shell(git push)", "git diff $x"),
-        ("shell(git stash drop)", "git diff $x"),
-        ("shell(rm)", "find . -name '*.py' -exec wc -l {} +"),
+        ("shell(git push)", "make -j4 test 2>&1 | tail -20"),
+        ("shell(git push)", "git diff HEAD -- a"),
         ("shell(rm)", "grep rm src"),
-        ("shell(rm)", "for f in a b; do wc $f; done"),
+        ("shell(rm)", "cd src && pytest -q"),
         ("write_file(private/**)", "cd src && make > build.log"),
         ("write_file(private/**)", "echo x > /tmp/a"),
     ],
 )
 def test_what_cannot_be_the_forbidden_is_not_held_up(rule: str, line: str) -> None:
     assert permits.decide(run(line), law(deny=[rule], allow=["shell"])).say == "allow"
+
+
+# A denied program is run without being named openly, or by a program that is not known to run others.
+NOT_CHECKED = [
+    "time -p rm x", "time -- rm x", "coproc NAME { rm x; }", "coproc NAME rm x", "compgen -C 'rm x'",
+    "prlimit --nofile=9 rm x", "perf stat rm x", "sg staff -c 'rm x'", "run-parts --arg=x dir",
+    "gcc -wrapper rm,x a.c", "/lib64/ld-linux-x86-64.so.2 /bin/rm x", "printf '!rm x\\n' | ed",
+    "printf 'a:\\n\\trm x\\n' | make -f -", "cat commands | ed", "cat rules | make -f -", "make -sf x",
+    "make SHELL=x", "make --ev 'a: ; rm x'", "sort --comp=rm x", "git push --exe=rm", "npm test --script-sh=rm",
+    "mypy --python-e=rm", "go test -exec rm", "./build.sh", "timeout 60 pytest", "make > build.log", "git diff $x",
+    "for f in a b; do wc $f; done", "find . -name '*.py' -exec wc -l {} +",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", NOT_CHECKED)
+def test_line_that_cannot_be_checked_against_a_deny_rule_is_asked_for(line: str) -> None:
+    """Denied is better still. Whether a person is asked with or without a warning depends on what was recognised."""
+    rules = law(deny=["shell(rm)"], allow=["shell"])
+    said = permits.decide(run(line), rules)
+    assert said.say == "deny" or (said.say == "ask" and (said.unclear or said.maybe_denied or run(line).danger))
+    assert permits.decide(run(line), law(deny=["shell(rm)"])).say != "allow"
+    # Whoever looked at this very line can allow it, unless the denied program was recognised in it.
+    if said.unclear:
+        assert permits.decide(run(line), rules, grants(*said.remembers)).say == "allow"
+
+
+def test_program_that_a_rule_names_is_vouched_for() -> None:
+    rules = law(deny=["shell(rm)"], allow=["shell", "shell(prlimit *)", "shell(=./build.sh > log)"])
+    assert permits.decide(run("prlimit --nofile=9 ls"), rules).say == "allow"
+    assert permits.decide(run("./build.sh > log"), rules).say == "allow"
+    assert permits.decide(run("prlimit --nofile=9 rm x"), rules).maybe_denied
+    assert permits.decide(run("./build.sh"), rules).unclear
+    assert permits.decide(run("./build.sh"), law(ask=["shell(rm)"], allow=["shell"])).say == "ask"
 
 
 def test_what_one_tool_may_not_do_its_like_may_not() -> None:

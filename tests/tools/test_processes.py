@@ -83,7 +83,7 @@ def test_a_watcher_that_is_stopped_as_a_process_starts_stops(play: Callable[[Sto
         await asyncio.sleep(0)
         watching.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(watching, 10)
+            await asyncio.wait_for(watching, 60)
 
     play(story)
 
@@ -133,8 +133,9 @@ def test_a_kill_takes_everything_and_is_reported(play: Callable[[Story], Scene])
 
 def test_the_watcher_sees_those_that_start_while_it_rests(play: Callable[[Story], Scene]) -> None:
     async def story(scene: Scene) -> None:
-        watching = asyncio.create_task(processes.Watcher(scene.known, idle=1000).run())
-        await asyncio.sleep(0.1)
+        watcher = processes.Watcher(scene.known, idle=1000)
+        watching = asyncio.create_task(watcher.run())
+        await until_async(lambda: watcher._nudged._waiters, "it rests")  # type: ignore[attr-defined]
         for code in range(3):
             await scene.start(f"exit {code}")
         await until_async(lambda: len(scene.book.notices) == 3, "all three are reported")
@@ -322,7 +323,7 @@ def test_a_start_that_is_cancelled_leaves_nothing_running(play: Callable[[Story]
             cancelled += starting.cancelled()
             if not starting.cancelled():
                 await scene.known.stop(starting.result())
-            await until_async(lambda: not scene.leash.at_large(), "nothing is left", 5)
+            await until_async(lambda: not scene.leash.at_large(), "nothing is left")
         assert cancelled
 
     play(story)
@@ -570,7 +571,7 @@ def test_processes_survive_the_program_and_each_end_is_reported_once(leash: Leas
     ]
     until(lambda: len(book.notices) == 2, "two are reported")
     (tmp_path / "go2").touch()
-    assert [watcher.wait(30) for watcher in watchers] == [0, 0]
+    assert [watcher.wait(60) for watcher in watchers] == [0, 0]
     rows = asyncio.run(book.every("c", False))
     assert [(row.state, row.exit_code) for row in rows] == [("exited", 1), ("exited", 2), ("gone", None)]
     assert sorted(notice.splitlines()[-1] for notice in book.notices) == ["> one", "> three", "> two"]

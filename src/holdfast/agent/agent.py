@@ -186,12 +186,16 @@ class AIAgent:
         return self.interrupt()
 
     async def context_tokens(self) -> int:
-        """How much of the model's window the next request takes, by the meter; without a conversation, its prompt."""
+        """How much of the model's window the next request takes, by the meter; without a conversation, its prompt.
+
+        Never more than the hard threshold: beyond it a request is shortened.
+        """
         try:
             messages = await self.view.messages()
         except errors.NoSuchSession:
             messages = ()
-        return self.meter.count(self.system, self.tools.specs, messages)
+        counted = self.meter.count(self.system, self.tools.specs, messages)
+        return min(counted, compress.thresholds(self.compaction_work())[1])
 
     # --- compaction ----------------------------------------------------------------------------------
 

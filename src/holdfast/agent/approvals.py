@@ -252,7 +252,8 @@ class Approvals:
         if self._approve is not None:
             return await self._by_program(self._approve, here, act, verdict)
         if self._yes:
-            return Decision(False, "--yes", NOT_COVERED) if act.danger else Decision(True, "--yes")
+            covered = not act.danger and not verdict.unclear
+            return Decision(True, "--yes") if covered else Decision(False, "--yes", NOT_COVERED)
         if not self._answering[here]:
             return Decision(False, "nobody", NOBODY)
         self._numbers[here] += 1

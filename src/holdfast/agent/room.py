@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast import events, types
+from holdfast import events, parts, types
 from holdfast.agent import context
-from holdfast.compaction import compress, pace, policy, port, shorten
+from holdfast.compaction import compress, pace, policy, port, shorten, speaker
 
 logger = logging.getLogger("holdfast.agent")
 
@@ -44,6 +44,9 @@ class Room:
         self._shown: Sequence[types.Message] = ()
         self._less: tuple[object, Sequence[types.Message]] = (None, ())
         self._said: set[port.Outcome] = set()
+        self._told_older = False
+        self.truncated: events.Truncated | None = None
+        """What the model was sent of what the person wrote in the turn under way, if not all of it."""
         self.usage = types.Usage()
         """What summaries have used that the turn under way had to wait for."""
         self.beside = types.Usage()
@@ -56,14 +59,32 @@ class Room:
 
         However many steps it takes, it waits for others only as long as one compaction may take.
         """
-        self._ceiling, self._overflows = None, 0
+        self._ceiling, self._overflows, self.truncated = None, 0, None
         self.usage = self.beside = types.Usage()
         self._patience = self._work().policy.deadline * LONGER
 
     async def messages(self, turn: str, emit: Emit) -> Sequence[types.Message]:
         """What the model is to see now; NoRoom when not even the prompt fits."""
         self._shown = await self._fitting(turn, emit)
+        if self._shown and self._shown is self._less[1]:
+            self._report_shortened(turn, await self._view.messages(), emit)
         return self._shown
+
+    def _report_shortened(self, turn: str, stored: Sequence[types.Message], emit: Emit) -> None:
+        """Report that the model is not sent all of the person's message; of older ones, once until the next summary."""
+        whole = {message.uid: message for message in stored}
+        begun = next((message.seq for message in stored if message.uid == turn), stored[-1].seq)
+        pairs = [(whole.get(each.uid, each), each) for each in self._shown if each.role != "tool"]
+        changed = [(before, after) for before, after in pairs if before.body != after.body]
+        own = [pair for pair in changed if pair[0].seq >= begun and speaker.is_ask(pair[0])]
+        if own:
+            told, self.truncated = self.truncated is not None, _truncated(own)
+            if not told:
+                emit(events.Notice(_advice(self.truncated, self._work().window), "warning", to_chats=True))
+        if len(own) < len(changed) and not self._told_older:
+            self._told_older = True
+            many = "1 older message" if len(changed) - len(own) == 1 else f"{len(changed) - len(own)} older messages"
+            emit(events.Notice(f"The model is sent only the beginning and the end of {many}, to fit its window."))
 
     async def _fitting(self, turn: str, emit: Emit) -> Sequence[types.Message]:
         shown, usable = await self._view.messages(), self._usable()
@@ -277,6 +298,7 @@ class Room:
         made = await compress.compress(work if model else msgspec.structs.replace(work, summarizers=()), told)
         if made.outcome is port.Outcome.COMPACTED:
             self._said.clear()
+            self._told_older = False
             cut, remark = made.cut_seq or 0, made.remark
             emit(events.Compacted(made.session_id, cut, made.before, made.after, made.model, remark))
         elif made.outcome is not port.Outcome.NOTHING_TO_DO and (person or made.outcome not in self._said):
@@ -284,6 +306,28 @@ class Room:
             self._said.add(made.outcome)
             emit(events.Notice(made.reason, "warning"))
         return made
+
+
+def _truncated(pairs: Sequence[tuple[types.Message, types.Message]]) -> events.Truncated:
+    """How much is left of messages, each given as it was written and as it is sent."""
+    written = sum(len(parts.text(before.content)) for before, _ in pairs)
+    sent = sum(len(parts.text(after.content)) for _, after in pairs)
+    images = sum(_images(before) - _images(after) for before, after in pairs)
+    return events.Truncated(written, min(written, sent), images)
+
+
+def _images(message: types.Message) -> int:
+    content = message.content
+    return 0 if isinstance(content, str) else sum(part.get("type") == "image" for part in content)
+
+
+def _advice(cut: events.Truncated, window: int) -> str:
+    left_out = f" and without {'an image' if cut.images == 1 else f'{cut.images} images'}" if cut.images else ""
+    return (
+        f"The model was sent about {cut.sent:,} of the {cut.characters:,} characters of your message{left_out}: "
+        f"all of it does not fit into the window of {window:,} tokens. Put the text into a file and have it read in "
+        "parts, or use a model with a larger window."
+    )
 
 
 def _succeeded(task: asyncio.Task[port.Compaction]) -> bool:

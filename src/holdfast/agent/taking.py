@@ -241,6 +241,7 @@ class Taking:
             session_id=run.session_id if run else agent.session_id,
             conversation_id=agent.conversation_id,
             refused=run is not None and run.refused,
+            truncated=agent.room.truncated if run else None,
         )
 
 

@@ -49,6 +49,7 @@ def turn(value: events.TurnResult) -> dict[str, Any]:
         **msgspec.structs.asdict(value),
         "messages": [message(each) for each in value.messages],
         "usage": msgspec.structs.asdict(value.usage),
+        "truncated": msgspec.to_builtins(value.truncated),
     }
 
 

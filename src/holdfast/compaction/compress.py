@@ -71,6 +71,17 @@ def floor_of(work: Work) -> policy.Floor:
     return policy.Floor(work.meter.count(work.system, (), ()), work.meter.count("", work.tools, ()))
 
 
+def thresholds(work: Work) -> tuple[int, int]:
+    """The soft and the hard threshold in tokens of a whole request: system prompt, tools and messages."""
+    floor = floor_of(work)
+    try:
+        usable = work.usable
+    except errors.NoRoom:
+        return work.window, work.window
+    before = floor.system + floor.tools
+    return before + int(work.policy.soft * usable), before + int(work.policy.hard * usable)
+
+
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """How a compaction was asked for."""
 

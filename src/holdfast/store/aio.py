@@ -12,6 +12,7 @@ import asyncio
 import contextvars
 import functools
 import inspect
+import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -92,7 +93,7 @@ class AsyncSessionDB:
     def __init__(self, db: SessionDB, *, threads: int = THREADS) -> None:
         self.db = db
         self.hearing = hearing.Hearing(db.driver)
-        self._pool = crossing.Crossing(threads, "holdfast-store")
+        self._pool = crossing.Crossing(threads, "holdfast-store", db.driver.write_timeout)
         # Appends have a thread of their own: no long call keeps them waiting.
         self._appender = ThreadPoolExecutor(1, thread_name_prefix="holdfast-append")
         self._beside = ThreadPoolExecutor(BESIDE, thread_name_prefix="holdfast-beside")
@@ -112,6 +113,8 @@ class AsyncSessionDB:
 
     async def close(self) -> None:
         """What was given to append, or shares commits, is written first; whoever comes later gets StoreClosed."""
+        if self.db.driver.pid != os.getpid():
+            return  # its threads are the parent's
         self._closed = True
         # Not awaited themselves: cancelling the close must not cancel what others wait for.
         if self._flusher is not None:
@@ -131,6 +134,8 @@ class AsyncSessionDB:
         return await self._pool.call(partial(contextvars.copy_context().run, call))
 
     def _check_open(self) -> None:
+        if self.db.driver.pid != os.getpid():
+            raise errors.StoreForked()  # a call would wait for threads that only the parent has
         if self._closed:
             raise errors.StoreClosed()
 
@@ -186,20 +191,26 @@ class AsyncSessionDB:
             taken, self._waiting = self._waiting[:GROUP], self._waiting[GROUP:]
             group = await self._ahead(taken)
             outcomes = await self._committed(self._appender, group, self._commit) if group else []
+            held = list[Waiting]()
             for each, outcome in zip(group, outcomes, strict=True):
                 if isinstance(outcome, together.Held):
-                    self._put_beside(each, await self._lane_of(each.step))
+                    held.append(each)
                 else:
                     _settle(each.acknowledged, outcome)
+            for each, name in await self._placed(held):
+                self._put_beside(each, name)
+            if outcomes and isinstance(outcomes[0], errors.StoreUnreachable):
+                self._give_up(self._waiting, outcomes[0])
 
     async def _ahead(self, taken: list[Waiting]) -> list[Waiting]:
         """Those that go at once. Beside go those of a conversation that is waited for already, or that others write to
         and so may have to be; but none goes beside another of its conversation that goes at once."""
         if not self.db.driver.asks_plainly:
             return taken
+        alone = len(taken) == 1 and not self._lanes
+        placed = [(taken[0], taken[0].step.session_id)] if alone else await self._placed(taken)
         ahead, going = list[Waiting](), set[str]()
-        for each in taken:
-            name = await self._lane_of(each.step) if self._lanes or len(taken) > 1 else each.step.session_id
+        for each, name in placed:
             if name in going or (name not in self._lanes and not each.step.shares()):
                 going.add(name)
                 ahead.append(each)
@@ -207,12 +218,24 @@ class AsyncSessionDB:
                 self._put_beside(each, name)
         return ahead
 
+    async def _placed(self, taken: list[Waiting]) -> list[tuple[Waiting, str]]:
+        """Each with the conversation it goes to. None of them where the server cannot be reached: then they fail."""
+        try:
+            return [(each, await self._lane_of(each.step)) for each in taken]
+        except errors.StoreUnreachable as error:
+            for each in taken:
+                _settle(each.acknowledged, error)
+            self._give_up(self._waiting, error)
+            return []
+
     async def _lane_of(self, step: Step) -> str:
         """The conversation it goes to: whatever ids of it a caller uses, its messages are stored in their order."""
         if step.conversation_id is not None:
             return step.conversation_id
         try:
             return (await self.run(partial(self.db.snapshot, step.session_id))).conversation_id
+        except errors.StoreUnreachable:
+            raise
         except errors.HoldfastError:
             return step.session_id
 
@@ -232,14 +255,14 @@ class AsyncSessionDB:
             outcomes = await self._committed(self._beside, group, self._commit_patiently)
             for each, outcome in zip(group, outcomes, strict=True):
                 _settle(each.acknowledged, outcome)
-            self._give_up(lane)
+            self._give_up(lane, errors.StoreBusy())
         del self._lanes[name]
 
-    def _give_up(self, lane: list[Waiting]) -> None:
-        """Who came while one was waited for in vain has waited as long as any."""
+    def _give_up(self, waiting: list[Waiting], error: errors.StoreError) -> None:
+        """Fail the appends that have waited for as long as any may, while another one was tried in vain."""
         now = asyncio.get_running_loop().time()
-        while lane and lane[0].until <= now:
-            _settle(lane.pop(0).acknowledged, errors.StoreBusy())
+        while waiting and waiting[0].until <= now:
+            _settle(waiting.pop(0).acknowledged, error)
 
     async def _committed(self, threads: ThreadPoolExecutor, group: list[Waiting], commit: Commit) -> list[Outcome]:
         steps = [each.step for each in group]

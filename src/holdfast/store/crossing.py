@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
+
+from holdfast import errors
 
 T = TypeVar("T")
 
@@ -23,13 +26,16 @@ class Call(NamedTuple):
     work: Callable[[], Any]
     answered: asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop
+    overdue: float
+    """When it has waited for a thread for as long as a server is tried."""
 
 
 class Crossing:
-    """At most so many calls at once, in the order they came in."""
+    """At most so many calls at once, in the order they came in. `patience` is how long a server is tried: a call that
+    waited longer for a thread fails with the next call that cannot reach the server."""
 
-    def __init__(self, threads: int, name: str) -> None:
-        self._threads = threads
+    def __init__(self, threads: int, name: str, patience: float) -> None:
+        self._threads, self._patience = threads, patience
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._calls = deque[Call]()
         self._busy = 0
@@ -43,7 +49,7 @@ class Crossing:
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[T] = loop.create_future()
         with self._changing:
-            self._calls.append(Call(work, answered, loop))
+            self._calls.append(Call(work, answered, loop, time.monotonic() + self._patience))
             more = self._busy < self._threads
             self._busy += more
         if more:
@@ -65,6 +71,16 @@ class Crossing:
                 self._tell(call, call.work(), None)
             except BaseException as error:  # noqa: BLE001 -- it is theirs who wait, and nobody may wait for ever
                 self._tell(call, None, error)
+                if isinstance(error, errors.StoreUnreachable):
+                    self._fail_overdue(error)
+
+    def _fail_overdue(self, error: errors.StoreUnreachable) -> None:
+        with self._changing:
+            now, overdue = time.monotonic(), list[Call]()
+            while self._calls and self._calls[0].overdue <= now:
+                overdue.append(self._calls.popleft())
+        for call in overdue:
+            self._tell(call, None, error)
 
     def _tell(self, call: Call, result: Any, error: BaseException | None) -> None:
         self._done.append((call, result, error))

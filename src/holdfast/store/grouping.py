@@ -30,6 +30,8 @@ class Waiting(NamedTuple):
 
     step: small.Step[Any]
     acknowledged: asyncio.Future[Any]
+    overdue: float
+    """When it has waited for as long as a server is tried."""
 
 
 class Group:
@@ -41,7 +43,7 @@ class Group:
         self._writers = ThreadPoolExecutor(driver.writers, thread_name_prefix="holdfast-small")
         self._most = driver.writers
         # They wait for rows that others have; whoever reads does not wait for them.
-        self._beside = crossing.Crossing(BESIDE, "holdfast-small-beside")
+        self._beside = crossing.Crossing(BESIDE, "holdfast-small-beside", driver.write_timeout)
         self._waiting: list[Waiting] = []
         self._flushers = set[asyncio.Task[None]]()
         self._flushing = 0
@@ -51,7 +53,7 @@ class Group:
         """Cancelling the wait does not take the step back: it is done once, as if nobody had stopped waiting."""
         loop = asyncio.get_running_loop()
         acknowledged: asyncio.Future[T] = loop.create_future()
-        self._waiting.append(Waiting(step, acknowledged))
+        self._waiting.append(Waiting(step, acknowledged, loop.time() + self._driver.write_timeout))
         # Counted, as a task is done somewhat later than what it does.
         if self._flushing < self._most:
             self._flushing += 1
@@ -81,7 +83,14 @@ class Group:
             else:
                 for each, outcome in zip(group, outcomes, strict=True):
                     _settle(each.acknowledged, outcome)
+                if isinstance(outcomes[0], errors.StoreUnreachable):
+                    self._fail_overdue(outcomes[0])
         self._flushing -= 1
+
+    def _fail_overdue(self, error: errors.StoreUnreachable) -> None:
+        now = asyncio.get_running_loop().time()
+        while self._waiting and self._waiting[0].overdue <= now:
+            _settle(self._waiting.pop(0).acknowledged, error)
 
     def _commit(self, steps: Sequence[small.Step[Any]]) -> Sequence[Outcome] | None:
         """One transaction for all of them. None: somebody is in the way, or something is wrong with one of them."""

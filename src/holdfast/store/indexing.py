@@ -8,6 +8,7 @@ compared with the log once more, since a message may have been redacted meanwhil
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -85,6 +86,8 @@ class Indexer:
         self._index: port.Side | None = None
 
     def close(self) -> None:
+        if self._log.pid != os.getpid():
+            return  # a thread of the parent may have held the guard at the fork
         with self._guard:
             if self._index is not None:
                 self._index.close()
@@ -153,6 +156,8 @@ class Indexer:
             return work(self._opened())
 
     def _opened(self) -> port.Side:
+        if self._log.pid != os.getpid():
+            raise errors.StoreForked()
         with self._guard:
             if self._index is None:
                 self._index = self._log.side(NAME)

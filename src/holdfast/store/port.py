@@ -123,6 +123,7 @@ class Driver(Protocol):
 
     name: str
     path: str  # for people; without a password
+    pid: int  # the process that opened it: any other is a forked child and gets StoreForked
     memory: bool  # no file of it is on this machine
     asks_plainly: bool  # asks a step for its plain form first
     writers: int  # how many threads of a process write at once to some use

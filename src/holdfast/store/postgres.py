@@ -106,7 +106,7 @@ class PostgresDriver:
         self._plan = plan
         self.write_timeout = write_timeout
         self._sql = {**queries.load(FOLDER), **queries.load(index_tables.FOLDER)}
-        self._pid = os.getpid()
+        self.pid = os.getpid()
         self._closed = False
         self._guard = threading.Lock()
         self._idle: list[transactions.Transaction] = []
@@ -180,14 +180,14 @@ class PostgresDriver:
             tx.connection.close()
 
     def close(self) -> None:
-        if self._closed or self._pid != os.getpid():
+        if self._closed or self.pid != os.getpid():
             return
         self._hints.close()
         self._closed = True
         self._drop_idle()
 
     def _check_usable(self) -> None:
-        if self._pid != os.getpid():
+        if self.pid != os.getpid():
             raise errors.StoreForked()
         if self._closed:
             raise errors.StoreClosed()

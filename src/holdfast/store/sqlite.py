@@ -19,6 +19,7 @@ from functools import cache, partial
 from typing import Any, TypeVar
 
 import apsw
+import msgspec
 
 from holdfast import errors
 from holdfast.store import durable, holders, place, points, port, queries, reconcile, turnstile, whole
@@ -125,6 +126,7 @@ class SqliteDriver(whole.Whole):
     name = "sqlite"
     asks_plainly, keeps_blobs, stems = False, False, True  # a statement more costs nothing here
     writers = 1
+    _forked = False  # whether SQLite was in use when this process was forked
 
     def __init__(
         self,
@@ -137,6 +139,8 @@ class SqliteDriver(whole.Whole):
         sql: str = "sqlite",
     ) -> None:
         _check_version(apsw.sqlite_lib_version())
+        if self._forked:
+            raise errors.StoreForked()
         if durability not in DURABILITY:
             raise errors.OutOfRange(f"durability is one of {', '.join(DURABILITY)}.")
         self.memory = target == ":memory:"
@@ -147,7 +151,7 @@ class SqliteDriver(whole.Whole):
         self._folder = sql
         self._sql = queries.load(sql)
         self._plan = plan
-        self._pid = os.getpid()
+        self.pid = os.getpid()
         self._writing = threading.RLock()
         self._idle: list[tuple[int, Transaction]] = []
         self._closed, self._generation, self._log_path = False, 0, self.path + "-wal"
@@ -160,6 +164,7 @@ class SqliteDriver(whole.Whole):
             with self._translating():
                 self._open()
         except BaseException:
+            self._closed = True
             if self._line is not None:
                 self._line.close()
             raise
@@ -241,7 +246,7 @@ class SqliteDriver(whole.Whole):
         return work() if self._line is None else self._line.run(self.write_timeout, work)
 
     def close(self) -> None:
-        if self._closed or self._pid != os.getpid():
+        if self._closed or self.pid != os.getpid():
             return
         with self._writing:
             self._closed = True
@@ -303,7 +308,7 @@ class SqliteDriver(whole.Whole):
 
     def _commit(self, operation: str, step: Callable[[port.Tx], T]) -> tuple[T, durable.Log | None]:
         """Committed, and into which log: it is synced when nobody waits for this thread any more."""
-        if self._pid != os.getpid():
+        if self.pid != os.getpid():
             raise errors.StoreForked()
         if not self._writing.acquire(timeout=self.write_timeout):
             raise errors.StoreBusy()
@@ -450,7 +455,7 @@ class SqliteDriver(whole.Whole):
         return facts
 
     def _check_usable(self) -> None:
-        if self._pid != os.getpid():
+        if self.pid != os.getpid():
             raise errors.StoreForked()
         if self._closed:
             raise errors.StoreClosed()
@@ -483,18 +488,31 @@ def _declared(folder: str) -> reconcile.Entries:
     return reconcile.entries(scratch.execute)
 
 
-# A child process must not close connections it inherited: that would cancel the parent's locks. Its place
-# in line it must not keep: a lock held through it would outlive the parent.
+# --- forks -----------------------------------------------------------------------------------------------
+
+# SQLite lists the POSIX locks of its process in memory. A fork copies the list and none of the locks, so a child that
+# opens the file again overwrites commits of others; it also copies mutexes that a thread of the parent holds, on which
+# any call to SQLite waits for ever. SQLite cannot be told to begin anew: such a child is refused every store.
 _alive: weakref.WeakSet[SqliteDriver] = weakref.WeakSet()
-_inherited: list[Any] = []
 
 
-def _keep_inherited() -> None:
-    for driver in list(_alive):
-        _inherited.append((driver, vars(driver).copy()))
-        if driver._line is not None:
+class _Leak(msgspec.Struct, gc=False):
+    """Keeps an object from being freed, even when the interpreter ends: the collector does not see this cycle."""
+
+    kept: Any
+    itself: Any = None
+
+
+def _abandon_inherited() -> None:
+    """In a forked child: neither use nor close what was open in the parent."""
+    drivers, connections = list(_alive), apsw.connections()
+    SqliteDriver._forked |= bool(connections) or not all(driver._closed for driver in drivers)
+    leak = _Leak((drivers, connections, apsw))  # the module closes every connection when it is freed
+    leak.itself = leak
+    for driver in drivers:
+        if driver._line is not None:  # a place in line kept here would outlive the parent
             driver._line.let_go()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_keep_inherited)
+    os.register_at_fork(after_in_child=_abandon_inherited)

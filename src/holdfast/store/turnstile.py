@@ -7,6 +7,7 @@ is a courtesy and no safeguard: SQLite's lock decides, so a stuck or foreign pro
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable
@@ -63,7 +64,7 @@ class Turnstile:
     def let_go(self) -> None:
         """In a forked child: close what was inherited. That leaves the parent its lock, and keeps none alive."""
         for fd in (self._fd, self._waiter.fd if self._waiter else -1):
-            if fd >= 0:
+            with contextlib.suppress(OSError):  # another thread of the parent may have been closing it
                 os.close(fd)
         self._fd, self._waiter = -1, None
 

@@ -57,7 +57,7 @@ async def looked(door: Door, conversation_id: str) -> Standing:
         raise
     except errors.NoSuchSession:
         used, running = {}, []
-    soft, hard = thresholds(agent.compaction_work())
+    soft, hard = compress.thresholds(agent.compaction_work())
     return Standing(
         model=agent.model.name,
         used=await agent.context_tokens(),
@@ -70,17 +70,6 @@ async def looked(door: Door, conversation_id: str) -> Standing:
         soft=soft,
         hard=hard,
     )
-
-
-def thresholds(work: compress.Work) -> tuple[int, int]:
-    """In tokens of the whole window: what every request has besides stands before the messages."""
-    floor = compress.floor_of(work)
-    try:
-        usable = work.usable
-    except errors.NoRoom:
-        return work.window, work.window
-    before = floor.system + floor.tools
-    return before + int(work.policy.soft * usable), before + int(work.policy.hard * usable)
 
 
 def drawn(

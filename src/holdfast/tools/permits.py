@@ -28,7 +28,7 @@ from typing import Literal
 import msgspec
 
 from holdfast import errors, types
-from holdfast.tools import commandline, guarded, port, shellwords, wrappers
+from holdfast.tools import commandline, direct, guarded, port, shellwords, wrappers
 
 Say = Literal["allow", "ask", "deny"]
 
@@ -65,6 +65,8 @@ class Verdict(msgspec.Struct, frozen=True):
     """The rules a lasting answer would be; empty: an answer holds for this once."""
     maybe_denied: bool = False
     """Whether it may turn out to be what is forbidden, so that only a person can allow it."""
+    unclear: bool = False
+    """Whether rules deny commands, and this line cannot be checked against them: `--yes` does not cover it."""
 
 
 class Law(msgspec.Struct, frozen=True):
@@ -142,13 +144,32 @@ def decide(act: port.Act, law: Law, grants: Sequence[types.Grant] = ()) -> Verdi
 def _said(act: port.Act, law: Law, given: Sequence[Rule]) -> Verdict:
     """What grants and rules say of an act that is neither forbidden nor dangerous."""
     asks = next((each for each in law.rules if each.say == "ask" and _speaks(each, act, law) is not False), None)
-    allows = [each for each in law.rules if each.say == "allow"] if asks is None else []
-    by = _covered(act, law, [*given, *allows])
+    rules = [*given, *(each for each in law.rules if each.say == "allow" and asks is None)]
+    # Whoever allows a line or a program by its words vouches for it; a rule about a whole tool does not.
+    by = _covered(act, law, [each for each in rules if each.about is not None])
+    hidden = _may_hide(act, law) if by is None else None
+    if by is None and hidden is None:
+        by = _covered(act, law, rules)
     if by is not None:
         return Verdict("allow", by.by)
-    if asks is not None:
-        return Verdict("ask", asks.by)
+    unclear = hidden is not None and hidden.say == "deny"
+    if reason := asks or hidden:
+        return Verdict("ask", reason.by, unclear=unclear)
     return Verdict("allow", "it only looks") if act.kind == "look" else Verdict("ask", "no rule")
+
+
+def _may_hide(act: port.Act, law: Law) -> Rule | None:
+    """A rule that denies or asks for commands, where this line may run one without saying so; None: it cannot.
+
+    Only a plain line of direct commands can be checked against such rules.
+    """
+    about = [each for each in law.rules if each.say != "allow" and each.about is not None and speaks_of(each, act.tool)]
+    if act.commands is None or not about:
+        return None
+    line = commandline.plain(act.detail)
+    if line is not None and all(map(direct.is_direct, line.commands)):
+        return None
+    return next((each for each in about if each.say == "deny"), about[0])
 
 
 # --- what is forbidden, or asked for -------------------------------------------------------------------

@@ -10,7 +10,7 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from holdfast.tools import shellwords
+from holdfast.tools import direct, shellwords
 
 Command = shellwords.Command
 FED = "It gives a text to `{}` to be run."
@@ -127,8 +127,8 @@ def suffixes(words: Command) -> Iterator[Command]:
 
 
 def hides(words: Command, program: str) -> bool:
-    """Whether a command that runs others may run this program."""
-    if not runs_others(words) and name(words) not in ("export", "declare", "printf", "set", "read"):
+    """Whether a command may run this program: it is not known to be direct, and names it."""
+    if direct.is_direct(tuple(map(shellwords.text_of, words))):
         return False
     looked = re.compile(rf"(?<![\w-]){re.escape(program)}(?![\w-])", re.IGNORECASE)
     return any(not shellwords.known(word) or looked.search(word) for word in words[1:])

@@ -65,7 +65,7 @@ def test_processes_that_make_others_faster_than_they_are_counted_are_ended(tmp_p
                 await stage.until(lambda: gone(first))
                 with pytest.raises(BlockingIOError):
                     os.read(reading, 1)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while not ended(reading):
                     await asyncio.sleep(0.01)
         finally:

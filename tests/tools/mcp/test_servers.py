@@ -14,6 +14,7 @@ import pytest
 from holdfast import errors, types
 from holdfast.tools import port, registry
 from holdfast.tools.mcp import server, servers, settings
+from tests.agent.stage import LoopClock
 from tests.tools.mcp import stage
 
 
@@ -95,15 +96,22 @@ def test_progress_is_told_and_harmless() -> None:
 
 def test_signs_of_life_put_off_the_end_of_a_call() -> None:
     async def work() -> None:
-        async with stage.running(stage.raw(timeout=0.4)) as all_of_them:
-            assert await stage.call(all_of_them, "raw__progress") == "done"  # It takes longer than that.
+        class Heard(list[str]):
+            def append(self, line: str) -> None:
+                super().append(line)
+                clock.advance(20.0)
+
+        async with stage.running(stage.raw(timeout=50)) as all_of_them:
+            clock, heard = LoopClock(), Heard()
+            assert await stage.call(all_of_them, "raw__progress", heard) == "done"
+            assert len(heard) == 5  # It takes longer than that.
 
     stage.run(work)
 
 
 def test_however_lively_a_call_is_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        async with stage.running(stage.raw(timeout=0.5)) as all_of_them, asyncio.timeout(stage.PATIENCE):
+        async with stage.running(stage.raw(timeout=50)) as all_of_them:
             heard: list[str] = []
             with pytest.raises(errors.ToolFailed, match=r"was not done within 1 s; the call was given up"):
                 await stage.call(all_of_them, "raw__lively", heard)
@@ -111,7 +119,7 @@ def test_however_lively_a_call_is_it_ends(monkeypatch: pytest.MonkeyPatch) -> No
             # The server was told, and goes on with other things.
             assert await stage.call(all_of_them, "raw__echo") == "{}"
 
-    monkeypatch.setattr(server.loaded(), "LIVES", 2)
+    monkeypatch.setattr(server.loaded(), "LIVES", 0.02)
     stage.run(work)
 
 

@@ -128,11 +128,11 @@ class Conversations(ModalScreen[str | None]):
             self.query_one("#lineage", Static).update(Text(none))
 
     def _line(self, head: types.Session) -> Text:
-        here = f" {self._pen.marks.dot} you are here" if head.conversation_id == self._here else ""
-        dot = f" {self._pen.marks.dot} "
-        where = [text.safe(head.folder)] if head.folder else []
-        told = dot.join([text.when(head.active_at), text.count(head.last_seq, "message"), *where]) + here
-        return Text.assemble(text.safe(head.title or head.conversation_id), "\n", (f"  {told}", self._pen.ink.aside))
+        told = [text.when(head.active_at), text.count(head.last_seq, "message")]
+        told += ["you are here"] if head.conversation_id == self._here else []
+        told += [text.safe(head.folder)] if head.folder else []
+        line = f" {self._pen.marks.dot} ".join(told)
+        return Text.assemble(text.safe(head.title or head.conversation_id), "\n", (f"  {line}", self._pen.ink.aside))
 
     # --- lineage -------------------------------------------------------------------------------------
 

@@ -1,0 +1,175 @@
+"""A store that was open at a fork is refused by name in the child; nothing that was acknowledged is lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast import SessionDB
+
+REFUSED = "StoreForked"
+
+WORKERS = """
+import multiprocessing, sys
+from holdfast import SessionDB, errors
+
+def work(path, name, acknowledged):
+    try:
+        with SessionDB(path) as db:
+            for number in range(20):
+                db.append_message("talk", role="user", content="x", uid=f"{name}-{number}")
+                acknowledged.put(f"{name}-{number}")
+    except errors.HoldfastError as error:
+        acknowledged.put(type(error).__name__)
+
+if __name__ == "__main__":
+    path, method, moment = sys.argv[1:]
+    context = multiprocessing.get_context(method)
+    acknowledged = context.SimpleQueue()
+    workers = [context.Process(target=work, args=(path, name, acknowledged)) for name in "abc"]
+    master = SessionDB(path)
+    master.create_session("talk", source="test")
+    if moment == "closed":
+        master.close()
+    for worker in workers:
+        worker.start()
+    master.close()  # the last connection of this process: it removes the log, if SQLite believes nobody else is there
+    for worker in workers:
+        worker.join()
+    while not acknowledged.empty():
+        print(acknowledged.get())
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "moment", "refused"),
+    [("fork", "open", True), ("fork", "closed", False), ("spawn", "open", False), ("forkserver", "open", False)],
+)
+def test_worker_processes_lose_no_message(path: Path, method: str, moment: str, refused: bool) -> None:
+    told = _run(WORKERS, path, method, moment)
+    assert told == [REFUSED] * 3 if refused else sorted(told) == sorted(f"{w}-{n}" for w in "abc" for n in range(20))
+    with SessionDB(path) as db:
+        assert {message.uid for message in db.transcript("talk")} == set(told) - {REFUSED}
+        assert db.fsck().ok
+
+
+THREADS = """
+import asyncio, os, signal, sys, threading
+from holdfast import AsyncSessionDB, SessionDB, errors
+
+path, ended, acknowledged = sys.argv[1], threading.Event(), []
+db = SessionDB(path, durability="process-crash")
+both = AsyncSessionDB(db)
+db.create_session("talk", source="test")
+
+def append():
+    while not ended.is_set():
+        receipt = db.append_message("talk", role="user", content="x")
+        acknowledged.append(receipt.seq)
+
+def read():
+    while not ended.is_set():
+        db.conversation("talk")
+        db.search("nothing")
+        SessionDB(path).close()
+
+CALLS = (
+    lambda: db.append_message("talk", role="user", content="lost"),
+    lambda: db.context("talk"),
+    lambda: db.search("x"),
+    lambda: db.backup(path + ".copy"),
+    lambda: asyncio.run(both.append_message("talk", role="user", content="lost")),
+    lambda: SessionDB(path),
+    lambda: SessionDB(path + ".other"),
+    lambda: SessionDB(":memory:"),
+)
+
+def check():
+    for number, call in enumerate(CALLS):
+        try:
+            call()
+        except errors.StoreForked:
+            continue
+        raise SystemExit(10 + number)
+
+threads = [threading.Thread(target=target) for target in (append, append, read, read)]
+for thread in threads:
+    thread.start()
+failed = 0
+for _ in range(10):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        check()
+        grandchild = os.fork()
+        if grandchild == 0:
+            signal.alarm(60)
+            check()
+            sys.exit()
+        code = os.waitstatus_to_exitcode(os.waitpid(grandchild, 0)[1])
+        db.close()
+        asyncio.run(both.close())
+        sys.exit(code)  # with all that the end of an interpreter frees
+    failed = failed or os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+ended.set()
+for thread in threads:
+    thread.join()
+lost = set(acknowledged) - {message.seq for message in db.transcript("talk")}
+print(failed, sorted(lost), db.fsck().ok)
+db.close()
+"""
+
+
+def test_child_forked_between_busy_threads_is_refused_and_ends(path: Path) -> None:
+    assert _run(THREADS, path) == ["0 [] True"]
+    assert not path.with_name(f"{path.name}.other").exists()
+
+
+PREFORK = """
+import gc, os, sys
+from holdfast import SessionDB, errors
+path = sys.argv[1]
+db = SessionDB(path)
+db.create_session("talk", source="test")
+begin, go = os.pipe()
+child = os.fork()
+if child == 0:
+    os.read(begin, 1)  # the parent has closed its store by now
+    try:
+        SessionDB(path)
+    except errors.StoreForked as error:
+        print("spawn" in str(error), flush=True)
+    db.close()
+    del db
+    gc.collect()
+    sys.exit()
+db.append_message("talk", role="user", content="a")
+db.close()
+os.write(go, b".")
+with SessionDB(path) as again:
+    again.append_message("talk", role="user", content="b")
+    os.waitpid(child, 0)
+    again.append_message("talk", role="user", content="c")
+    print([m.content for m in again.context("talk")], again.fsck().ok)
+"""
+
+
+def test_store_stays_refused_in_a_child_after_the_parent_closed_it(path: Path) -> None:
+    assert _run(PREFORK, path) == ["True", "['a', 'b', 'c'] True"]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+def _run(script: str, path: Path, *args: str) -> list[str]:
+    # From a file: the children of spawn and forkserver import it again.
+    file = path.with_name("script.py")
+    file.write_text(script)
+    done = subprocess.run([sys.executable, str(file), str(path), *args], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
