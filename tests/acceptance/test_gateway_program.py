@@ -28,6 +28,8 @@ SETTINGS = (
     "[gateway.http]\nport = 0\nenabled = true\n[gateway.loopback]\nsocket = 's.sock'\n[gateway.limits]\nminute = 500\n"
 )
 CHATS = ("ann", "ben", "eve", "all")
+RULES: Any = {"role": "system", "content": "Be brief."}
+TITLE: Any = {"role": "user", "content": "### Task:\nGenerate a title.\n<chat_history>\nUSER: Hello\n</chat_history>"}
 
 
 class Gateway:
@@ -108,6 +110,12 @@ def test_it_answers_by_its_socket_and_by_http_and_stops_when_it_is_asked_to(
         with openai.OpenAI(base_url=f"{gate.address}/v1", api_key="none", max_retries=0) as client:
             said = client.chat.completions.create(model="holdfast", messages=[{"role": "user", "content": "Hello"}])
             assert "offline model" in (said.choices[0].message.content or "")
+            chat: list[Any] = [{"role": "user", "content": "Hello"}, said.choices[0].message.model_dump()]
+            for text in ("One", "Two"):
+                chat.append({"role": "user", "content": text})
+                answered = client.chat.completions.create(model="holdfast", messages=[RULES, *chat], user=text)
+                chat.append({"role": "assistant", "content": answered.choices[0].message.content})
+            assert client.chat.completions.create(model="holdfast", messages=[TITLE]).choices[0].message.content
         with urllib.request.urlopen(f"{gate.address}/health", timeout=program.PATIENCE) as answer:
             assert json.load(answer)["store"]
         gate.process.send_signal(signal.SIGTERM)
@@ -117,6 +125,8 @@ def test_it_answers_by_its_socket_and_by_http_and_stops_when_it_is_asked_to(
             "loopback:ann",
             "http:local",
         }
+        (by_http,) = (each.id for each in db.list_sessions() if db.conversation(each.id).owner == "http:local")
+        assert [parts.text(each.content) for each in db.transcript(by_http)] == [each["content"] for each in chat]
         assert set(db.mail_facts().values()) == {0}
         assert db.claims() == []
         assert db.fsck().ok

@@ -196,6 +196,11 @@ async def has_arrived(db: AsyncSessionDB, number: int) -> bool:
     return await db.arrival(number) is not None
 
 
+async def is_begun(db: AsyncSessionDB, number: int) -> bool:
+    found = await db.arrival(number)
+    return found is not None and found.attempts > 0
+
+
 async def asked_twice(model: ScriptedModel) -> bool:
     return len(model.requests) == 2
 
@@ -230,6 +235,28 @@ def test_a_connection_that_breaks_stops_its_turn_and_the_next_message_does_not_w
         assert len(model.requests) == 2
         (only,) = await db.list_sessions()
         assert [words(each) for each in await db.transcript(only.id)] == ["Hi", "Late.", "And?", "Next."]
+
+    stage.run(story)
+
+
+def test_a_client_that_goes_away_leaves_the_turn_of_another_alone() -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        model = Held("First.")
+        async with web.open_web(db, model) as open_:
+            running = asyncio.create_task(open_.ask("Hi", headers=web.ANN | {"x-conversation-id": "one"}))
+            await model.reached.wait()
+            (only,) = await db.list_sessions()
+            by_id = web.ANN | {"x-conversation-id": only.conversation_id}
+            waiting = asyncio.create_task(open_.ask("And?", headers=by_id))
+            # It is begun on a route of its own, and waits in the conversation behind the first.
+            await stage.until(lambda: is_begun(db, 2))
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            model.released.set()
+            assert web.text_of(await running) == "First."
+            await stage.quiet(open_.gateway, db)
+        assert (found := await db.arrival(2)) is not None
+        assert (found.outcome, len(model.requests)) == ("interrupted", 1)
 
     stage.run(story)
 
@@ -406,14 +433,15 @@ def test_who_is_refused_at_the_door_is_told_why(
 def test_people_limits_and_sizes_of_the_settings_have_their_own_refusals() -> None:
     async def story(db: AsyncSessionDB) -> None:
         known = access.Access(db, access.rules(said.Settings(deny={"http": ["bob"]})))
-        guards = [known, limits.Limits(db, said.Limits(minute=1, attachments=1))]
+        guards = [known, limits.Limits(db, said.Limits(minute=1, person_minute=2, attachments=1))]
         picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 4_000}}
-        async with web.open_web(db, ScriptedModel(["Hello."]), guards=guards) as open_:
+        async with web.open_web(db, ScriptedModel(["Hello."] * 2), guards=guards) as open_:
             assert (await open_.ask("Hi", headers=web.BOB)).status_code == 403
             big = {"model": "holdfast", "messages": [{"role": "user", "content": [picture]}]}
             assert (await open_.client.post(web.PATH, json=big, headers=dict(web.ANN))).status_code == 413
             named = web.ANN | {"x-conversation-id": "garden"}
-            web.text_of(await open_.ask("Hi", headers=named))
+            for _ in range(2):
+                web.text_of(await open_.ask("Hi", headers=named))
             refused = await open_.ask("And?", headers=named)
             assert (refused.status_code, refused.headers["retry-after"]) == (429, "60")
 

@@ -59,8 +59,10 @@ def test_thirty_requests_with_the_whole_history_are_one_conversation(backend: ba
                 if number == 10:
                     await db.run(lambda: steps.compact(db.db, chat.ids[0], 12))
                     await db.forget_arrivals(0)
-            other.said = chat.said[:2]
+            other.said = list(chat.said)
             await other.say("mine")
+        assert (await db.conversation(other.ids[0])).owner == "http:bob"
+        assert await db.branches(chat.ids[0]) == []
         assert set(chat.ids) == {chat.ids[0]}
         found = await logs(db)
         assert found == {chat.ids[0]: chat.said, other.ids[0]: other.said}
@@ -243,11 +245,13 @@ def test_system_messages_are_the_instructions_of_now_and_no_part_of_the_log() ->
             await ask(user("3"), **name)
             await ask(system(""), user("4"), **name)
             await ask(user("5"), **name)
+            await ask(system("RULE-A"), user("6"), **name)
+            await ask(*before, user("7"), **name)
         told = ["".join(rule for rule in "ABC" if f"RULE-{rule}" in each.system) for each in model.requests]
-        assert told == ["A", "BC", "BC", "", ""]
+        assert told == ["A", "BC", "BC", "", "", "A", ""]
         assert not any("RULE" in str(each.content) for asked in model.requests for each in asked.messages)
         (only,) = await db.list_sessions()
-        assert (only.title, len(await db.transcript(only.id))) == ("Hi there", 10)
+        assert (only.title, len(await db.transcript(only.id))) == ("Hi there", 14)
 
     stage.run(story)
 

@@ -74,15 +74,21 @@ async def find(db: aio.AsyncSessionDB, platform: str, owner: str, before: Sequen
     """
     if len(before) < 2:
         return None
-    sent, found = normalize(before[-1].text), list[Match]()
+    sent, tip, other = normalize(before[-1].text), None, None
     for arrival in await db.arrivals_with_prefix(platform, digest(owner, before[:-1]), MOST_CANDIDATES):
-        turn = await _turn(db, arrival)
-        if turn is not None and arrival.conversation_id is not None and turn.says(sent):
-            found.append(Match(arrival, arrival.conversation_id, turn.end, turn.is_tip))
-    tips = [each for each in found if each.is_tip]
-    if len(tips) > 1 and tips[0].arrival.at - tips[1].arrival.at < APART:
-        return None
-    return next(iter(tips or found), None)
+        if tip is not None and tip.arrival.at - arrival.at >= APART:
+            break
+        turn = await _turn(db, arrival) if arrival.sender == owner else None
+        if turn is None or arrival.conversation_id is None or not turn.says(sent):
+            continue
+        match = Match(arrival, arrival.conversation_id, turn.end, turn.is_tip)
+        if not match.is_tip:
+            other = other or match
+        elif tip is not None:
+            return None
+        else:
+            tip = match
+    return tip or other
 
 
 async def _turn(db: aio.AsyncSessionDB, arrival: types.Arrival) -> _Turn | None:

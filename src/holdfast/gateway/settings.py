@@ -38,7 +38,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     once in a while."""
 
     minute: Count = 20
-    """Messages within a minute."""
+    """Messages within a minute; not over HTTP, where the client chooses the chat."""
     day: Count = 1_000
     """Messages within a day."""
     person_minute: Count = 60
