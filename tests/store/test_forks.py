@@ -99,7 +99,7 @@ threads = [threading.Thread(target=target) for target in (append, append, read, 
 for thread in threads:
     thread.start()
 failed = 0
-for _ in range(10):
+for _ in range(6):
     child = os.fork()
     if child == 0:
         signal.alarm(60)

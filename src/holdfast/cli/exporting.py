@@ -171,13 +171,16 @@ def _input(path: str) -> Iterator[IO[bytes] | pathlib.Path]:
     if path == "-":
         yield sys.stdin.buffer
         return
+    if os.path.isfile(path):  # not opened here: it may be a file of the store
+        yield pathlib.Path(path)
+        return
     try:
         file = open(path, "rb")  # noqa: SIM115 -- closed below, where reading it has other errors
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise errors.HoldfastError(f"{path} cannot be read: {reason}.") from error
     with file:
-        yield pathlib.Path(path) if os.path.isfile(path) else file
+        yield file
 
 
 def _counting(out: console.Console) -> Callable[[int, int], None]:

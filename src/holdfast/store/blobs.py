@@ -19,7 +19,7 @@ from typing import BinaryIO
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store import drafts, points, port, shelf, table_shelf
+from holdfast.store import drafts, points, port, shelf, sqlite, table_shelf
 
 MAX_SEQ = 2**32 - 1
 _KEY = '"blob":"'
@@ -136,6 +136,7 @@ def _opened(content: bytes | str | os.PathLike[str]) -> BinaryIO:
     path = os.fspath(content) if isinstance(content, str | os.PathLike) else None
     if not isinstance(path, str) or "\0" in path:
         raise errors.OutOfRange("A blob is made from bytes or from the path of a file.")
+    sqlite.refuse_live(path)
     with drafts.saying(path):
         return open(path, "rb")
 

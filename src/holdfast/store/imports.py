@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple, Protocol
 import msgspec
 
 from holdfast import errors, reports, types
-from holdfast.store import blobs, bodies, drafts, exports, lines, port, replay, shelf, vetting
+from holdfast.store import blobs, bodies, drafts, exports, lines, port, replay, shelf, sqlite, vetting
 
 LONGEST = bodies.MAX_BODY + 65_536
 IN_MEMORY = 8 * 1024 * 1024
@@ -72,6 +72,7 @@ def _opened(read: Source | os.PathLike[str]) -> Iterator[tuple[Source, shelf.She
     path = os.fspath(read)
     if not isinstance(path, str) or "\0" in path:
         raise errors.OutOfRange("The path of an export is text.")
+    sqlite.refuse_live(path)
     with drafts.saying(path):
         file = open(path, "rb")  # noqa: SIM115 -- closed below, where errors are those of the store
     with file:

@@ -105,12 +105,22 @@ def tighten(paths: Iterable[str]) -> None:
                 os.chmod(path, 0o600)
 
 
-def refuse_strange_log(path: str, opened: Sequence[int], now: Sequence[int]) -> None:
+def inode(path: str) -> tuple[int, ...]:
+    """The number of the file at a path and of its device; empty when there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    return found.st_ino, found.st_dev
+
+
+def refuse_strange_log(path: str, opened: Sequence[int]) -> None:
     """Another file with the log of the one before: SQLite would write the old pages into the new file.
 
-    Both are inode of file and log, then device of file and log; empty when one of them is not there.
+    `opened` begins with the inodes of the file and its log, as they were when they were opened.
     """
-    if opened and now and opened[::2] != now[::2] and opened[1::2] == now[1::2]:
+    now, log = inode(path), inode(f"{path}-wal")
+    if opened and now and log and opened[:2] != now and opened[2:4] == log:
         raise errors.StoreMoved(
             f"{path} was replaced while it was open, and {path}-wal still belongs to the file before; nothing was "
             "acknowledged. Close every program that uses the store and remove that log."

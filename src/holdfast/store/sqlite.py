@@ -30,6 +30,7 @@ T = TypeVar("T")
 OLDEST = (3, 51, 3)
 DURABILITY = ("power-loss", "process-crash")
 READERS = 4
+PAUSE = 0.005
 ATTEMPTS = 3
 
 _TYPED: tuple[tuple[type[apsw.Error], type[errors.StoreError]], ...] = (
@@ -154,7 +155,8 @@ class SqliteDriver(whole.Whole):
         self.pid = os.getpid()
         self._writing = threading.RLock()
         self._idle: list[tuple[int, Transaction]] = []
-        self._closed, self._generation, self._log_path = False, 0, self.path + "-wal"
+        self._closed, self._generation = False, 0
+        self._log_path, self._shm_path = f"{self.path}-wal", f"{self.path}-shm"
         self._files: tuple[int, ...] = ()
         self._opened: tuple[int, ...] = ()
         self._log: durable.Log | None = None
@@ -177,6 +179,7 @@ class SqliteDriver(whole.Whole):
                 place.prepare(self.path)
             elif not os.path.exists(self.path):
                 raise errors.StoreMoved(f"The database file {self.path} is gone; nothing was acknowledged.")
+            self._wait_for_stale()
         self._writer = self._connect(reader=False)
         self._tx = Transaction(self._writer, self._sql, self._clock)
         try:
@@ -190,13 +193,16 @@ class SqliteDriver(whole.Whole):
         self._writer.set_busy_timeout(0)  # from here on it stands in line
         if not self.memory:
             place.tighten(self.path + suffix for suffix in _FILES)
-            self._files = self._opened = self._files_now()
+            self._files = self._opened = self._writer.files = self._files_now()
             self._log = durable.Log(self._log_path) if self._durability == "power-loss" else None
 
     def _connect(self, *, reader: bool) -> apsw.Connection:
         flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if self.memory else 0)
-        connection = apsw.Connection(self.path, flags)
+        connection = _Connection(self.path, flags)
+        connection.files = self._files
         connection.set_busy_timeout(int(self.write_timeout * 1000))
+        # What closes a connection unseen (the collector, a forked child) must not remove a log that others write to.
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         # Plans that do not depend on bound values: without this, joins are planned anew at every call.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         if not self.memory and not reader:
@@ -243,7 +249,13 @@ class SqliteDriver(whole.Whole):
             raise
 
     def _in_line(self, work: Callable[[], T]) -> T:
-        return work() if self._line is None else self._line.run(self.write_timeout, work)
+        return work() if self._line is None else self._line.run(self.write_timeout, self._checked, work)
+
+    def _checked(self, work: Callable[[], T]) -> T:
+        """Do the work unless the -shm file was replaced: with the old one it would overwrite others' commits."""
+        if self._files and place.inode(self._shm_path) != self._files[4:]:
+            raise _Stale()
+        return work()
 
     def close(self) -> None:
         if self._closed or self.pid != os.getpid():
@@ -259,6 +271,11 @@ class SqliteDriver(whole.Whole):
         idle, self._idle, self._log = self._idle, [], None
         for _, tx in idle:
             tx.connection.close()
+        # The last connection of all processes empties the log and removes it. One whose -shm file was replaced does not
+        # know what others wrote.
+        if self._opened and self._opened[:2] + self._opened[4:] == place.inode(self.path) + place.inode(self._shm_path):
+            with contextlib.suppress(apsw.ConnectionClosedError):
+                self._writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
         self._writer.close()
 
     # --- other files ---------------------------------------------------------------------------------
@@ -317,10 +334,13 @@ class SqliteDriver(whole.Whole):
             self._mend_log()
             self._meant: dict[Any, Any] = {}
             for _ in range(ATTEMPTS):
-                result = self._attempt(operation, step)
-                if self.memory or self._files_now() == self._files:
-                    return result, self._log
-                # Committed into a file nobody can reach any more: not acknowledged, done again.
+                try:
+                    result = self._attempt(operation, step)
+                    if self.memory or self._files_now() == self._files:
+                        return result, self._log
+                except _Stale:
+                    pass
+                # Not committed, or into a file nobody can reach any more: not acknowledged, done again.
                 self._reopen()
             raise errors.StoreMoved()
         except apsw.Error as error:
@@ -375,19 +395,47 @@ class SqliteDriver(whole.Whole):
                 self._tx.execute("ROLLBACK")
 
     def _files_now(self) -> tuple[int, ...]:
-        """Which files are at the paths now."""
+        """Which files are at the paths now: of the database, its log and -shm file; empty when one is not there."""
         try:
-            main, log = os.stat(self.path), os.stat(self._log_path)
+            main, log, shm = os.stat(self.path), os.stat(self._log_path), os.stat(self._shm_path)
         except OSError:
             return ()
-        return (main.st_ino, log.st_ino, main.st_dev, log.st_dev)
+        return (main.st_ino, main.st_dev, log.st_ino, log.st_dev, shm.st_ino, shm.st_dev)
 
     def _reopen(self) -> None:
         self._files = ()
-        place.refuse_strange_log(self.path, self._opened, self._files_now())
+        place.refuse_strange_log(self.path, self._opened)
         self._generation += 1
         self._drop_connections()
         self._open(create=False)
+
+    def _wait_for_stale(self) -> None:
+        """Until no connection of this process has a log or a -shm file mapped that is not at its path any more.
+
+        SQLite maps one -shm file per database and process: a new connection would share the old one.
+        """
+        deadline = time.monotonic() + self.write_timeout
+        while self._is_stale():
+            if time.monotonic() > deadline:
+                raise _Stale()
+            for other in list(_alive):
+                if other.path == self.path and other is not self and other._writing.acquire(blocking=False):
+                    try:
+                        other._let_go()
+                    finally:
+                        other._writing.release()
+            time.sleep(PAUSE)
+
+    def _is_stale(self) -> bool:
+        main, now = place.inode(self.path), self._files_now()
+        return any(files[:2] == main and files != now for files in _opened_files())
+
+    def _let_go(self) -> None:
+        """Of files that were replaced; the next call opens those that are there."""
+        if not self._closed and self._files != self._files_now():
+            self._files = ()
+            self._generation += 1
+            self._drop_connections()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -462,6 +510,28 @@ class SqliteDriver(whole.Whole):
 
 
 _FILES = ("", "-wal", "-shm", ".queue")
+
+
+class _Connection(apsw.Connection):
+    """A connection that tells with which files it was opened, also while another thread uses it."""
+
+    files: tuple[int, ...] = ()
+
+
+def _opened_files() -> list[tuple[int, ...]]:
+    """Inodes of the database, log and -shm file that each connection of this process was opened with."""
+    return [each.files for each in apsw.connections() if isinstance(each, _Connection) and each.files]
+
+
+def refuse_live(path: str) -> None:
+    """Refuse to open a file of a store that is open here: closing it would cancel the locks SQLite holds on it."""
+    found = place.inode(path)
+    if any(found in (files[:2], files[4:]) for files in _opened_files()):
+        raise errors.StoreUnusable(f"{errors.shown(path, 250)} belongs to a store that is open; name another file.")
+
+
+class _Stale(errors.StoreMoved):
+    """The -wal or -shm file of the store was removed or replaced while it was open. Nothing was acknowledged."""
 
 
 @contextlib.contextmanager

@@ -1,0 +1,209 @@
+"""SQLite's POSIX locks stay held, and a replaced -shm file is noticed before anything is written with it.
+
+Closing any descriptor of a file cancels every POSIX lock that the process holds on it, whoever opened it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import SessionDB, errors
+from holdfast.store import copying, salvage
+from tests.cli import inside
+from tests.tools import doing
+
+needs_proc = pytest.mark.skipif(not os.path.exists("/proc/locks"), reason="needs /proc/locks")
+Call = Callable[[SessionDB, Path], object]
+
+
+def _command(*words: str) -> Call:
+    return lambda _, path: inside.run(path.parent, *(word.format(path=path) for word in words))
+
+
+def _refused(*kinds: type[BaseException]) -> Callable[[Call], Call]:
+    def wrap(call: Call) -> Call:
+        def checked(db: SessionDB, path: Path) -> None:
+            with pytest.raises(kinds):
+                call(db, path)
+
+        return checked
+
+    return wrap
+
+
+def _copied(db: SessionDB, path: Path) -> None:
+    with SessionDB(path.with_name("target.db")) as target:
+        copying.copy(db, target)
+
+
+def _read_by_tools(_: SessionDB, path: Path) -> None:
+    do = doing.Doing(path.parent, off_limits=[path])
+    do("read_file", path=path.name)
+    do("search_files", text="SQLite")
+
+
+CALLS: dict[str, Call] = {
+    "backup": lambda db, path: db.backup(path.with_name("copy.db")),
+    "backup over the store": _refused(errors.NotABackup)(lambda db, path: db.backup(path, overwrite=True)),
+    "check_backup": lambda db, path: db.check_backup(path.with_name("copy.db")),
+    "restore": lambda db, path: db.restore(path.with_name("copy.db")),
+    "export": lambda db, path: db.export_to(path.with_name("export.jsonl")),
+    "import": lambda db, path: db.import_from(path.with_name("export.jsonl")),
+    "import of the store": _refused(errors.StoreUnusable)(lambda db, path: db.import_from(path)),
+    "blob of the store": _refused(errors.StoreUnusable)(lambda db, path: db.put_blob(path, "text/plain")),
+    "blob of its -shm": _refused(errors.StoreUnusable)(lambda db, path: db.put_blob(f"{path}-shm", "text/plain")),
+    "search": lambda db, _: db.search("heron"),
+    "rebuild_search": lambda db, _: db.rebuild_search(),
+    "copy": _copied,
+    "salvage": _refused(errors.StoreBusy)(lambda _, path: salvage.salvage(path, path.with_name("new.db"))),
+    "fsck": lambda db, _: db.fsck(),
+    "facts": lambda db, _: db.facts(),
+    "tools": _read_by_tools,
+    "another handle": lambda _, path: SessionDB(path).close(),
+    "doctor": _command("doctor", "--db", "{path}"),
+    "doctor --fix": _command("doctor", "--fix", "--db", "{path}"),
+    "db status": _command("db", "status", "{path}"),
+    "db copy": _command("db", "copy", "{path}", "{path}.copied"),
+    "sessions list": _command("sessions", "list", "--db", "{path}"),
+    "sessions search": _command("sessions", "search", "heron", "--db", "{path}"),
+    "sessions export": _command("sessions", "export", "--all", "-o", "{path}.jsonl", "--db", "{path}"),
+    "sessions import": _command("sessions", "import", "{path}.jsonl", "--db", "{path}"),
+    "sessions import of the store": _command("sessions", "import", "{path}", "--db", "{path}"),
+    "command backup": _command("backup", "{path}.backup", "--db", "{path}"),
+    "command salvage": _command("salvage", "{path}", "{path}.salvaged"),
+}
+
+
+@needs_proc
+def test_no_call_cancels_the_locks_of_an_open_store(path: Path) -> None:
+    """Every one of them while a handle is open, a search index too, and a thread reads."""
+    path.with_name("home").mkdir()
+    with SessionDB(path) as db, SessionDB(path) as reader:
+        db.create_session("talk", source="test")
+        db.append_message("talk", role="user", content="the heron stands")
+        db.search("heron")
+        with _reading(reader):
+            held = _locks(path)
+            assert {inode for inode, *_ in held} == {os.stat(path).st_ino, os.stat(f"{path}-shm").st_ino}
+            for name, call in CALLS.items():
+                thread = threading.Thread(target=call, args=(db, path)) if name == "another handle" else None
+                if thread is not None:
+                    thread.start()
+                    thread.join()
+                else:
+                    call(db, path)
+                assert held <= _locks(path), name
+        assert db.fsck().ok
+
+
+def _locks(path: Path) -> set[tuple[int, str, str, str]]:
+    """Inode, kind and range of every POSIX lock this process has on the store."""
+    inodes = {os.stat(f"{path}{suffix}").st_ino for suffix in ("", "-wal", "-shm")}
+    found = set()
+    for line in Path("/proc/locks").read_text().splitlines():
+        words = line.split()
+        if words[1:2] == ["POSIX"] and words[4] == str(os.getpid()):
+            inode = int(words[5].rpartition(":")[2])
+            if inode in inodes:
+                found.add((inode, words[3], words[6], words[7]))
+    return found
+
+
+@contextlib.contextmanager
+def _reading(db: SessionDB) -> Iterator[None]:
+    """Another thread is in the middle of a read until the block ends."""
+    begun, end = threading.Event(), threading.Event()
+
+    def step(tx: object) -> None:
+        tx.one("store_counts")  # type: ignore[attr-defined]
+        begun.set()
+        end.wait()
+
+    thread = threading.Thread(target=db.driver.read, args=(step,))
+    thread.start()
+    begun.wait()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
+# --- a replaced -shm file ----------------------------------------------------------------------------------
+
+OTHER = """
+import sys
+from holdfast import SessionDB
+db = SessionDB(sys.argv[1])
+for number in range(20):
+    db.append_message("talk", role="user", content="theirs", uid=f"theirs-{number}")
+print("done", flush=True)
+sys.stdin.readline()
+if sys.argv[2] == "close":
+    db.close()
+"""
+
+
+@pytest.mark.parametrize("ours", ["appends", "reads", "closes", "opens again", "scrubs", "forgets it"])
+@pytest.mark.parametrize("theirs", ["goes on", "close", "leave"])
+def test_removed_shm_file_loses_nothing_that_another_process_wrote(path: Path, ours: str, theirs: str) -> None:
+    db, second = SessionDB(path), SessionDB(path)
+    db.create_session("talk", source="test")
+    db.append_message("talk", role="user", content="ours")
+    second.context("talk")
+    os.unlink(f"{path}-shm")
+    with subprocess.Popen(
+        [sys.executable, "-c", OTHER, str(path), theirs], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "done\n"
+        if theirs != "goes on":
+            other.communicate("\n")
+        expected = 21
+        if ours == "appends":
+            expected = db.append_message("talk", role="user", content="ours").seq
+            assert expected == 22
+        elif ours == "reads":
+            assert len(db.transcript("talk")) == 21
+            assert len(second.transcript("talk")) == 21
+        elif ours == "opens again":
+            with SessionDB(path) as again:
+                expected = again.append_message("talk", role="user", content="ours").seq
+        elif ours == "scrubs":
+            with contextlib.suppress(errors.StoreMoved):
+                db.scrub()
+        elif ours == "forgets it":
+            del db
+        if ours != "forgets it":
+            db.close()
+        second.close()
+        if theirs == "goes on":
+            other.communicate("\n")
+    with SessionDB(path) as found:
+        assert len(found.transcript("talk")) == expected
+        assert found.fsck().ok
+
+
+def test_reopened_store_waits_for_readers_of_the_replaced_shm_file(path: Path) -> None:
+    """SQLite maps one -shm file per process and database: a new connection would share the old one."""
+    with SessionDB(path, write_timeout=0.2) as db, SessionDB(path) as reader:
+        db.create_session("talk", source="test")
+        with _reading(reader):
+            os.unlink(f"{path}-shm")
+            with pytest.raises(errors.StoreMoved, match="-shm"):
+                db.append_message("talk", role="user", content="a")
+        assert db.append_message("talk", role="user", content="a").seq == 1
+        assert len(reader.transcript("talk")) == 1
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
