@@ -12,6 +12,7 @@ import pytest
 from holdfast import AsyncSessionDB, errors, events, parts, types
 from holdfast.agent import loop
 from holdfast.model import ScriptedModel, port, tokens
+from holdfast.store import points
 from tests.agent import stage
 from tests.contract import steps
 
@@ -383,6 +384,33 @@ def test_a_turn_that_lost_its_lease_is_stopped_and_cannot_write() -> None:
         assert [each.role for each in await db.transcript("t")] == ["user"]
 
     stage.run(story, clock=steps.Clock())
+
+
+@pytest.mark.parametrize("noticed_by", ["the next append", "the next renewal"])
+def test_turn_whose_lease_ran_out_on_a_full_disk_says_that_the_disk_is_full(
+    noticed_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(point: str) -> None:
+        if point == "renew.begun":
+            raise errors.StoreFull()
+
+    async def story(db: AsyncSessionDB) -> None:
+        async def wait(_: dict[str, Any]) -> str:
+            monkeypatch.setattr(points, "hook", fail)
+            while (await db.leases())[0].state != "expired":
+                await asyncio.sleep(0.01)
+            if noticed_by == "the next renewal":
+                monkeypatch.setattr(points, "hook", None)
+                await asyncio.Event().wait()
+            return "done"
+
+        model, tools = ScriptedModel([stage.calls("it"), "never"]), [stage.tool("it", wait)]
+        result = await stage.agent(db, model, session_id="t", lease_ttl=0.3, tools=tools).run_conversation("Go")
+        monkeypatch.setattr(points, "hook", None)
+        assert result.exit_reason == "store"
+        assert "disk is full" in str(result.error)
+
+    stage.run(story)
 
 
 def test_a_lease_taken_over_between_two_words_refuses_the_next_append() -> None:

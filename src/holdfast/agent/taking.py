@@ -195,7 +195,7 @@ class Taking:
 
     async def _outcome(self, work: asyncio.Task[None], taken: turn.Turn) -> events.TurnResult:
         if taken.lost:
-            return self._done("lease_lost", LOST)
+            raise taken.hindrance or errors.LeaseLost()
         if work.cancelled():
             await self._closed(loop.INTERRUPTED)
             return self._done("interrupted", "The turn was interrupted.")

@@ -29,6 +29,8 @@ class Turn:
         self.fenced = self.lease is not None
         """Whether appends carry the lease."""
         self.lost = False
+        self.hindrance: errors.StoreError | None = None
+        """Why the store could not renew the lease the last time: then a lease that ran out was not taken over."""
         self.when_lost: Callable[[], object] = lambda: None
 
     async def append(self, messages: Sequence[types.NewMessage]) -> list[types.Receipt]:
@@ -39,6 +41,8 @@ class Turn:
             except errors.LeasesUnavailable as error:
                 self._db.db.say_once(error)
                 self.fenced = False
+            except errors.LeaseLost as error:
+                raise self.hindrance or error from error
         return await self._db.append_messages(self.snapshot.conversation_id, messages)
 
 
@@ -132,6 +136,7 @@ async def _beat(db: aio.AsyncSessionDB, turn: Turn, lease: types.Lease) -> None:
     while turn.fenced:
         try:
             await db.renew_lease(lease)
+            turn.hindrance = None
         except errors.LeaseLost:
             if turn.fenced:
                 turn.lost = True
@@ -139,6 +144,7 @@ async def _beat(db: aio.AsyncSessionDB, turn: Turn, lease: types.Lease) -> None:
             return
         except Exception as error:  # noqa: BLE001 -- only a lost lease stops the turn
             db.db.say_once(error)
+            turn.hindrance = error if isinstance(error, errors.StoreError) else None
             turn.fenced = not locks.is_lock_failure(error)
         await asyncio.sleep(lease.ttl / 3)
 
