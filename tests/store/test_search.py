@@ -184,3 +184,38 @@ def test_a_locked_index_is_told_later_of_what_was_removed(path: str) -> None:
         assert [hit.seq for hit in db.search("bird", own=True)] == [2]
         tagged = db.searcher._opened().read(lambda tx: tx.all("index_redacted", tag=indexing.REDACTED))
         assert tagged == [(1, 1)]
+
+
+DESCRIPTORS = """
+import os, resource, sys
+from pathlib import Path
+from holdfast import SessionDB, errors
+with SessionDB(sys.argv[1]) as db:
+    if sys.argv[2] == "closed":
+        db.search("heron")
+        db.searcher.close()
+    made = Path(sys.argv[1] + ".search").exists() and os.stat(sys.argv[1] + ".search").st_ino
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    for spare in range(8):
+        taken = [os.open(os.devnull, os.O_RDONLY) for _ in range(40)]
+        for _ in range(spare):
+            os.close(taken.pop())
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken) + 1 + spare, hard))
+        try:
+            db.search("heron")
+        except errors.StoreError as error:
+            assert "too many open files" in str(error), error
+            print("refused")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        for fd in taken:
+            os.close(fd)
+    assert len(db.search("heron")) == 1
+    assert not made or os.stat(sys.argv[1] + ".search").st_ino == made, "the index was made again"
+"""
+
+
+@pytest.mark.parametrize("index", ["none", "closed"])
+def test_search_without_descriptors_is_refused_by_name_and_keeps_its_index(path: str, index: str) -> None:
+    done = subprocess.run([sys.executable, "-c", DESCRIPTORS, path, index], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "refused" in done.stdout

@@ -190,6 +190,7 @@ def _about(look: Look, target: str, before: dict[str, os.stat_result], kept: con
         *findings.of_claim(look.claimed_at),
         *findings.of_schedule(kept, look.done_at, look.failed_at),
         *findings.of_files(target, before),
+        *findings.of_disk(look.facts),
         *findings.of_wal(look.facts),
         *findings.of_search(look.search),
     ]

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from holdfast import config, errors, moments, types
 from holdfast.cli import mistakes
-from holdfast.store import promises, reaching, reconcile, schedule, visitors
+from holdfast.store import place, promises, reaching, reconcile, schedule, visitors
 from holdfast.terminal import text
 
 LARGE_WAL = 256 * 1024 * 1024
@@ -233,6 +233,16 @@ def of_files(target: str, before: dict[str, os.stat_result]) -> Iterator[Finding
         if entry.st_uid != os.geteuid():
             what = f"{path} belongs to another user (uid {entry.st_uid})."
             yield Finding("note", "owner", what, "Run Holdfast as that user, and as no other.")
+
+
+def of_disk(facts: dict[str, Any]) -> Iterator[Finding]:
+    """Whether a store in a file can be written at all."""
+    if facts.get("read_only"):
+        what = f"{facts['path']} can only be read: {facts['read_only']}."
+        yield Finding("problem", "read-only", what, "Make the file and its folder writable for this user.")
+    elif facts.get("files") and place.full(os.path.dirname(facts["path"])):
+        what = f"The disk of {facts['path']} is full, or a quota is reached: no message can be stored."
+        yield Finding("problem", "full", what, "Free some space on that disk.")
 
 
 def of_wal(facts: dict[str, Any]) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from holdfast import errors
@@ -24,6 +24,10 @@ NETWORK = re.compile(
     r"^(nfs\d*|cifs|smb\d*|smbfs|afs|afpfs|9p|ncpfs|webdav|davfs2?|coda|ceph|lustre|gpfs|glusterfs|beegfs"
     r"|orangefs|ocfs2|gfs2|fuse\.(sshfs|s3fs|gcsfuse|rclone|davfs2?|glusterfs|ceph.*|curlftpfs|mergerfs-nfs))$"
 )
+
+# Files that a connection to a store opens: database, log, -shm, the folder of each while it is made, and the queue.
+DESCRIPTORS = 6
+EXHAUSTED = (errno.EMFILE, errno.ENFILE)
 
 # Bytes: more than any one file that SQLite makes beside a store needs to be opened.
 PROBE = 64 * 1024
@@ -51,6 +55,8 @@ def prepare(path: str) -> None:
         refuse_network(folder)
         _create(path)
     except OSError as error:
+        if error.errno in EXHAUSTED:
+            raise too_many_files(path) from error
         raise errors.StoreUnusable(f"{path} cannot hold a store: {error.strerror}.") from error
 
 
@@ -125,6 +131,49 @@ def refuse_strange_log(path: str, opened: Sequence[int]) -> None:
             f"{path} was replaced while it was open, and {path}-wal still belongs to the file before; nothing was "
             "acknowledged. Close every program that uses the store and remove that log."
         )
+
+
+def too_many_files(path: str) -> errors.StoreError:
+    return errors.StoreError(
+        f"{path} cannot be opened: this process has too many open files. Close some, or raise the limit (`ulimit -n`)."
+    )
+
+
+@contextlib.contextmanager
+def opening(path: str) -> Iterator[None]:
+    """What the system refuses while a store is opened, as an error of ours."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in EXHAUSTED:
+            raise too_many_files(path) from error
+        raise errors.StoreUnusable(f"{path} cannot be opened: {error.strerror}.") from error
+
+
+def out_of_files() -> bool:
+    """Whether this process cannot open as many more files as a connection to a store needs. Tried, as for `full`."""
+    opened: list[int] = []
+    try:
+        while len(opened) < DESCRIPTORS:
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return error.errno in EXHAUSTED
+    finally:
+        for fd in opened:
+            os.close(fd)
+    return False
+
+
+def read_only(path: str) -> str:
+    """Why nothing can be written to a store that is there; empty when it can be, or there is none."""
+    folder = os.path.dirname(path) or "."
+    if not os.path.isfile(path) or not os.access(path, os.R_OK):
+        return ""
+    for place in (path, folder):
+        if not os.access(place, os.W_OK):
+            mounted = hasattr(os, "statvfs") and os.statvfs(place).f_flag & os.ST_RDONLY
+            return "the file system is read-only" if mounted else f"no permission to write to {place}"
+    return ""
 
 
 def full(folder: str) -> bool:

@@ -13,6 +13,7 @@ import os
 import random
 import threading
 import time
+import urllib.parse
 import weakref
 from collections.abc import Callable, Iterator
 from functools import cache, partial
@@ -61,10 +62,13 @@ def translated(error: apsw.Error | UnicodeDecodeError, path: str) -> errors.Stor
     if isinstance(error, UnicodeDecodeError):
         return errors.StoreCorrupt(f"{errors.StoreCorrupt()} (stored text is not valid Unicode)")
     if getattr(error, "extendedresult", 0) in _WRITING and place.full(os.path.dirname(path)):
-        return errors.StoreFull(f"{errors.StoreFull()} ({error})")
+        return errors.StoreFull(f"{errors.StoreFull()} ({path}: {error})")
+    if isinstance(error, apsw.CantOpenError | apsw.IOError) and place.out_of_files():
+        return place.too_many_files(path)
     for theirs, ours in _TYPED:
         if isinstance(error, theirs):
-            return ours(f"{ours()} ({error})")
+            where = f"{path}: " if ours in (errors.StoreFull, errors.StoreUnusable) else ""
+            return ours(f"{ours()} ({where}{error})")
     return errors.StoreError(f"SQLite failed: {type(error).__name__} ({error})")
 
 
@@ -150,11 +154,14 @@ class SqliteDriver(whole.Whole):
         self._clock = clock
         self.write_timeout = write_timeout
         self._folder = sql
-        self._sql = queries.load(sql)
+        with place.opening(self.path):
+            self._sql = queries.load(sql)
         self._plan = plan
         self.pid = os.getpid()
         self._writing = threading.RLock()
         self._idle: list[tuple[int, Transaction]] = []
+        # Why nothing can be written there; empty when it can.
+        self.read_only = "" if self.memory else place.read_only(self.path)
         self._closed, self._generation = False, 0
         self._log_path, self._shm_path = f"{self.path}-wal", f"{self.path}-shm"
         self._files: tuple[int, ...] = ()
@@ -174,7 +181,7 @@ class SqliteDriver(whole.Whole):
     # --- opening and closing -------------------------------------------------------------------------
 
     def _open(self, *, create: bool = True) -> None:
-        if not self.memory:
+        if not self.memory and not self.read_only:
             if create:
                 place.prepare(self.path)
             elif not os.path.exists(self.path):
@@ -191,14 +198,16 @@ class SqliteDriver(whole.Whole):
                 self._line = None
             raise
         self._writer.set_busy_timeout(0)  # from here on it stands in line
-        if not self.memory:
+        if not self.memory and not self.read_only:
             place.tighten(self.path + suffix for suffix in _FILES)
-            self._files = self._opened = self._writer.files = self._files_now()
-            self._log = durable.Log(self._log_path) if self._durability == "power-loss" else None
+            self._opened = self._writer.files = self._files_now()
+            with place.opening(self._log_path):
+                self._log = durable.Log(self._log_path) if self._durability == "power-loss" else None
+            self._files = self._opened
 
     def _connect(self, *, reader: bool) -> apsw.Connection:
         flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if self.memory else 0)
-        connection = _Connection(self.path, flags)
+        connection = _open_to_read(self.path, self.read_only) if self.read_only else _Connection(self.path, flags)
         connection.files = self._files
         connection.set_busy_timeout(int(self.write_timeout * 1000))
         # What closes a connection unseen (the collector, a forked child) must not remove a log that others write to.
@@ -207,8 +216,9 @@ class SqliteDriver(whole.Whole):
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         if not self.memory and not reader:
             self._refuse_foreign(connection)
+        if not self.memory and not reader and not self.read_only:
             self._line = self._line or turnstile.Turnstile(self.path + ".queue")
-        if not self.memory and connection.pragma("journal_mode") != "wal":
+        if not self.memory and not self.read_only and connection.pragma("journal_mode") != "wal":
             self._in_line(lambda: connection.pragma("journal_mode", "wal"))
         # Enough for SQLite to keep the file sound; what is acknowledged is synced in `write`.
         connection.pragma("synchronous", "NORMAL")
@@ -249,6 +259,8 @@ class SqliteDriver(whole.Whole):
             raise
 
     def _in_line(self, work: Callable[[], T]) -> T:
+        if self.read_only:
+            raise errors.StoreUnusable(f"{self.path} can only be read: {self.read_only}. Nothing was written.")
         return work() if self._line is None else self._line.run(self.write_timeout, self._checked, work)
 
     def _checked(self, work: Callable[[], T]) -> T:
@@ -301,17 +313,17 @@ class SqliteDriver(whole.Whole):
     # --- a file beside it ----------------------------------------------------------------------------
 
     def side(self, name: str) -> SqliteDriver:
-        target = self.path if self.memory else f"{self.path}.{name}"
+        target = ":memory:" if self.memory or self.read_only else f"{self.path}.{name}"
         # It can be made again, so it need not survive a power loss, nor is it worth a long wait.
         return SqliteDriver(
             target, durability="process-crash", clock=self._clock, write_timeout=2.0, sql=f"sqlite_{name}"
         )
 
     def has_side(self, name: str) -> bool:
-        return not self.memory and os.path.exists(f"{self.path}.{name}")
+        return not self.memory and not self.read_only and os.path.exists(f"{self.path}.{name}")
 
     def discard_side(self, name: str) -> None:
-        for suffix in () if self.memory else _FILES:
+        for suffix in () if self.memory or self.read_only else _FILES:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{self.path}.{name}{suffix}")
 
@@ -450,7 +462,7 @@ class SqliteDriver(whole.Whole):
         self._check_usable()
         if self.memory:
             return self._read_in_memory(step)
-        if not self._files or self._files_now() != self._files:
+        if not self.read_only and (not self._files or self._files_now() != self._files):
             with self._writing, self._translating():
                 if not self._files or self._files_now() != self._files:
                     self._reopen()
@@ -496,6 +508,7 @@ class SqliteDriver(whole.Whole):
                 "page_size": pragma("page_size"),
                 "pages": pragma("page_count"),
                 "free_pages": pragma("freelist_count"),
+                "read_only": self.read_only,
             }
         if not self.memory:
             facts["filesystem"] = place.filesystem(os.path.realpath(os.path.dirname(self.path) or "."))
@@ -516,6 +529,26 @@ class _Connection(apsw.Connection):
     """A connection that tells with which files it was opened, also while another thread uses it."""
 
     files: tuple[int, ...] = ()
+
+
+def _open_to_read(path: str, reason: str) -> _Connection:
+    """A connection to a store that cannot be written, also where SQLite cannot make the files it needs beside it."""
+    connection = _Connection(path, apsw.SQLITE_OPEN_READONLY)
+    try:
+        connection.pragma("schema_version")
+    except (apsw.CantOpenError, apsw.ReadOnlyError):
+        connection.close()
+    else:
+        return connection
+    # Whoever has the store open has made a -shm file. So nobody has, and all of it is in the file if the log is empty.
+    log = place.size_and_mode(f"{path}-wal")
+    if os.path.exists(f"{path}-shm") or (log and log["bytes"]):
+        raise errors.StoreUnusable(
+            f"{path} cannot be read: {reason}, and its newest messages are in {path}-wal. Make both writable, "
+            "or copy them together to a folder that is, and open the copy."
+        )
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    return _Connection(f"file:{urllib.parse.quote(path)}?immutable=1", flags)
 
 
 def _opened_files() -> list[tuple[int, ...]]:

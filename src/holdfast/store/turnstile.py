@@ -16,6 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from holdfast import errors
+from holdfast.store import place
 
 try:
     import fcntl
@@ -146,7 +147,5 @@ class _Waiter(threading.Thread):
 
 def _open(path: str) -> int:
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
-    try:
+    with place.opening(path):
         return os.open(path, flags, 0o600)
-    except OSError as error:
-        raise errors.StoreUnusable(f"{path}, where writers stand in line, does not open: {error.strerror}.") from error
