@@ -102,3 +102,38 @@ def test_doctor_reports_a_full_disk(tmp_path: Path) -> None:
     done = subprocess.run([*command, "-c", FULL, str(home), str(store)], capture_output=True, text=True, check=True)
     for code, out in json.loads(done.stdout):
         assert (code, "disk" in out, "full" in out, str(store) in " ".join(out.split())) == (1, True, True, True), out
+
+
+LATER = """
+import sys
+from holdfast import SessionDB
+with SessionDB(sys.argv[1]) as db:
+    while True:
+        print(len(db.transcript("talk")), flush=True)
+        if not sys.stdin.readline():
+            break
+"""
+
+
+def test_reader_of_a_read_only_store_sees_what_another_user_writes_later(tmp_path: Path) -> None:
+    store = tmp_path / "data" / "store.db"
+    with SessionDB(store) as db:
+        db.create_session("talk", source="test")
+    prefix = ["setpriv", "--bounding-set", "-dac_override"] if os.geteuid() == 0 else []
+    if not prefix or shutil.which(prefix[0]) is None or not _permitted([*prefix, sys.executable]):
+        pytest.skip("needs root, which may write, and setpriv for a reader that may not")
+    store.parent.chmod(0o500)
+    with subprocess.Popen(
+        [*prefix, sys.executable, "-c", LATER, str(store)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as reader:
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+        seen = [reader.stdout.readline()]
+        with SessionDB(store) as db:
+            for _ in range(2):
+                db.append_message("talk", role="user", content="x" * 5000)
+                reader.stdin.write("\n")
+                reader.stdin.flush()
+                seen.append(reader.stdout.readline())
+        reader.stdin.close()
+    assert seen == ["0\n", "1\n", "2\n"]

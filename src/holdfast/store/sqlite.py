@@ -483,7 +483,9 @@ class SqliteDriver(whole.Whole):
     def _put_back(self, generation: int, tx: Transaction) -> None:
         if not tx.connection.get_autocommit():
             tx.execute("ROLLBACK")
-        if len(self._idle) < READERS and generation == self._generation and not self._closed:
+        # One that was opened while nobody wrote takes no locks: where others may begin to, each read opens its own.
+        keep = len(self._idle) < READERS and generation == self._generation and not self._closed
+        if keep and not self.read_only:
             self._idle.append((generation, tx))
         else:
             tx.connection.close()
