@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncSessionDB, errors
-from holdfast.gateway import history, openai
+from holdfast import AsyncSessionDB, errors, parts, types
+from holdfast.gateway import history, openai, pictures
 from holdfast.model import ScriptedModel
 from holdfast.model import port as models
 from tests.agent.stage import says
@@ -118,6 +118,22 @@ def test_a_history_that_is_not_known_begins_a_conversation_with_it() -> None:
             foreign.said[:1] = ["Hi there"]
             await foreign.say("And now?")
         assert sorted(map(len, (await logs(db)).values())) == [2, 4, 6]
+        assert {each.title for each in await db.list_sessions()} == {"Hi", "Hi #2", "Hi there"}
+
+    stage.run(story)
+
+
+def test_a_history_never_leads_to_a_conversation_that_a_header_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "APART", 0.0)
+
+    async def story(db: AsyncSessionDB) -> None:
+        async with web.open_web(db, ScriptedModel(iter(lambda: "Yes.", None))) as open_:
+            chat, named = Chat(open_), web.ANN | {"x-conversation-id": "other"}
+            await chat.say("Ready?")
+            for text in ("It has words that the chat has not", "Ready?"):
+                await open_.ask(text, headers=named)
+            await chat.say("Go")
+        assert chat.ids[0] == chat.ids[1]
 
     stage.run(story)
 
@@ -182,6 +198,38 @@ def test_a_stream_with_words_between_calls_is_continued_as_it_was_seen() -> None
         assert chat.ids[0] == chat.ids[1]
 
     stage.run(story)
+
+
+CUT = models.Reply(parts=(parts.Text("It was"),), finish="length")
+EMPTY = models.Reply(usage=types.Usage(input=3, output=1))
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("replies", [[CUT], [EMPTY], [LOOKS, EMPTY]], ids=["too-long", "empty", "empty-at-last"])
+def test_an_answer_with_words_of_the_gateway_is_continued(replies: list[models.Reply], stream: bool) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        async with web.open_web(db, ScriptedModel([*replies, "Fine."]), tools=[says("look")]) as open_:
+            chat = Chat(open_)
+            await chat.say("Tell me", stream=stream)
+            await chat.say("Go on", stream=stream)
+        assert chat.ids[0] == chat.ids[1]
+
+    stage.run(story)
+
+
+SHOWN = (
+    pictures.GONE,
+    pictures.LARGE.format(kind="image/png", size=300_000),
+    "![A picture](data:image/png;base64,iVBORw0KGgo=)",
+    "![Generated Image](https://chat.example.com/files/1.png)",
+)
+
+
+def test_histories_are_compared_without_pictures() -> None:
+    for shown in SHOWN:
+        assert history.normalize(f"A dot.\n\n{shown}\n") == "A dot.", shown
+    for text in ("![", "![](data:", "[A picture"):
+        assert history.normalize(many := text * 200_000) == " ".join(many.split())  # hours if quadratic
 
 
 def test_a_turn_that_failed_is_asked_again_in_the_same_conversation() -> None:

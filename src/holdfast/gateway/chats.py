@@ -24,6 +24,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from holdfast import errors, events, parts, types
+from holdfast.agent import naming
 from holdfast.gateway import history, keys, openai, pictures, port, replies, sse, wire
 from holdfast.model import port as models
 from holdfast.store import aio, bodies, holders, state
@@ -209,8 +210,10 @@ class Chats:
             return self._aside(self.door, owner, asked)
         named = wire.id_of(request.headers.get(self._header) or None, self._header)
         repeat = wire.id_of(request.headers.get(REPEAT), "Idempotency-Key")
-        # The next request is known by the history that this one leaves: see `history`.
-        key = history.digest(owner, [*asked.before, asked.now]) + _digest([owner, repeat or bodies.mint_uid()])
+        # The next request is known by the history that this one leaves: see `history`. One with a name does not show
+        # all of its conversation, so no history leads there.
+        prefix = history.digest(owner, [*asked.before, asked.now]) if named is None else _digest([owner, named])
+        key = prefix + _digest([owner, repeat or bodies.mint_uid()])
         digest = _digest([named, asked.model, asked.before, asked.now, asked.instructions, asked.max_output])
         listening = self._join(key)
         try:
@@ -232,7 +235,7 @@ class Chats:
         """Take in a request, in the conversation that it belongs to."""
         if named is not None:
             return await self._arrive(door, owner, asked, await self._named(owner, named), key, digest)
-        new = Place(id_ := state.mint_session_id(self._clock()), id_, is_new=True)
+        new = Place(id_ := self._new_id(), id_, is_new=True)
         if not asked.before:
             return await self._arrive(door, owner, asked, new, key, digest)
         continued = history.digest(owner, asked.before[:-1])
@@ -353,10 +356,15 @@ class Chats:
         digests = [
             [(await self._db.put_blob(image.data, image.media_type)).digest for image in said.images] for said in before
         ]
-        create = types.NewConversation(source=NAME, owner=_owner(owner), route=route)
+        create, here = types.NewConversation(source=NAME, owner=_owner(owner), route=route), id_ or self._new_id()
         if written := openai.written(before, digests):
             with suppress(errors.RouteMoved):
-                await self._db.append_messages(id_ or state.mint_session_id(self._clock()), written, create=create)
+                await self._db.append_messages(here, written, create=create)
+                first_words = next((each.text for each in before if each.role == "user"), None)
+                await naming.settle(self._db, here, None, first_words, lambda _: None)
+
+    def _new_id(self) -> str:
+        return state.mint_session_id(self._clock())
 
     # --- side requests -----------------------------------------------------------------------------------
 

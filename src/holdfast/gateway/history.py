@@ -9,7 +9,6 @@ conversation. The last answer is compared with the log, as it decides between ch
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import NamedTuple
@@ -18,7 +17,7 @@ import msgspec
 
 from holdfast import errors, parts, types
 from holdfast.agent import loop
-from holdfast.gateway import openai
+from holdfast.gateway import openai, pictures, replies
 from holdfast.store import aio
 
 MOST_CANDIDATES = 50
@@ -26,7 +25,6 @@ LONGEST_TURN = 1_000
 """Messages that are read after a request to find its answer."""
 APART = 86_400.0
 """Seconds between two chats that are the same to the word, so that the later one is taken to be meant."""
-_PICTURE = re.compile(r"!\[[^\]]*\]\(data:[^)]*\)")
 
 
 class Match(NamedTuple):
@@ -50,14 +48,14 @@ class _Turn(NamedTuple):
 
     def says(self, sent: str) -> bool:
         """Return whether a client may have been given this answer: its last message, or all of them in a stream."""
-        told = {normalize(self.texts[-1] if self.texts else ""), normalize("\n\n".join(self.texts))}
+        told = {normalize(self.texts[-1]), normalize("\n\n".join(self.texts))}
         # A client that stopped the answer has as much of it as it had received by then.
         return sent in told or (self.is_cut and any(each.startswith(sent) for each in told))
 
 
 def normalize(text: str) -> str:
-    """Return a text as histories are compared: clients change blanks and line ends, and leave out pictures."""
-    return " ".join(_PICTURE.sub("", text).split())
+    """Return a text as histories are compared: clients change blanks, line ends and the addresses of pictures."""
+    return " ".join(pictures.SHOWN.sub("", text).split())
 
 
 def digest(owner: str, said: Sequence[openai.Said]) -> str:
@@ -111,16 +109,15 @@ async def _turn(db: aio.AsyncSessionDB, arrival: types.Arrival) -> _Turn | None:
         elif is_own:
             end = message.seq
             if message.role == "assistant":
-                texts.append(_said(message.content))
-                is_cut = _is_broken_off(message.content)
+                texts.append(parts.text(message.content))
+                is_cut = parts.is_cut(message.content)
         elif message.role == "assistant" and not message.tool_calls and not _is_broken_off(message.content):
             is_tip = False
             break
-    return _Turn([each for each in texts if each.strip()], end, is_cut or not texts, is_tip)
-
-
-def _said(content: types.Content) -> str:
-    return parts.text(content[:-1] if isinstance(content, list) and parts.is_cut(content) else content)
+    is_cut = is_cut or not texts
+    if not texts or not texts[-1].strip():
+        texts.append(replies.BLANK)
+    return _Turn([each for each in texts if each.strip()], end, is_cut, is_tip)
 
 
 def _is_broken_off(content: types.Content) -> bool:

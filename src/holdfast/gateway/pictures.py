@@ -14,6 +14,8 @@ SMALL = 256 * 1024
 """Bytes of a picture that stands in the text itself."""
 LARGE = "[A picture, {kind}, {size:,} bytes: it is in the conversation.]"
 GONE = "[A picture that is not there any more.]"
+SHOWN = re.compile(r"!\[[^][]*\]\([^][()]*\)|\[A picture[^][]*\]")
+"""A picture in a text, wherever it is: clients replace the data by an address of their own. Its time is linear."""
 _KIND = re.compile(r"image/[a-z0-9.+-]{1,40}")
 
 
