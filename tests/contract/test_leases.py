@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from holdfast import SessionDB, errors, types
@@ -297,12 +299,15 @@ def test_broken_leases_are_an_error_of_their_own(db: SessionDB, how: str) -> Non
 def test_lost_lease_table_is_restored_when_the_next_lease_is_asked_for(
     db: SessionDB, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    steps.begin(db, "talk", "a")
+    chats = [f"chat-{number}" for number in range(8)]
+    for chat in chats:
+        steps.begin(db, chat, "a")
     backends.break_leases(db, how)
-    lease = db.acquire_lease("talk", "turn", "me")
-    assert [held.token for held in db.leases()] == [lease.token]
+    with ThreadPoolExecutor(len(chats)) as threads:
+        taken = list(threads.map(lambda chat: db.acquire_lease(chat, "turn", "me"), chats))
+    assert sorted(held.conversation_id for held in db.leases()) == sorted(lease.conversation_id for lease in taken)
     with pytest.raises(errors.Busy):
-        db.acquire_lease("talk", "turn", "you")
+        db.acquire_lease(chats[0], "turn", "you")
     assert len([record for record in caplog.records if "holdfast doctor" in record.getMessage()]) == 1
     assert soundness.report(db) is None
 

@@ -7,9 +7,8 @@ what may be written is decided by the commit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import Literal
 
 from holdfast import errors, types
@@ -48,24 +47,23 @@ def reachable() -> Iterator[None]:
         raise errors.LeasesUnavailable() from error
 
 
-Abandoned = Mapping[tuple[str, types.Purpose], str]
-"""Holders of leases that this process could not release, by conversation and purpose."""
-
-
 def acquire(
     tx: port.Tx,
     session_id: str,
     purpose: types.Purpose,
     holder: holders.Holder,
     ttl: float,
-    abandoned: Abandoned = MappingProxyType({}),
+    abandoned: Collection[str] = (),
 ) -> types.Lease:
-    """Take the lease if it is free, expired, abandoned, its holder dead, or already this holder's; else Busy."""
+    """Take the lease if it is free, expired, its holder dead, or already this holder's; else Busy.
+
+    abandoned: names of holders whose leases this process could not release, and may take.
+    """
     here = state.lock(tx, session_id)
     with reachable():
         row = tx.one("lease_row", conversation=here.key, purpose=purpose)
         if row is not None:
-            _refuse_if_held(tx.clock, row, holder.name, abandoned.get((here.id, purpose)))
+            _refuse_if_held(tx.clock, row, holder.name, abandoned)
         tx.run("fence_next", conversation=here.key)
         (token,) = tx.one("fence", conversation=here.key) or (0,)
         tx.run(
@@ -82,10 +80,10 @@ def acquire(
     return types.Lease(snapshot(here), purpose, token, holder.name, ttl)
 
 
-def _refuse_if_held(clock: holders.Timeline, row: port.Row, name: str, abandoned: str | None) -> None:
+def _refuse_if_held(clock: holders.Timeline, row: port.Row, name: str, abandoned: Collection[str]) -> None:
     _, text, expires, boot, _ = row
     holder, left = holders.decode(text), clock.left(boot, expires)
-    if holder.name != name and holder.name != abandoned and left > 0 and not holder.is_dead():
+    if holder.name != name and left > 0 and not holder.is_dead() and holder.name not in abandoned:
         raise errors.Busy(holder.name, left)
 
 

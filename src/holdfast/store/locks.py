@@ -6,6 +6,7 @@ A caller of the lock-named calls keeps no lease of its own; its name is all it h
 from __future__ import annotations
 
 import logging
+from collections import deque
 
 from holdfast import errors, types
 from holdfast.store import holders, leases, port, small, state
@@ -14,6 +15,8 @@ logger = logging.getLogger("holdfast.store")
 
 LEASE_TTL = 30.0
 LOCK_TTL = 300.0
+# As many holders are remembered whose leases could not be released. Each of these leases expires anyway.
+MAX_ABANDONED = 1000
 
 
 class Leases:
@@ -23,7 +26,7 @@ class Leases:
 
     def __init__(self) -> None:
         self._said: set[str] = set()
-        self._abandoned: dict[tuple[str, types.Purpose], str] = {}
+        self._abandoned = deque[str](maxlen=MAX_ABANDONED)
 
     def acquire_step(
         self, session_id: str, purpose: types.Purpose, holder: str | None = None, ttl: float = LEASE_TTL
@@ -57,7 +60,7 @@ class Leases:
 
     def abandon_lease(self, lease: types.Lease, error: Exception) -> None:
         """After a release that failed: log it, once, and let this process take the lease again before it expires."""
-        self._abandoned[lease.conversation_id, lease.purpose] = lease.holder
+        self._abandoned.append(lease.holder)
         self.say_once(error)
 
     def leases(self) -> list[types.LeaseHeld]:

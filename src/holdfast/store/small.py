@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -28,9 +29,10 @@ STORE_WIDE = (
     errors.StoreClosed,
     errors.StoreForked,
 )
-# After a restore that did not help, seconds until the next is tried.
+# Seconds between two restores of one store.
 RESTORE_PAUSE = 60.0
-_restored_in_vain: weakref.WeakKeyDictionary[port.Driver, float] = weakref.WeakKeyDictionary()
+_restoring = threading.Lock()
+_restored: weakref.WeakKeyDictionary[port.Driver, float] = weakref.WeakKeyDictionary()
 
 
 class Step(NamedTuple, Generic[T]):
@@ -47,20 +49,27 @@ def restoring_leases(driver: port.Driver, work: Callable[[], T]) -> T:
     """Do it; when the lease table is lost or damaged, restore the declared schema and do it once more."""
     try:
         return work()
-    except errors.LeasesUnavailable as error:
-        if time.monotonic() - _restored_in_vain.get(driver, -RESTORE_PAUSE) < RESTORE_PAUSE:
-            raise
-        unavailable = error
-    try:
-        driver.mend_schema()
-        done = work()
-    except errors.StoreError as error:
-        if isinstance(error, STORE_WIDE):
-            raise
-        _restored_in_vain[driver] = time.monotonic()
-        raise unavailable from error
-    logger.warning("Leases could not be used; the schema was restored. Run `holdfast doctor` to check the store.")
+    except errors.LeasesUnavailable:
+        restored = _restore_schema(driver)
+    done = work()
+    if restored:
+        logger.warning("Leases could not be used; the schema was restored. Run `holdfast doctor` to check the store.")
     return done
+
+
+def _restore_schema(driver: port.Driver) -> bool:
+    """Restore the declared schema, at most once a minute; whether that was done now. It may fail: then leases do."""
+    with _restoring:
+        if time.monotonic() - _restored.get(driver, -RESTORE_PAUSE) < RESTORE_PAUSE:
+            return False
+        try:
+            driver.mend_schema()
+            return True
+        except errors.StoreError as error:
+            logger.info("The schema could not be restored: %s", error)
+            return False
+        finally:
+            _restored[driver] = time.monotonic()
 
 
 def done(driver: port.Driver, step: Step[T]) -> T:
