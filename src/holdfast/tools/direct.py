@@ -15,7 +15,10 @@ from holdfast.tools import shellwords
 
 
 class Direct(msgspec.Struct, frozen=True):
-    """When a program is direct: with one of these first words, if any are named, and without such words."""
+    """When a program is direct: with one of these first words, if any are named, and without such words.
+
+    Many programs accept a long option by any beginning that no other option has: `sort --co=PROGRAM`.
+    """
 
     first: frozenset[str] = frozenset()
     unless: str = ""
@@ -28,29 +31,32 @@ _TABLE = {
             """
             basename cat cd cksum cmp comm cp cut date df diff dirname du echo egrep expr false fgrep file fold grep
             head hexdump hostname id jq join ln locale ls md5sum mkdir mktemp mv nl nproc od paste printenv ps pwd
-            pytest readlink realpath rm rmdir ruff seq sha1sum sha256sum sha512sum sleep stat strings sum tail tee
+            readlink realpath rm rmdir ruff seq sha1sum sha256sum sha512sum sleep stat strings sum tail tee
             touch tr tree true tsc tty uname uniq uptime wc which whoami :
             """
         ),
         _ANY,
     ),
     "cargo": Direct(shellwords.names("bench build check clean clippy doc fmt test tree update"), r"--config.*|-Z.*"),
-    # Long options of git may be shortened.
+    "find": Direct(unless=r"-(?:exec|ok).*"),
     "git": Direct(
         shellwords.names(
             """
-            add blame branch checkout cherry-pick commit describe diff fetch init log ls-files merge mv pull push remote
+            add blame branch checkout cherry-pick commit describe diff fetch log ls-files merge mv pull push remote
             reset restore rev-parse revert rm shortlog show stash status switch tag
             """
         ),
-        r"--(?:exe|rec|upl|con|tem|ext).*|ext::.*",
+        # push --exec and --receive-pack, fetch --upload-pack, as short as git accepts them.
+        r"--ex?(?:=.*)?|--(?:exe|rece|upl).*|ext::.*",
     ),
     "go": Direct(shellwords.names("build clean doc fmt list test version vet"), r"-.*(?:exec|tool|flags|overlay).*"),
     "make": Direct(unless=r".*=.*|-[^-]*[fE].*|--[efm].*"),
-    "mypy": Direct(unless=r"--python-e.*"),
+    "mypy": Direct(unless=r"--(?:python-e|ins).*"),
     "npm": Direct(shellwords.names("ci install ls outdated test view"), r"-.*"),
+    # xdist starts the interpreter that --tx and --px name; -o sets any option.
+    "pytest": Direct(unless=r"--(?:tx|px|override).*|-[^-]*o.*"),
     "rg": Direct(unless=r"--(?:pre|hostname-bin).*"),
-    "sort": Direct(unless=r"--comp.*"),
+    "sort": Direct(unless=r"--co.*"),
 }
 """Build tools and test runners do what files of the project say; no rule about a command line can see that."""
 
