@@ -22,7 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("agent",),
     ("compaction",),
     ("store", "model", "tools", "rpc"),
-    ("alive", "events", "mail", "moments", "parts", "reports", "secrets", "types", "errors"),
+    ("alive", "events", "file_modes", "mail", "moments", "parts", "reports", "secrets", "types", "errors"),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 

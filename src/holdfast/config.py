@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 import platformdirs
 
-from holdfast import errors
+from holdfast import errors, file_modes
 from holdfast.gateway import settings as gateway
 from holdfast.tools import permits
 from holdfast.tools.mcp import settings as mcp
@@ -463,20 +463,20 @@ def refuse_writable_by_others(path: str) -> None:
     if os.name != "posix" or not os.path.exists(path):
         return
     real = os.path.realpath(path)
-    for each in dict.fromkeys((os.path.dirname(path), os.path.dirname(real), real)):
-        found = os.stat(each)
-        if os.statvfs(each).f_flag & os.ST_RDONLY:
-            continue
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise errors.SettingInvalid(
-                f"{path} is not used: others may write to {each} (mode {stat.S_IMODE(found.st_mode):04o}). "
-                f"Check what it says, then run `chmod go-w {shlex.quote(each)}`."
-            )
-        if found.st_uid not in (0, os.geteuid()):
-            raise errors.SettingInvalid(
-                f"{path} is not used: {each} belongs to another user (uid {found.st_uid}). "
-                f"Check what it says, then run `sudo chown {os.geteuid()} {shlex.quote(each)}`."
-            )
+    places = dict.fromkeys((os.path.dirname(path), os.path.dirname(real), real))
+    found = {each: os.stat(each) for each in places if not os.statvfs(each).f_flag & os.ST_RDONLY}
+    if shared := {each: status for each, status in found.items() if file_modes.is_shared(status)}:
+        modes = " and ".join(f"{each} (mode {stat.S_IMODE(status.st_mode):04o})" for each, status in shared.items())
+        raise errors.SettingInvalid(
+            f"{path} is not used: others may write to {modes}. "
+            f"Check what it says, then run `chmod go-w {shlex.join(shared)}`."
+        )
+    if foreign := {each: status.st_uid for each, status in found.items() if status.st_uid not in (0, os.geteuid())}:
+        users = " and ".join(f"{each} belongs to another user (uid {uid})" for each, uid in foreign.items())
+        raise errors.SettingInvalid(
+            f"{path} is not used: {users}. "
+            f"Check what it says, then run `sudo chown {os.geteuid()} {shlex.join(foreign)}`."
+        )
 
 
 def parsed(path: str) -> dict[str, Any] | None:

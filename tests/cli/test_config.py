@@ -9,7 +9,7 @@ import msgspec
 import platformdirs
 import pytest
 
-from holdfast import config, errors
+from holdfast import config, errors, file_modes
 from tests.cli import ready
 
 
@@ -215,7 +215,10 @@ def test_secrets_of_the_gateway_are_in_the_variables_that_are_named_and_are_not_
 
 
 @pytest.mark.parametrize("which", ["file", "folder", "target"])
-def test_settings_that_others_may_write_are_refused(tmp_path: Path, which: str) -> None:
+def test_settings_that_others_may_write_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    monkeypatch.setattr(file_modes, "_is_private", lambda gid: False)
     home, away = tmp_path / "home", tmp_path / "dotfiles"
     home.mkdir()
     away.mkdir()
@@ -237,6 +240,15 @@ def test_settings_that_others_may_write_are_refused(tmp_path: Path, which: str) 
         os.chown(shared, 12345, 12345)
         with pytest.raises(errors.SettingInvalid, match=rf"{shared} belongs to another user \(uid 12345\)"):
             config.load(environ, str(tmp_path))
+
+
+def test_one_message_names_all_settings_that_others_may_write(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('model = "offline"\n', encoding="utf-8")
+    for each in (tmp_path, file):
+        each.chmod(0o777)
+    with pytest.raises(errors.SettingInvalid, match=rf"`chmod go-w {tmp_path} {file}`"):
+        config.load({"HOLDFAST_HOME": str(tmp_path)}, str(tmp_path))
 
 
 def test_missing_settings_in_a_shared_folder_are_no_mistake(tmp_path: Path) -> None:

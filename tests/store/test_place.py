@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from holdfast import SessionDB, errors
+from holdfast import SessionDB, errors, file_modes
 from holdfast.store import place
 
 MOUNTINFO = r"""
@@ -117,8 +119,35 @@ def test_everything_is_made_for_its_owner_alone(tmp_path: Path) -> None:
     assert [mode(folder) for folder in (path.parent, path.parent.parent)] == [0o700, 0o700]
 
 
+@pytest.mark.parametrize(
+    ("mode", "gid", "group", "shared"),
+    [
+        (0o664, 7, ("ann", []), False),
+        (0o2775, 7, ("ann", ["ann"]), False),
+        (0o664, 7, ("ann", ["ann", "ben"]), True),
+        (0o664, 7, ("staff", []), True),
+        (0o664, 8, ("ann", []), True),
+        (0o666, 7, ("ann", []), True),
+        (0o644, 8, ("staff", ["ben"]), False),
+    ],
+)
+def test_only_the_private_group_of_a_user_may_write(
+    monkeypatch: pytest.MonkeyPatch, mode: int, gid: int, group: tuple[str, list[str]], shared: bool
+) -> None:
+    """Distributions with such groups have the umask 002; Debian's ssh accepts the files made so, too."""
+    name, members = group
+    monkeypatch.setattr(
+        pwd, "getpwuid", lambda uid: pwd.struct_passwd(("ann", "x", uid, 7, "", "/home/ann", "/bin/sh"))
+    )
+    monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group((name, "x", gid, members)))
+    assert file_modes.is_shared(os.stat_result((mode, 0, 0, 1, 7, gid, 0, 0, 0, 0))) is shared
+
+
 @pytest.mark.parametrize("open_to", [0o720, 0o702, 0o777, 0o1777])
-def test_directory_that_others_may_write_to_is_refused(tmp_path: Path, open_to: int) -> None:
+def test_directory_that_others_may_write_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_to: int
+) -> None:
+    monkeypatch.setattr(file_modes, "_is_private", lambda gid: False)
     folder = tmp_path / "shared"
     folder.mkdir()
     folder.chmod(open_to)

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from holdfast import errors
+from holdfast import errors, file_modes
 
 # POSIX locks and shared memory do not work reliably across these.
 NETWORK = re.compile(
@@ -69,10 +69,10 @@ def make(folder: str) -> None:
 
 
 def refuse_shared(folder: str) -> None:
-    mode = os.stat(folder).st_mode
-    if os.name == "posix" and mode & (stat.S_IWGRP | stat.S_IWOTH):
+    found = os.stat(folder)
+    if file_modes.is_shared(found):
         raise errors.StoreUnusable(
-            f"Others may write to the directory {folder} (mode {stat.S_IMODE(mode):04o}). "
+            f"Others may write to the directory {folder} (mode {stat.S_IMODE(found.st_mode):04o}). "
             f"Use a directory of your own, or run: chmod go-w {folder}"
         )
 
