@@ -15,7 +15,8 @@ from tests.tools import doing
     [".env", "app/.env.local", "prod.env", "server.PEM", "tls.key", "id_rsa", "id_ed25519", ".ssh/config", ".npmrc",
      ".bash_history", "shadow", ".aws/credentials", "secrets.yaml", "terraform.tfstate", ".netrc", "ID_RSA",
      ".git-credentials", ".git/config", "sub/.git/modules/x/config", "site.git/config", ".config/gh/hosts.yml",
-     "client_secret_123.json", "app-serviceAccount-key.json", "myServiceAccount", "prod.tfvars", "x.tfvars.json",
+     "client_secret_123.json", "app-serviceAccount-key.json", "myServiceAccount", "prod.tfvars", ".git/config.lock",
+     "application_default_credentials.json", "x.tfvars.json",
      ".vault-token", ".env-production", "id_rsa.bak", "id_work.bak"],
 )  # fmt: skip
 def test_files_that_hold_secrets_are_known(path: str) -> None:
@@ -25,7 +26,8 @@ def test_files_that_hold_secrets_are_known(path: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [".env.example", "id_rsa.pub", "id_map.py", "environment.py", "keys.py", "secrets.py", "env", "README.md", "monkey",
-     "config.toml", ".env.template", "git/config", "hosts.yml", "ServiceAccountPage.tsx", "x.tfvars.example",
+     "config.toml", ".env.template", ".env-example", ".git/refs/heads/config-x",
+     "git/config", "hosts.yml", "ServiceAccountPage.tsx", "x.tfvars.example",
      ".git/HEAD", "client_secret.py"],
 )  # fmt: skip
 def test_files_that_hold_none_are_not_asked_for(path: str) -> None:

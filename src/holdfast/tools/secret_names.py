@@ -12,8 +12,8 @@ from functools import cache
 
 VARIABLES = """
     *APIKEY* *API_KEY* *API_KEYS *TOKEN* *_TOK *SECRET* *PASSWORD* *PASSWD* *PASSPHRASE* *PRIVATEKEY* *PRIVATE_KEY*
-    *ACCESSKEY* *ACCESS_KEY* *CREDENTIAL* *JWT* *COOKIE* *CONNECTION_STRING* *AUTHORIZATION* *_AUTH_CONFIG
-    *_KEY *_PASS *_PWD *_AUTH *_PAT *_DSN *DATABASE_URL *DATABASE_URI KEY PASS PAT DSN
+    *ACCESSKEY* *ACCESS_KEY* *CREDENTIAL* *JWT* *COOKIE* *CONNECTION_STRING* *CONNECTIONSTRING* *AUTHORIZATION*
+    *_AUTH_CONFIG *WEBHOOK_URL* *_KEY *_PASS *_PWD *_AUTH *_PAT *_DSN *DATABASE_URL *DATABASE_URI KEY PASS PAT DSN AUTH
 """
 """Globs. A hyphen counts as an underscore, so that headers are found too."""
 
@@ -26,19 +26,21 @@ FILES = """
     id_rsa id_rsa_sk id_dsa id_ecdsa id_ecdsa_sk id_ed25519 id_ed25519_sk id_xmss id_*.bak id_*.old ssh_host_*_key
     .netrc _netrc .pgpass .npmrc .pypirc .git-credentials .htpasswd .my.cnf .s3cfg .boto
     .vault-pass .vault-password .vault-token
-    credentials credentials.json credentials.yaml credentials.yml credentials.toml credentials.ini credentials.txt
+    credentials *credentials.json credentials.db
+    credentials.yaml credentials.yml credentials.toml credentials.ini credentials.txt
     secret secret.json secret.yaml secret.yml secret.toml secret.ini secret.txt
     secrets secrets.json secrets.yaml secrets.yml secrets.toml secrets.ini secrets.txt
     client_secret*.json *serviceaccount* *service_account*.json *service-account*.json token.json
     *.tfstate *.tfstate.backup *.tfvars *.tfvars.json kubeconfig wallet.dat
     .*_history .histfile shadow shadow- gshadow gshadow- sudoers sudoers- master.passwd master.passwd-
     cookies cookies.sqlite login?data holdfast.db*
-    *.git/config *.git/config.worktree gh/hosts.yml
+    *.git/config *.git/config.* gh/hosts.yml
 """
 """Globs of names, or of a folder and a name. A file anywhere below `.git` counts as being in it."""
 
 HARMLESS_FILES = """
     *.example *.sample *.template *.dist *.pub *.example.env *.sample.env *.template.env
+    .env-example .env-sample .env-template
     *serviceaccount*.py *serviceaccount*.pyi *serviceaccount*.[jt]s *serviceaccount*.[jt]sx *serviceaccount*.go
     *serviceaccount*.java *serviceaccount*.kt *serviceaccount*.rb *serviceaccount*.rs *serviceaccount*.cs
     *serviceaccount*.md *serviceaccount*.html *serviceaccount*.css *serviceaccount*.proto
@@ -47,9 +49,12 @@ HARMLESS_FILES = """
 FOLDERS = frozenset({".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".password-store", "keychains"})
 """Whatever lies below one of these counts."""
 
-# A password in a URL, or in a connection string: scheme://user:password@host, …?password=…, …;Pwd=…
-_URL_PASSWORD = re.compile(
-    r"://[^\s/?#]{0,256}:[^\s/?#]{1,4096}@|(?i:[?&;](?:passw(?:or)?d|pwd|(?:access_?)?token|api_?key|secret)=[^\s&;])"
+# A password in a URL or in a connection string: scheme://user:password@host, https://token@host (a name is
+# shorter), …?api_key=…, host=… password=…, …;Pwd=…
+_PASSWORD = re.compile(
+    r"://[^\s/?#]{0,256}:[^\s/?#]{1,4096}@|https?://[^\s/?#@]{16,4096}@|(?:^|\s)(?:passw(?:or)?d|pwd)=[^\s&;]"
+    r"|[?&;][\w.-]{0,32}(?:passw(?:or)?d|pwd|token|key|secret|sig|signature)=[^\s&;]",
+    re.IGNORECASE,
 )
 
 
@@ -58,7 +63,7 @@ def is_secret_variable(name: str, value: str = "") -> bool:
     plain = name.replace("-", "_")
     if _matches(HARMLESS_VARIABLES, plain):
         return False
-    return _matches(VARIABLES, plain) or _URL_PASSWORD.search(value) is not None
+    return _matches(VARIABLES, plain) or _PASSWORD.search(value) is not None
 
 
 def is_secret_file(parts: Sequence[str]) -> bool:
