@@ -32,7 +32,10 @@ def found(db: SessionDB, *, one_shots: bool = False) -> tuple[str, str | None]:
     return head.id, notice
 
 
-def test_most_recent_conversation_of_the_folder_is_continued_before_newer_ones_elsewhere(here: Path) -> None:
+def test_most_recent_conversation_of_the_folder_is_continued_before_newer_ones_elsewhere(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(latest, "PAGE", 5)
     with SessionDB(":memory:") as db:
         spoken(db, "elsewhere", here / "other")
         assert found(db) == ("elsewhere", f"{NOTICE}, from {here / 'other'}.")

@@ -15,14 +15,15 @@ from holdfast.cli import chatting, sessions
 from holdfast.store import db as store
 from holdfast.store import folders
 
-PAGE = 50
+PAGE = 500
 
 
 def find(db: store.SessionDB, *, one_shots: bool) -> tuple[types.Session, str | None]:
     """Return the head of the conversation to continue, and what to tell the user if it is none of this folder."""
     here = folders.kept(os.getcwd())
-    of_here = (head for head in _recent(db, here) if head.folder == here)
-    for heads, elsewhere in ((of_here if here else iter(()), False), (_recent(db, None), True)):
+    of_here = (head for head in _recent(db, here) if head.folder == here) if here else iter(())
+    others = (head for head in _recent(db, None) if head.folder != here or here is None)
+    for heads, elsewhere in ((of_here, False), (others, True)):
         for head in heads:
             if one_shots or not _is_one_shot(db, head):
                 return head, _notice(head) if elsewhere else None
@@ -47,6 +48,8 @@ def _is_one_shot(db: store.SessionDB, head: types.Session) -> bool:
     """Return whether -p began the conversation and nobody has said anything since."""
     if head.source != chatting.ONE_SHOT:
         return False
+    if head.last_seq <= 2:  # a message and its answer: there may be thousands of these, so none is read
+        return True
     for first in range(1, head.last_seq, PAGE):
         for message in db.transcript(head.id, first, min(first + PAGE, head.last_seq)):
             if message.role == "user" and not parts.noticed(message.content):

@@ -56,7 +56,7 @@ def program() -> None:
 
     \b
     holdfast            talk, in a new conversation
-    holdfast -c         go on with the most recent one
+    holdfast -c         go on with the most recent one of this folder
     holdfast -r [ID]    go on with another: an id, the beginning of one, or a title
     holdfast -p TEXT    send one message, print the answer and leave
 
