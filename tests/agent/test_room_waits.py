@@ -54,6 +54,28 @@ def test_a_compaction_beside_that_never_ends_is_waited_for_no_longer_than_a_summ
     stage.run(story)
 
 
+def test_turn_does_not_wait_for_hooks_of_a_compaction_that_overtook_it(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        await filled(db, exchanges=90)
+        lease, works = await db.acquire_lease("talk", "compact", "elsewhere", 600.0), db.begin_compaction
+
+        async def overtaken(*given: Any) -> Any:
+            await db.commit_compaction(lease, summary="What they wrote.", cut_seq=170, keep_lease=True)
+            return await works(*given)
+
+        db.begin_compaction = overtaken  # type: ignore[method-assign]
+        model = ScriptedModel(["ok"], window=WINDOW)
+        agent = stage.agent(
+            db, model, session_id="talk", summarizer=Writer(), compaction_policy=policy.Policy(deadline=30.0)
+        )
+        assert (await agent.run_conversation("Hello")).completed
+        assert stage.shape(model.requests[0].messages)[0] == ("user", "What they wrote.")
+        assert await db.release_lease(lease)
+
+    stage.run(story)
+    assert "waited for in vain" not in caplog.text
+
+
 @pytest.mark.parametrize("hooks_run", [False, True])
 def test_a_turn_asks_nothing_until_the_compaction_elsewhere_stands(hooks_run: bool) -> None:
     async def story(db: AsyncSessionDB) -> None:

@@ -185,6 +185,13 @@ def test_turn_that_outgrows_the_tail_is_cut_and_its_ask_is_carried(db: SessionDB
     assert seqs(commit(db, cut_)) == [1, 2, 5, 9, 10, 11, 12, 13]
 
 
+def test_manual_cut_takes_steps_of_the_only_exchange_where_they_are_worth_a_summary(db: SessionDB) -> None:
+    say(db, "user", *turn("a", "b", "c"), "assistant")
+    assert find(db, manual=True, least=200) is None
+    say(db, *turn("d", "e", "f"), "assistant")
+    assert found(db, manual=True, least=200).cut_seq == 12
+
+
 def test_carried_ask_is_carried_on_while_it_is_the_last_and_goes_after_that(db: SessionDB) -> None:
     say(db, *talk(2), "user", *turn("a", "b", "c", "d"))
     commit(db, found(db, 100))

@@ -261,14 +261,13 @@ class Room:
 
     async def _until_free(self) -> None:
         """Wait until the compaction of another process stands, or is given up: its hooks are not waited for."""
-        work = self._work()
+        work, seen = self._work(), self._view.mark
         try:
             with work.db.hearing.expect(work.conversation_id, "freed") as freed:
-                epoch = (await work.db.snapshot(work.conversation_id)).epoch
                 while await work.db.get_compression_lock_holder(work.conversation_id) is not None:
-                    await freed.wait(POLL)
-                    if (await work.db.snapshot(work.conversation_id)).epoch != epoch:
+                    if seen is None or (await work.db.snapshot(work.conversation_id)).epoch != seen[0]:
                         return
+                    await freed.wait(POLL)
         except Exception as error:  # noqa: BLE001 -- an unknown holder is not waited for
             work.db.db.say_once(error)
 

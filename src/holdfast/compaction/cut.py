@@ -93,13 +93,14 @@ def find_cut(
 
     pinned: seqs that people pinned, beside those pinned by earlier cuts, which stay. pinned_tokens: what all of
     them may take; None, half of the tail. keep_exchanges: the tail is the last so many exchanges, at least one,
-    whatever they take. least: the tokens that must go. manual: a person asked, so anything before the last exchange
-    is worth it; the tail is at most a third of the messages after the last cut, and `least` does not apply.
+    whatever they take. least: the tokens that must go. manual: a person asked, so the tail is at most a third of the
+    messages after the last cut, and where these are more than one exchange, `least` does not apply.
     """
     groups = _groups(context, size)
     before, after = _split(groups, context.cut_seq)
     if manual:
-        tail_tokens, least = min(tail_tokens, sum(group.tokens for group in after) // 3), 0
+        tail_tokens = min(tail_tokens, sum(group.tokens for group in after) // 3)
+        least = 0 if _exchange_start(after, 1) else least
     start = _tail_start(after, tail_tokens) if keep_exchanges is None else _exchange_start(after, keep_exchanges)
     if start == 0:
         return None
