@@ -71,7 +71,7 @@ class Worker:
         """Attempts that came to nothing without harm, so that they do not count."""
         self._withdrawn: OrderedDict[int, None] = OrderedDict()
         """Arrivals whose clients have gone."""
-        self._running: dict[int, tuple[lanes.Running, events.Submit]] = {}
+        self._running: dict[int, tuple[lanes.Running, events.Submit, asyncio.Future[events.TurnResult]]] = {}
         """The turns under way, by arrival."""
 
     def withdraw(self, arrival: types.Arrival) -> None:
@@ -84,7 +84,9 @@ class Worker:
     def _stop_withdrawn(self, arrival_id: int) -> None:
         if arrival_id not in self._withdrawn or arrival_id not in self._running:
             return
-        running, message = self._running[arrival_id]
+        running, message, answered = self._running[arrival_id]
+        if answered.done():
+            return  # The conversation may be in another turn by now.
         running.watch.gave_way = True
         # A message that still waits behind another turn of its conversation leaves that turn alone.
         if not running.runtime.drop(running.here, message):
@@ -267,7 +269,7 @@ class Worker:
         ):
             running, began = lanes.Running(runtime, here, arrival, watch), monotonic()
             answered = runtime.submit(here, message)
-            self._running[arrival.id] = running, message
+            self._running[arrival.id] = running, message, answered
             self._stop_withdrawn(arrival.id)
             try:
                 await self._while(held, lane, running, answered)
