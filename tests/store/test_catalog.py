@@ -114,3 +114,9 @@ def test_what_a_newer_version_made_is_its_own_business() -> None:
 def test_shape_is_read_as_it_was_written() -> None:
     assert catalog.read(catalog.written(SOUND)) == SOUND
     assert catalog.read(None) == {}
+
+
+def test_object_that_another_session_replaces_meanwhile_is_looked_at_again() -> None:
+    """PostgreSQL has no text for one that is gone since the query began."""
+    answers = [[("function", "f", "", None)], [("function", "f", "", "a function")]]
+    assert catalog.shape(lambda *_: answers.pop(0), PARTS) == {("function", "f", ""): "a function"}

@@ -24,6 +24,8 @@ DISABLED = "is disabled"
 CHANGED = "is not what was declared"
 UNCHECKED = "was never checked against the rows there are"
 
+ATTEMPTS = 10
+
 Place = tuple[str, str, str]  # kind, name, and the table it belongs to or ""
 Shape = dict[Place, str]
 
@@ -103,9 +105,12 @@ def wanted(parts: Declared) -> dict[str, list[str]]:
 
 
 def shape(execute: reconcile.Execute, parts: Declared) -> Shape:
-    return {
-        (kind, name, table): text for kind, name, table, text in execute(queries.load(LOOKS)["shape"], wanted(parts))
-    }
+    for _ in range(ATTEMPTS):
+        rows = list(execute(queries.load(LOOKS)["shape"], wanted(parts)))
+        # The text of an object is NULL if another session replaced the object while the query ran.
+        if all(row[3] is not None for row in rows):
+            break
+    return {(kind, name, table): text for kind, name, table, text in rows if text is not None}
 
 
 def written(found: Shape) -> str:
