@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import SessionDB, errors
+from holdfast import SessionDB, errors, types
 from holdfast.store import catalog, founding, points, port, reconcile, state
 from tests import postgres
 from tests.contract import steps
@@ -409,6 +409,19 @@ def test_such_a_role_is_told_what_is_missing(made: Connection, role: str, grante
     made.execute("DROP TRIGGER tombstone_stays ON tombstones")
     with pytest.raises(errors.StoreUnusable, match=r"the trigger tombstone_stays is missing; .* may not make it"):
         SessionDB(address)
+
+
+def test_such_a_role_works_without_leases_when_their_table_is_lost(
+    made: Connection, role: str, granted: Granted, caplog: pytest.LogCaptureFixture
+) -> None:
+    with SessionDB(granted(made, role)) as db:
+        steps.begin(db, "talk", "a")
+        made.execute("DROP TABLE leases")
+        assert isinstance(db.begin_compaction("talk"), types.Snapshot)
+        assert "made again" not in caplog.text
+        founding.mend(made.execute, 1.0)
+        granted(made, role)
+        assert isinstance(db.begin_compaction("talk"), types.Lease)
 
 
 def test_such_a_role_runs_on_a_schema_that_was_only_moved(made: Connection, role: str, granted: Granted) -> None:

@@ -278,15 +278,15 @@ def _make(execute: reconcile.Execute, parts: catalog.Declared, plan: reconcile.P
     known = int(labels.get("schema_format", plan.format))
     _run(execute, (step for number in range(known + 1, plan.format + 1) for step in plan.steps.get(number, ())))
     found = _faults(execute, parts, ground, labels, plan)
+    newer = int(labels.get("schema_revision", 0)) > plan.revision
+    shape, recorded = ({}, {}) if fresh else (catalog.shape(execute, parts), _recorded(execute, ground))
+    for part in parts.parts:
+        _run(execute, list(_statements(execute, part, shape, recorded, str(ground.schema), keep=newer)))
     if labels.get("schema_revision") == str(plan.revision):
         # Not an older version's: somebody changed it. What stood behind a promise is worth a word.
         for fault in found:
             if fault.mendable and fault.kind not in ("column", "constraint"):
                 logger.warning("In the database %s; it is made again.", fault)
-    newer = int(labels.get("schema_revision", 0)) > plan.revision
-    shape, recorded = ({}, {}) if fresh else (catalog.shape(execute, parts), _recorded(execute, ground))
-    for part in parts.parts:
-        _run(execute, list(_statements(execute, part, shape, recorded, str(ground.schema), keep=newer)))
     # What was there and is gone stays on the list: constraints are made again by mending only. What an older version
     # declared and this one does not is nobody's to miss; it stays, since such a version may still be at work.
     kept = {place: text for place, text in recorded.items() if newer or place[0] in _WITHIN or parts.of(place)}
