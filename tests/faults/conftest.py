@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.store import connections
 from tests.faults import zygote as zygotes
 
 
@@ -20,3 +21,10 @@ def zygote() -> Iterator[zygotes.Zygote]:
 def place() -> Iterator[Path]:
     with zygotes.folder() as made:
         yield Path(made)
+
+
+@pytest.fixture
+def quick_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A silent PostgreSQL server is given up after little more than three seconds."""
+    monkeypatch.setattr(connections, "SILENCE", 0.3)
+    monkeypatch.setattr(connections, "PROBE", 2)  # libpq's shortest connect_timeout

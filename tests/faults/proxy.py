@@ -35,6 +35,7 @@ class _Link:
         self.deaf = False
         self.mute = False
         self.orphaned = False
+        self.stalled = False
 
     def reset(self) -> None:
         for end in (self.client, self.server):
@@ -99,6 +100,12 @@ class Proxy:
         with self._guard:
             for link in self._links:
                 link.mute = True
+
+    def stall(self) -> None:
+        """Nothing is read from the server on the connections there are; new ones are well."""
+        with self._guard:
+            for link in self._links:
+                link.stalled = True
 
     def orphan(self) -> None:
         """The server's ends of the connections there are is closed, the clients' stay open; new ones are well."""
@@ -165,13 +172,13 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := link.server.recv(65_536):
                 self._flows.wait()
-                if link.deaf:
+                if link.deaf or link.stalled:
                     break
                 if link.mute:
                     continue
                 self._take_time()
                 link.client.sendall(data)
-        if not link.orphaned:
+        if not (link.orphaned or link.stalled):
             link.reset()
 
     def _fate(self, data: bytes) -> str | None:

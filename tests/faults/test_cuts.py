@@ -162,6 +162,7 @@ def test_a_connection_that_is_taken_and_never_answered_is_given_up(network: prox
         SessionDB(network.through(address), write_timeout=0.1)
 
 
+@pytest.mark.usefixtures("quick_deadlines")
 def test_a_network_that_falls_silent_in_the_middle_is_noticed_and_what_was_sent_is_done_once(
     network: proxy.Proxy,
 ) -> None:
@@ -180,6 +181,7 @@ def test_a_network_that_falls_silent_in_the_middle_is_noticed_and_what_was_sent_
         assert db.conversation("c").last_seq == 6
 
 
+@pytest.mark.usefixtures("quick_deadlines")
 def test_an_answer_that_never_comes_is_noticed_though_the_server_is_well(network: proxy.Proxy) -> None:
     """One connection is dead and nobody says so, as when a firewall has forgotten it; new ones work."""
     address = postgres.fresh()
@@ -191,9 +193,10 @@ def test_an_answer_that_never_comes_is_noticed_though_the_server_is_well(network
         assert far.append_message("c", role="user", content="x", uid="x").seq == 5
 
 
+@pytest.mark.usefixtures("quick_deadlines")
 def test_a_statement_that_only_takes_long_is_waited_for() -> None:
     with SessionDB(postgres.fresh(), write_timeout=0.1) as db:
-        slow = "SELECT pg_sleep(1.3)"
+        slow = "SELECT pg_sleep(2.0)"
         assert db.driver.read(lambda tx: tx.execute(slow).fetchone()) == ("",)
 
 

@@ -19,8 +19,11 @@ STATEMENT = 600.0
 STANDSTILL = 5.0
 # For the question whether another process listens: a receipt waits for it.
 SHORT = 0.5
-# For the question whether the server still executes a statement.
-PROBE = 5.0
+# After SILENCE seconds without a byte the server is asked whether it still executes the statement, which may take PROBE
+# seconds, like the first statement of a connection. Together they are shorter than the default write_timeout, so that a
+# write has time left for another connection.
+SILENCE = 2.5
+PROBE = 5
 EXPIRED = "it does not answer"
 
 _INT8, _BINARY = 20, 1  # as PostgreSQL numbers types, and libpq formats
@@ -35,13 +38,14 @@ SELECT set_config('lock_timeout', %(lock)s, false), set_config('statement_timeou
        pg_backend_pid(), extract(epoch FROM pg_postmaster_start_time())::text,
        (SELECT extract(epoch FROM backend_start)::text FROM pg_stat_get_activity(pg_backend_pid()))
 """
-# A commit that waits for a synchronous standby may wait for ever: PostgreSQL has no timeout for it. `backend_start` is
-# unknown (NULL) where the address sets a role that may not see its own login.
+# A backend that waits for its client is idle, or its answer does not get through. A commit that waits for a synchronous
+# standby may wait for ever: PostgreSQL has no timeout for it. `backend_start` is unknown (NULL) where the address sets
+# a role that may not see its own login.
 _IS_WORKING = """
 SELECT 1 FROM pg_stat_get_activity(%(pid)s)
  WHERE extract(epoch FROM pg_postmaster_start_time())::text = %(server_start)s
    AND extract(epoch FROM backend_start)::text = coalesce(%(start)s, extract(epoch FROM backend_start)::text)
-   AND coalesce(state, '') NOT LIKE 'idle%%' AND wait_event IS DISTINCT FROM 'SyncRep'
+   AND wait_event_type IS DISTINCT FROM 'Client' AND wait_event IS DISTINCT FROM 'SyncRep'
 """
 
 
@@ -67,16 +71,14 @@ class Connections:
         are frozen or switched off."""
 
     def open(self) -> Any:
-        # The server answers within lock_timeout where another writer is why it is silent.
-        silence = self._write_timeout + 1.0
-        limits, found = (silence, STATEMENT + silence), self._found
+        found = self._found  # another thread may forget it
         try:
-            connection = self._open(found or self._settings, *limits)
+            connection = self._open(found or self._settings)
         except self._psycopg.OperationalError:
             if found is None:
                 raise
             self._found = None
-            connection = self._open(self._settings, *limits)
+            connection = self._open(self._settings)
         self._found = self._same_server(connection) if self._several else None
         # One type for whole numbers: a statement that is prepared serves small and large ones alike.
         connection.adapters.register_dumper(int, self._psycopg.adapters.get_dumper_by_oid(_INT8, _BINARY))
@@ -89,6 +91,7 @@ class Connections:
         *_, writable, pid, server_start, start = execute(_SETTLE, {**times, "durable": self._durable}).fetchone()
         self.writable = self.writable or writable
         connection.backend = Backend(pid, server_start, start)
+        connection.wait.silence = SILENCE
 
     @contextlib.contextmanager
     def limited(self, connection: Any, silence: float | None = None, total: float = math.inf) -> Iterator[None]:
@@ -101,7 +104,7 @@ class Connections:
         finally:
             wait.silence, wait.total = usual
 
-    def _open(self, settings: dict[str, Any], silence: float, total: float) -> Any:
+    def _open(self, settings: dict[str, Any], total: float = STATEMENT + 1.0) -> Any:
         connection = self._psycopg.connect(**settings, autocommit=True)
         connection.backend = None
 
@@ -113,7 +116,7 @@ class Connections:
             return error
 
         connection.wait = deadline.Deadline(
-            connection.wait, silence, total, is_working=lambda: self._is_working(connection), expire=expire
+            connection.wait, PROBE, total, is_working=lambda: self._is_working(connection), expire=expire
         )
         return connection
 
@@ -121,10 +124,9 @@ class Connections:
         """Ask the same server, on another connection, whether this one's backend executes a statement."""
         if connection.backend is None:
             return False
-        limit = max(2, min(PROBE, round(self._write_timeout)))
-        same = {**self._same_server(connection), "target_session_attrs": "any", "connect_timeout": limit}
+        same = {**self._same_server(connection), "target_session_attrs": "any", "connect_timeout": PROBE}
         try:
-            with self._open(same, limit, limit) as other:
+            with self._open(same, PROBE) as other:
                 other.execute("SET ROLE NONE")  # the login may see its own backends
                 return other.execute(_IS_WORKING, connection.backend._asdict()).fetchone() is not None
         except self._psycopg.Error:

@@ -222,15 +222,14 @@ class PostgresDriver:
     # --- writing -------------------------------------------------------------------------------------
 
     def write(self, operation: str, step: Callable[[port.Tx], T], begin: str = "BEGIN", *, lasting: bool = True) -> T:
-        until = time.monotonic() + self.write_timeout
+        patience, meant = self._patience(), dict[Any, Any]()
         if points.hook is None and hasattr(step, "plain"):
-            done = self._write_plainly(cast("port.Plain[T]", step), until)
+            done = self._write_plainly(cast("port.Plain[T]", step), patience)
             if done is not None:
                 return done
         held: Callable[[], T] | None = getattr(step, "held", None)
         begin += "" if lasting else _UNSYNCED
         passing = begin + _PASSING if held is not None else begin
-        patience, meant = self._patience(until - time.monotonic()), dict[Any, Any]()
         while True:
             try:
                 return self._transact(operation, step, passing, meant)
@@ -241,7 +240,7 @@ class PostgresDriver:
                 passing = begin
                 patience.spend(error)
 
-    def _write_plainly(self, step: port.Plain[T], until: float) -> T | None:
+    def _write_plainly(self, step: port.Plain[T], patience: refusals.Patience) -> T | None:
         """One statement, where that is all of the step; whatever hinders it is for the whole step to meet."""
         asked = step.plain()
         if asked is None:
@@ -251,8 +250,9 @@ class PostgresDriver:
         try:
             row = self._asked(asked)
         except errors.StoreError as error:
-            late = isinstance(error, errors.StoreUnreachable) and time.monotonic() > until
-            if late or not refusals.another_way(error):
+            if isinstance(error, errors.StoreUnreachable):
+                patience.spend(error)
+            elif not refusals.another_way(error):
                 raise
             row = None
         if row is None:

@@ -108,6 +108,7 @@ class Patience:
         self._until = time.monotonic() + seconds
         self._left = attempts
         self._refused = False
+        self._lost: errors.StoreUnreachable | None = None
         self._pause = 0.01
 
     def spend(self, error: errors.StoreError) -> None:
@@ -122,10 +123,15 @@ class Patience:
         elif isinstance(error, errors.StoreRefused) and state and not self._refused:
             # A limit that another writer reached first is told by the step itself, when it looks again.
             self._refused = True
+        elif self._lost is not None and isinstance(error, errors.StoreBusy | errors.StoreFull):
+            # They say that nothing was written, and an earlier attempt may have been committed.
+            raise self._lost
         else:
             raise error
 
     def _wait(self, error: errors.StoreError) -> None:
+        if isinstance(error, errors.StoreUnreachable):
+            self._lost = error
         if time.monotonic() + self._pause > self._until:
             raise error
         time.sleep(self._pause)
