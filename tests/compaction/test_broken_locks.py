@@ -173,18 +173,20 @@ def test_turns_and_compactions_survive_the_loss_of_the_lease_table(
 def test_hooks_after_a_rotation_run_under_the_lease_and_one_that_hangs_is_stopped() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await filled(db)
-        held: list[str | None] = []
-        stuck = stage.Stuck()
+        seen, stuck = list[object](), stage.Stuck()
 
         async def look(head: str) -> None:
             assert (await db.head("talk")).id == head
-            assert (await agent(db).compress_context(force=True)).outcome is Outcome.BUSY
-            held.append(await db.get_compression_lock_holder("talk"))
+            seen.append((await agent(db).compress_context(force=True)).outcome)
 
-        made = await agent(db, hooks=hooks.Hooks(after=(look, stuck, look), limit=0.2)).compress_context()
-        assert (made.outcome, stuck.cancelled, len(held)) == (Outcome.COMPACTED, True, 2)
-        assert held[0] == held[1] is not None
-        assert await db.leases() == []
+        async def note(_: str) -> None:
+            seen.append(stuck.cancelled)
+
+        # The limit of the first is the default: it reads the store, which may take a while on a busy machine.
+        for how in (hooks.Hooks(after=(look,)), hooks.Hooks(after=(stuck, note), limit=0.2)):
+            assert (await agent(db, hooks=how).compress_context(force=True)).outcome is Outcome.COMPACTED
+            assert await db.leases() == []
+        assert seen == [Outcome.BUSY, True]
 
     stage.run(story)
 
@@ -206,7 +208,7 @@ def test_lease_is_renewed_while_hooks_run_and_losing_it_then_changes_nothing() -
             db.renew_lease = renew  # type: ignore[method-assign]
             await renewed.wait()
 
-        made = await agent(db, hooks=hooks.Hooks(after=(wait,), limit=30.0), lease_ttl=1.5).compress_context()
+        made = await agent(db, hooks=hooks.Hooks(after=(wait,), limit=30.0), lease_ttl=TTL).compress_context()
         assert (made.outcome, renewed.is_set()) == (Outcome.COMPACTED, True)
 
-    stage.run(story)
+    stage.run(story, clock=steps.Clock())
