@@ -12,8 +12,9 @@ import pytest
 
 from holdfast import config, errors, events
 from holdfast.app import models, running
-from holdfast.model import ScriptedModel, local
+from holdfast.model import ScriptedModel, local, port
 from tests.app.test_running import settings as plain
+from tests.cli import provider
 
 
 def settings(home: Path, **more: Any) -> config.Settings:
@@ -87,6 +88,25 @@ def test_local_server_of_another_user_is_not_used(
     assert not any(name.startswith("ollama/") for name in asyncio.run(offered))
     uids = {os.getuid()}
     assert asyncio.run(models.choose(settings(tmp_path))).model.name == f"ollama/{served}"
+
+
+@pytest.mark.parametrize("named", [None, "ollama/llama3.2"])
+def test_local_server_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str | None) -> None:
+    """A cost limit ends a turn whose reply has no known cost."""
+    with provider.playing(provider.called("list_files", "{}", tokens=10)) as played:
+
+        async def find() -> list[local.Found]:
+            return [local.Found("ollama", f"{played.url}/v1", ("llama3.2",), uids=frozenset({os.getuid()}))]
+
+        async def costs() -> list[float | None]:
+            chosen = await models.choose(settings(tmp_path, limits=config.Limits(cost=1.0)), named)
+            deltas = [each async for each in chosen.model.stream(port.Request(messages=()))]
+            await chosen.model.close()
+            return [each.usage.cost for each in deltas if isinstance(each, port.Counted)]
+
+        monkeypatch.setattr(local, "find", find)
+        monkeypatch.setattr(local, "KINDS", [local.Kind("ollama", int(played.url.rpartition(":")[2]), "")])
+        assert asyncio.run(costs()) == [0.0]
 
 
 @pytest.mark.parametrize(

@@ -391,7 +391,9 @@ def test_max_cost_without_a_known_price_is_refused_before_anything_is_asked(ask:
         priced = '[models."openai/played"]\nprice = { input = 1.0, output = 4.0 }\n'
         (tmp_path / "data" / "config.toml").write_text(priced, "utf-8")
         assert ask("-p", "hi", "--max-cost", "1", env=played.env).out == "Hello.\n"
-    assert ask("-p", "hi", "--max-cost", "1", env=OFFLINE).code == 0
+    (tmp_path / "notes.txt").write_text("The offline model is free, also when it calls a tool.\n", "utf-8")
+    done = ask("-p", "read the file notes.txt", "--max-cost", "1", env=OFFLINE)
+    assert (done.code, "read_file" in done.err) == (0, True), done.err
 
 
 @pytest.mark.parametrize(

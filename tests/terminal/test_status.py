@@ -28,7 +28,7 @@ def line(standing: status.Standing, room: int = 200, seconds: float = 0.0) -> st
         (status.Standing("a/b"), "a/b"),
         (status.Standing("a/b", 0, 1_048_576), "a/b · 0% of 1M"),
         (status.Standing("a/b", 50_000, 100_000, 12.5), "a/b · 50% of 100k · $12.50"),
-        (status.Standing("a/b", cost=0.0), "a/b · $0.0000"),
+        (status.Standing("a/b", cost=0.0), "a/b"),
         (NOW, "anthropic/claude · 12% of 200k · compacting… 7 s · 2 queued · 1 process · $0.0312"),
     ],
 )

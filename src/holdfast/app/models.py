@@ -18,6 +18,8 @@ from holdfast.model import known, listeners, local, port, prices, retry
 USUAL = {"anthropic": "claude-sonnet-4-5", "openai": "gpt-4.1", "openrouter": "openrouter/auto"}
 LISTING = 10.0
 """Seconds that a server may take to list its models."""
+FREE = port.Price(0.0, 0.0)
+"""What a server on this machine costs."""
 OFFLINE, OFFLINE_NAME = "offline", "holdfast/offline"
 
 ADVICE = (
@@ -97,7 +99,7 @@ async def _found(settings: config.Settings) -> Chosen:
         if listeners.is_trusted(server.uids):
             name = f"{server.kind}/{server.models[0]}"
             window = server.window or known.of(server.models[0]).window
-            made = model.OpenAIModel(server.models[0], base_url=server.base_url, window=window, name=name)
+            made = model.OpenAIModel(server.models[0], base_url=server.base_url, window=window, name=name, price=FREE)
             return Chosen(_chained([made]), f"Using {name}, which runs on this machine.")
     return Chosen(model.OfflineModel(name=OFFLINE_NAME), _not_used(servers[0]) if servers else ADVICE)
 
@@ -164,9 +166,9 @@ def _made(settings: config.Settings, name: str, told_window: int | None = None) 
     said = settings.models.get(name, config.Known())
     window = said.window or found.window or told_window or known.of(bare).window
     url = found.base_url or config.PROVIDERS[found.kind].base_url or ""
-    price = port.Price(*_values(said.price)) if said.price else prices.find(url, bare)
-    free = provider not in settings.providers  # A server on this machine.
-    if settings.limits.cost is not None and price is None and not (free or prices.is_reported(url)):
+    listed = prices.find(url, bare) if provider in settings.providers else FREE
+    price = port.Price(*_values(said.price)) if said.price else listed
+    if settings.limits.cost is not None and price is None and not prices.is_reported(url):
         raise errors.SettingInvalid(
             f"The price of {name} is not known, so the cost limit (`--max-cost`, `limits.cost`) cannot be enforced. "
             f'Set it with `holdfast config edit`: `[models."{name}"]` with `price = {{ input = 1.0, output = 4.0 }}`, '

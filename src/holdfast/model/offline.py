@@ -73,7 +73,7 @@ class OfflineModel:
         if isinstance(answer, Call):
             arguments = msgspec.json.encode(answer.arguments).decode()
             yield port.Called(0, f"offline_{request.messages[-1].seq}", answer.name, arguments)
-            yield port.Counted(types.Usage(used, tokens.estimate(answer.name) + tokens.estimate(arguments)))
+            yield port.Counted(types.Usage(used, tokens.estimate(answer.name) + tokens.estimate(arguments), cost=0.0))
             yield port.Finished("calls")
             return
         said, whole = _fitted(answer, request.max_output)
@@ -81,7 +81,7 @@ class OfflineModel:
             yield port.Said(word)
             # Whoever reads may want to stop here, and others to run.
             await asyncio.sleep(0)
-        yield port.Counted(types.Usage(used, tokens.estimate("".join(said))))
+        yield port.Counted(types.Usage(used, tokens.estimate("".join(said)), cost=0.0))
         yield port.Finished("stop" if whole else "length")
 
 

@@ -113,7 +113,7 @@ def _rest(standing: Standing, marks: show.Marks, seconds: float) -> list[Fragmen
         f"compacting{marks.more} {seconds:.0f} s" if standing.compacting else "",
         f"{standing.queued} queued" if standing.queued else "",
         text.count(standing.processes, "process", "processes") if standing.processes else "",
-        "" if standing.cost is None else money(standing.cost),
+        money(standing.cost) if standing.cost else "",
     ]
     return [("class:status", each) for each in told]
 

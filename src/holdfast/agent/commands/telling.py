@@ -45,13 +45,13 @@ async def usage(asked: port.Asked) -> None:
     except errors.NoSuchSession:
         used = {}
     lines = [f"{name}: {_tokens(usage)}" for name, usage in used.items()]
-    if (cost := accounts.total_cost(used)) is not None:
+    if cost := accounts.total_cost(used):
         lines.append(f"total: about ${cost:.4f}. {ESTIMATE}")
     asked.emit(events.Answer("\n".join(lines) or "Nothing was used yet."))
 
 
 def _tokens(usage: types.Usage) -> str:
-    cost = ", price unknown" if usage.cost is None else f", about ${usage.cost:.4f}"
+    cost = ", price unknown" if usage.cost is None else f", about ${usage.cost:.4f}" if usage.cost else ", free"
     return f"{usage.input:,} tokens in ({usage.cache_read:,} cached), {usage.output:,} out{cost}"
 
 

@@ -81,7 +81,7 @@ def _told(here: status.Standing, gauge: Gauge, marks: show.Marks, answering: flo
         f"{here.queued} queued" if here.queued else "",
         text.count(here.processes, "process", "processes") if here.processes else "",
         text.safe(here.model),
-        "" if here.cost is None else status.money(here.cost),
+        status.money(here.cost) if here.cost else "",
     ]
 
 
