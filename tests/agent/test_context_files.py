@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import AIAgent, AsyncSessionDB, events
+from holdfast import AIAgent, AsyncSessionDB, SessionDB, events
 from holdfast.agent import context_files
 from holdfast.model import ScriptedModel
 from tests.agent import stage
@@ -100,6 +100,14 @@ def test_file_that_leads_elsewhere_is_refused_and_announced(tmp_path: Path, make
         assert KEY not in told.text
 
     stage.run(story)
+
+
+def test_store_in_the_project_is_never_opened_as_a_context_file(tmp_path: Path) -> None:
+    """To close any descriptor of the file would cancel SQLite's locks."""
+    (tmp_path / "AGENTS.md").symlink_to("notes.sqlite")
+    with SessionDB(tmp_path / "notes.sqlite") as db:
+        (found,) = AIAgent(db=db, model=ScriptedModel([]), folder=str(tmp_path)).context_files
+    assert (found.text, "off limits" in found.problem) == ("", True)
 
 
 def test_file_is_announced_once_and_again_when_it_changed(tmp_path: Path) -> None:

@@ -117,7 +117,8 @@ class AIAgent:
         self._emit: Emit = _nobody
         self.limits = limits or loop.Limits()
         self.meter = meter or tokens.Meter()
-        self.context_files = () if skip_context_files else context_files.read(folder or os.getcwd())
+        store = self.db.db.driver.path
+        self.context_files = () if skip_context_files else context_files.read(folder or os.getcwd(), off_limits=[store])
         self.system = self.plain = prompt.system(self.context_files, "" if skip_memory else memory)
         self._unannounced = () if quiet else self.context_files
         self.wanted_title = title

@@ -47,10 +47,14 @@ class ContextFile(msgspec.Struct, frozen=True):
 _CUT = "\n[The file goes on.]"
 
 
-def read(folder: str, names: Sequence[str] = NAMES) -> tuple[ContextFile, ...]:
-    """Read the nearest file of each name, from the folder up to the root of its repository."""
+def read(folder: str, names: Sequence[str] = NAMES, off_limits: Sequence[str] = ()) -> tuple[ContextFile, ...]:
+    """Read the nearest file of each name, from the folder up to the root of its repository.
+
+    Files that are `off_limits` are not even opened: closing the store's file would cancel the locks SQLite holds on it.
+    """
     folders = _folders(os.path.realpath(folder))
-    found = [_read(folders[-1], path) for name in names if (path := _nearest(folders, name)) is not None]
+    space = workspace.Workspace([folders[-1]], off_limits)
+    found = [_read(space, path) for name in names if (path := _nearest(folders, name)) is not None]
     return tuple(each for each in found if each.text or each.problem)
 
 
@@ -69,8 +73,8 @@ def _nearest(folders: Sequence[str], name: str) -> str | None:
     return next((path for each in folders if os.path.lexists(path := os.path.join(each, name))), None)
 
 
-def _read(root: str, path: str) -> ContextFile:
-    name, space = os.path.basename(path), workspace.Workspace([root])
+def _read(space: workspace.Workspace, path: str) -> ContextFile:
+    name = os.path.basename(path)
     try:
         place = space.place(os.path.realpath(path))
         if reason := guarded.secret(place.parts):
