@@ -40,7 +40,8 @@ class Deadline:
         return self._wait(self._bound(work), *args, **options)
 
     def _bound(self, work: Work) -> Work:
-        """Resume `work` like psycopg's loop does. The loop sends a false value when nothing happened for a moment."""
+        """Resume `work` like psycopg's loop does. The loop sends a false value when nothing happened for a moment;
+        C versions of it before psycopg 3.2.13 claim that there is something to read."""
         quiet_until = end = 0.0
         doubted = False
         try:
