@@ -119,9 +119,7 @@ def test_reader_of_a_read_only_store_sees_what_another_user_writes_later(tmp_pat
     store = tmp_path / "data" / "store.db"
     with SessionDB(store) as db:
         db.create_session("talk", source="test")
-    prefix = ["setpriv", "--bounding-set", "-dac_override"] if os.geteuid() == 0 else []
-    if not prefix or shutil.which(prefix[0]) is None or not _permitted([*prefix, sys.executable]):
-        pytest.skip("needs root, which may write, and setpriv for a reader that may not")
+    prefix = _without_rights_of_root()
     store.parent.chmod(0o500)
     with subprocess.Popen(
         [*prefix, sys.executable, "-c", LATER, str(store)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -137,3 +135,33 @@ def test_reader_of_a_read_only_store_sees_what_another_user_writes_later(tmp_pat
                 seen.append(reader.stdout.readline())
         reader.stdin.close()
     assert seen == ["0\n", "1\n", "2\n"]
+
+
+MENDED = """
+import os, sys
+from holdfast import SessionDB, errors
+with SessionDB(sys.argv[1]) as db:
+    for mode in (0o500, 0o700):
+        os.chmod(os.path.dirname(sys.argv[1]), mode)
+        try:
+            print(db.append_message("talk", role="user", content="x").seq, len(db.transcript("talk")))
+        except errors.StoreUnusable:
+            print("refused")
+"""
+
+
+def test_store_that_was_opened_read_only_is_written_once_it_can_be(tmp_path: Path) -> None:
+    store = tmp_path / "data" / "store.db"
+    with SessionDB(store) as db:
+        db.create_session("talk", source="test")
+    store.parent.chmod(0o500)
+    command = [*_without_rights_of_root(), sys.executable, "-c", MENDED, str(store)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["refused", "1 1"]
+
+
+def _without_rights_of_root() -> list[str]:
+    prefix = ["setpriv", "--bounding-set", "-dac_override"] if os.geteuid() == 0 else []
+    if not prefix or shutil.which(prefix[0]) is None or not _permitted([*prefix, sys.executable]):
+        pytest.skip("needs root, which may write, and setpriv for a reader that may not")
+    return prefix

@@ -10,13 +10,13 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast import SessionDB, errors
-from holdfast.store import copying, salvage
+from holdfast.store import copying, place, salvage
 from tests.cli import inside
 from tests.tools import doing
 
@@ -190,6 +190,57 @@ def test_removed_shm_file_loses_nothing_that_another_process_wrote(path: Path, o
     with SessionDB(path) as found:
         assert len(found.transcript("talk")) == expected
         assert found.fsck().ok
+
+
+WRITING = """
+import sys
+from holdfast import SessionDB
+from holdfast.store import points
+db = SessionDB(sys.argv[1])
+def reach(point):
+    points.hook = None
+    print("begun", flush=True)
+    sys.stdin.readline()
+points.hook = reach
+db.append_message("talk", role="user", content="theirs")
+"""
+
+
+def test_new_shm_file_is_not_made_while_another_process_writes_with_the_one_before(path: Path) -> None:
+    """It is made from the log: SQLite would not know what that process adds to the log, or begins anew in it."""
+    with SessionDB(path) as db:
+        db.create_session("talk", source="test")
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITING, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "begun\n"
+        os.unlink(f"{path}-shm")
+        with pytest.raises(errors.StoreBusy):
+            SessionDB(path, write_timeout=0.2)
+        assert not os.path.exists(f"{path}-shm")
+        writer.communicate("\n")
+    with SessionDB(path) as db:
+        assert [message.content for message in db.transcript("talk")] == ["theirs"]
+
+
+def test_shm_file_replaced_while_a_store_is_opened_is_noticed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with SessionDB(path) as db:
+        db.create_session("talk", source="test")
+    tighten = place.tighten
+
+    def replace(paths: Iterable[str]) -> None:
+        monkeypatch.undo()
+        tighten(paths)
+        os.unlink(f"{path}-shm")
+        subprocess.run([sys.executable, "-c", OTHER, str(path), "leave"], input="\n", check=True, text=True)
+
+    monkeypatch.setattr(place, "tighten", replace)
+    with SessionDB(path) as db:
+        assert db.append_message("talk", role="user", content="ours").seq == 21
+    with SessionDB(path) as db:
+        assert len(db.transcript("talk")) == 21
+        assert db.fsck().ok
 
 
 def test_reopened_store_waits_for_readers_of_the_replaced_shm_file(path: Path) -> None:

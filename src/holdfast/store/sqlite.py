@@ -32,6 +32,10 @@ OLDEST = (3, 51, 3)
 DURABILITY = ("power-loss", "process-crash")
 READERS = 4
 PAUSE = 0.005
+# Seconds that opening or closing a store waits for a process that writes for long, or hangs.
+PATIENCE = 1.0
+# Stands for the inode of a -shm file that was removed while it was mapped: no file has it.
+UNKNOWN = (0, 0)
 ATTEMPTS = 3
 
 _TYPED: tuple[tuple[type[apsw.Error], type[errors.StoreError]], ...] = (
@@ -160,12 +164,12 @@ class SqliteDriver(whole.Whole):
         self.pid = os.getpid()
         self._writing = threading.RLock()
         self._idle: list[tuple[int, Transaction]] = []
-        # Why nothing can be written there; empty when it can.
-        self.read_only = "" if self.memory else place.read_only(self.path)
+        self.read_only = ""
         self._closed, self._generation = False, 0
         self._log_path, self._shm_path = f"{self.path}-wal", f"{self.path}-shm"
         self._files: tuple[int, ...] = ()
         self._opened: tuple[int, ...] = ()
+        self._mapped: tuple[int, ...] | None = None
         self._log: durable.Log | None = None
         self._line: turnstile.Turnstile | None = None
         _alive.add(self)
@@ -181,6 +185,8 @@ class SqliteDriver(whole.Whole):
     # --- opening and closing -------------------------------------------------------------------------
 
     def _open(self, *, create: bool = True) -> None:
+        # Why nothing can be written there; empty when it can. Asked again before each write that finds it read-only.
+        self.read_only = "" if self.memory else place.read_only(self.path)
         if not self.memory and not self.read_only:
             if create:
                 place.prepare(self.path)
@@ -200,14 +206,24 @@ class SqliteDriver(whole.Whole):
         self._writer.set_busy_timeout(0)  # from here on it stands in line
         if not self.memory and not self.read_only:
             place.tighten(self.path + suffix for suffix in _FILES)
-            self._opened = self._writer.files = self._files_now()
+            # The -shm file that is mapped, not the one at its path: it may have been replaced since.
+            shm = place.inode(self._shm_path) if self._mapped is None else self._mapped
+            self._opened = self._writer.files = place.inode(self.path) + place.inode(self._log_path) + shm
             with place.opening(self._log_path):
                 self._log = durable.Log(self._log_path) if self._durability == "power-loss" else None
             self._files = self._opened
 
-    def _connect(self, *, reader: bool) -> apsw.Connection:
+    def _connect(self, *, reader: bool) -> _Connection:
         flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if self.memory else 0)
         connection = _open_to_read(self.path, self.read_only) if self.read_only else _Connection(self.path, flags)
+        try:
+            self._set_up(connection, reader)
+        except BaseException:
+            connection.close()  # not left to the collector: a new one would share the -shm file that it mapped
+            raise
+        return connection
+
+    def _set_up(self, connection: _Connection, reader: bool) -> None:
         connection.files = self._files
         connection.set_busy_timeout(int(self.write_timeout * 1000))
         # What closes a connection unseen (the collector, a forked child) must not remove a log that others write to.
@@ -215,7 +231,7 @@ class SqliteDriver(whole.Whole):
         # Plans that do not depend on bound values: without this, joins are planned anew at every call.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         if not self.memory and not reader:
-            self._refuse_foreign(connection)
+            self._mapped = self._map_shm(connection)
         if not self.memory and not reader and not self.read_only:
             self._line = self._line or turnstile.Turnstile(self.path + ".queue")
         if not self.memory and not self.read_only and connection.pragma("journal_mode") != "wal":
@@ -229,7 +245,31 @@ class SqliteDriver(whole.Whole):
             raise errors.StoreUnusable("This SQLite enforces no foreign keys or triggers.")
         connection.pragma("journal_size_limit", 64 * 1024 * 1024)
         connection.pragma("secure_delete", True)  # what is deleted is overwritten; appends delete nothing
-        return connection
+
+    def _map_shm(self, connection: apsw.Connection) -> tuple[int, ...] | None:
+        """Do the first read of a connection; return the inode of the -shm file that SQLite mapped for it.
+
+        If there is none, SQLite makes it from the log. It does so in line: a process that has not yet noticed that the
+        file was removed may be writing to the log.
+        """
+        queue = f"{self.path}.queue"
+        if not self.read_only and os.path.exists(queue):  # a file of another program has none
+            self._line = self._line or turnstile.Turnstile(queue)
+            there = place.inode(self._shm_path)
+            try:
+                return self._line.run(PATIENCE if there else self.write_timeout, self._read_first, connection)
+            except errors.StoreBusy:
+                if not there:
+                    raise
+                self._refuse_foreign(connection)
+                return there
+        self._refuse_foreign(connection)
+        return None
+
+    def _read_first(self, connection: apsw.Connection) -> tuple[int, ...]:
+        self._refuse_foreign(connection)
+        # Another connection of this process may have mapped a file that is not there any more; SQLite shares that one.
+        return (not self._is_stale() and place.inode(self._shm_path)) or UNKNOWN
 
     def _refuse_foreign(self, connection: apsw.Connection) -> None:
         """Before anything is changed in it; in one snapshot, as another process may be making it just now."""
@@ -238,7 +278,6 @@ class SqliteDriver(whole.Whole):
         filled = bool(reconcile.entries(connection.execute))
         connection.execute("ROLLBACK")
         if found != reconcile.APPLICATION_ID and (found != 0 or filled):
-            connection.close()
             raise errors.StoreUnusable(f"{self.path} is a database of another program.")
 
     def _prepare_schema(self) -> None:
@@ -279,13 +318,22 @@ class SqliteDriver(whole.Whole):
                 self._line.close()
 
     def _drop_connections(self) -> None:
+        if self._line is not None and self._opened:
+            with contextlib.suppress(errors.StoreBusy):  # the log is left to the next process that closes the store
+                self._line.run(PATIENCE, self._close_all, True)
+        self._close_all(False)
+
+    def _close_all(self, empty_log: bool) -> None:
+        """Close all connections; with `empty_log`, SQLite empties and removes the log if no other process is there.
+
+        That is done in line, and not with a -shm file that was replaced: it does not tell what others wrote.
+        """
         # The log too: whoever syncs has it still, and a file that is gone takes up room while it is open.
         idle, self._idle, self._log = self._idle, [], None
         for _, tx in idle:
             tx.connection.close()
-        # The last connection of all processes empties the log and removes it. One whose -shm file was replaced does not
-        # know what others wrote.
-        if self._opened and self._opened[:2] + self._opened[4:] == place.inode(self.path) + place.inode(self._shm_path):
+        opened = self._opened[:2] + self._opened[4:]
+        if empty_log and opened == place.inode(self.path) + place.inode(self._shm_path):
             with contextlib.suppress(apsw.ConnectionClosedError):
                 self._writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
         self._writer.close()
