@@ -48,6 +48,15 @@ def test_switching_between_two_conversations_rebuilds_and_reloads_nothing() -> N
     stage.run(story)
 
 
+def test_conversation_without_messages_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(db: AsyncSessionDB) -> None:
+        agents = cache.Cache(Builder(db))
+        assert await agents.get("new") is await agents.get("new")
+
+    stage.run(story)
+    assert caplog.messages == []
+
+
 def test_a_foreign_write_reloads_and_own_turns_do_not() -> None:
     async def story(db: AsyncSessionDB) -> None:
         agents = cache.Cache(Builder(db))

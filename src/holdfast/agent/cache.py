@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from time import monotonic
 
+from holdfast import errors
 from holdfast.agent import agent as agents
 from holdfast.store import hints
 
@@ -140,6 +141,8 @@ async def _settled(agent: agents.AIAgent) -> None:
         return
     try:
         found = await agent.db.snapshot(agent.conversation_id)
+    except errors.NoSuchSession:
+        return  # A conversation is stored with its first message.
     except Exception as error:  # noqa: BLE001 -- the turn compares again, under the lease
         logger.warning("could not compare the agent of %s with the store: %s", agent.conversation_id, error)
         return
