@@ -34,7 +34,7 @@ READERS = 4
 PAUSE = 0.005
 # Seconds that opening or closing a store waits for a process that writes for long, or hangs.
 PATIENCE = 1.0
-# Stands for the inode of a -shm file that was removed while it was mapped: no file has it.
+# Stands for the inode of a file that was removed while the store was being opened: no file has it.
 UNKNOWN = (0, 0)
 ATTEMPTS = 3
 
@@ -208,7 +208,8 @@ class SqliteDriver(whole.Whole):
             place.tighten(self.path + suffix for suffix in _FILES)
             # The -shm file that is mapped, not the one at its path: it may have been replaced since.
             shm = place.inode(self._shm_path) if self._mapped is None else self._mapped
-            self._opened = self._writer.files = place.inode(self.path) + place.inode(self._log_path) + shm
+            main, log = place.inode(self.path), place.inode(self._log_path)
+            self._opened = self._writer.files = (main or UNKNOWN) + (log or UNKNOWN) + (shm or UNKNOWN)
             with place.opening(self._log_path):
                 self._log = durable.Log(self._log_path) if self._durability == "power-loss" else None
             self._files = self._opened
@@ -303,9 +304,17 @@ class SqliteDriver(whole.Whole):
         return work() if self._line is None else self._line.run(self.write_timeout, self._checked, work)
 
     def _checked(self, work: Callable[[], T]) -> T:
-        """Do the work unless the -shm file was replaced: with the old one it would overwrite others' commits."""
-        if self._files and place.inode(self._shm_path) != self._files[4:]:
-            raise _Stale()
+        """Do the work unless the -shm file was replaced: with the old one it would overwrite others' commits.
+
+        Once at the front of the line is enough: nobody makes another one before this process leaves it.
+        """
+        if files := self._files:
+            try:
+                found = os.stat(self._shm_path)
+            except OSError:
+                raise _Stale() from None
+            if found.st_ino != files[4] or found.st_dev != files[5]:
+                raise _Stale()
         return work()
 
     def close(self) -> None:
@@ -396,7 +405,7 @@ class SqliteDriver(whole.Whole):
             for _ in range(ATTEMPTS):
                 try:
                     result = self._attempt(operation, step)
-                    if self.memory or self._files_now() == self._files:
+                    if self.memory or self._is_reachable():
                         return result, self._log
                 except _Stale:
                     pass
@@ -453,6 +462,14 @@ class SqliteDriver(whole.Whole):
         if not self._writer.get_autocommit():
             with contextlib.suppress(apsw.Error):
                 self._tx.execute("ROLLBACK")
+
+    def _is_reachable(self) -> bool:
+        """Whether the database and the log that were written to are still at their paths."""
+        try:
+            main, log = os.stat(self.path), os.stat(self._log_path)
+        except OSError:
+            return False
+        return (main.st_ino, main.st_dev, log.st_ino, log.st_dev) == self._files[:4]
 
     def _files_now(self) -> tuple[int, ...]:
         """Which files are at the paths now: of the database, its log and -shm file; empty when one is not there."""
