@@ -17,7 +17,7 @@ from tests.contract import backends, mail, steps
 from tests.contract.conftest import MakeDb
 
 # What only the bridge itself uses, or is.
-INSIDE = {"abandon_lease", "say_once", "driver", "db", "run", "share"}
+INSIDE = {"abandon_lease", "warn_once", "driver", "db", "run", "share"}
 
 
 def run(story: Callable[[AsyncSessionDB], Awaitable[object]], db: SessionDB) -> None:

@@ -1,6 +1,6 @@
 """What a conversation has used, replies and background work together, for `/usage` and the cost shown to people.
 
-Replies carry their usage (`SessionDB.usage`). Summaries and memory reviews stand in no message: their totals are kept
+Replies carry their usage (`SessionDB.usage`). No message records summaries and memory reviews: their totals are kept
 in the conversation's budget row, one for all processes.
 """
 
@@ -37,4 +37,4 @@ async def charge_review(db: aio.AsyncSessionDB, session_id: str, usage: types.Us
             if await db.spend(session_id, version, policy.written(policy.reviewed(budget, usage))):
                 return
     except errors.HoldfastError as error:
-        db.db.say_once(error)
+        db.db.warn_once(error)

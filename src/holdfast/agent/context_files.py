@@ -1,6 +1,6 @@
 """Context files: the project's instructions to agents (`AGENTS.md`), read into the system prompt.
 
-A cloned repository chooses what stands under this name, so the file is opened like any file a tool reads: confined to
+A cloned repository chooses what the file contains, so the file is opened like any file a tool reads: confined to
 the project, a regular file, and none that usually holds keys or passwords. The user is notified when a file is used for
 the first time in a folder, and again when it changed.
 """
@@ -36,7 +36,7 @@ class ContextFile(msgspec.Struct, frozen=True):
 
     @property
     def notice(self) -> events.Notice:
-        """What the user is told about the file."""
+        """The notice shown to the user about the file."""
         path = workspace.plain(self.path)
         if self.problem:
             return events.Notice(f"{path} is not used: {self.problem}", "warning")

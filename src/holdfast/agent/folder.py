@@ -1,6 +1,6 @@
 """The folder of a conversation: the one its last turn was taken in.
 
-When a turn is taken in another folder, the model is told with the message, the user by a notice, and the store
+When a turn is taken in another folder, the model gets a note with the message, the user a notice, and the store
 records the new one. A failure of any of this never stops the turn.
 """
 
@@ -23,7 +23,7 @@ class Change:
 
     @property
     def note(self) -> str | None:
-        """What the model is told, if the conversation was in another folder."""
+        """The note for the model, if the conversation was in another folder."""
         if self._before is None:
             return None
         return (
@@ -34,7 +34,7 @@ class Change:
     async def record(
         self, db: aio.AsyncSessionDB, conversation_id: str, emit: Callable[[events.AnyEvent], None]
     ) -> None:
-        """Tell the user and write it down; the message with the note is in the log."""
+        """Notify the user and record the folder, after the message with the note is in the log."""
         if self._before is not None:
             told = f"This conversation was in {titles.plain(self._before)}. It continues in {titles.plain(self._here)}."
             emit(events.Notice(told))

@@ -104,8 +104,8 @@ class Run:
 
     @property
     def cost(self) -> float:
-        """US dollars that count against the limit: what the turn has used, and summaries made beside it meanwhile."""
-        return (self.spent.cost or 0.0) + (self._room.beside.cost or 0.0)
+        """US dollars that count against the limit: the turn and the background summaries that finished meanwhile."""
+        return (self.spent.cost or 0.0) + (self._room.background_usage.cost or 0.0)
 
     async def go(self) -> None:
         """Take steps until the model calls nothing; Stopped at a limit, ModelError where the model failed."""

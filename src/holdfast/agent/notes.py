@@ -21,7 +21,7 @@ def _nowhere() -> str | None:
 
 
 def _nobody(_: events.Notice) -> None:
-    """Notify nobody."""
+    """Discard the event."""
 
 
 class Notes:

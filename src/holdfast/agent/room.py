@@ -49,8 +49,8 @@ class Room:
         """What the model was sent of what the person wrote in the turn under way, if not all of it."""
         self.usage = types.Usage()
         """What summaries have used that the turn under way had to wait for."""
-        self.beside = types.Usage()
-        """What summaries beside the turns have used that were finished since the turn under way began."""
+        self.background_usage = types.Usage()
+        """Usage of background summaries that finished since the current turn began."""
 
     # --- before the model is asked -------------------------------------------------------------------
 
@@ -60,7 +60,7 @@ class Room:
         However many steps it takes, it waits for others only as long as one compaction may take.
         """
         self._ceiling, self._overflows, self.truncated = None, 0, None
-        self.usage = self.beside = types.Usage()
+        self.usage = self.background_usage = types.Usage()
         self._patience = self._work().policy.deadline * LONGER
 
     async def messages(self, turn: str, emit: Emit) -> Sequence[types.Message]:
@@ -163,7 +163,7 @@ class Room:
 
     def _count(self, attempt: asyncio.Task[port.Compaction]) -> None:
         if not attempt.cancelled() and attempt.exception() is None:
-            self.beside += attempt.result().usage
+            self.background_usage += attempt.result().usage
 
     async def compact(self, asked: compress.Asked, emit: Emit) -> port.Compaction:
         """Compact now, and wait for it; what is under way already is let end first. Closing stops it."""
@@ -260,7 +260,7 @@ class Room:
             self._patience -= asyncio.get_running_loop().time() - began
 
     async def _until_free(self) -> None:
-        """Wait until the compaction of another process stands, or is given up: its hooks are not waited for."""
+        """Wait until another process has committed or abandoned its compaction; don't wait for its hooks."""
         work, seen = self._work(), self._view.mark
         try:
             with work.db.hearing.expect(work.conversation_id, "freed") as freed:
@@ -269,7 +269,7 @@ class Room:
                         return
                     await freed.wait(POLL)
         except Exception as error:  # noqa: BLE001 -- an unknown holder is not waited for
-            work.db.db.say_once(error)
+            work.db.db.warn_once(error)
 
     def _within_ceiling(self) -> compress.Work:
         """The work; with the window a provider was found to have, where it said that less than ours was too much."""

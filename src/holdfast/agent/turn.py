@@ -39,7 +39,7 @@ class Turn:
             try:
                 return await self._db.append_messages(self.snapshot.conversation_id, messages, lease=self.lease)
             except errors.LeasesUnavailable as error:
-                self._db.db.say_once(error)
+                self._db.db.warn_once(error)
                 self.fenced = False
             except errors.LeaseLost as error:
                 raise self.hindrance or error from error
@@ -59,7 +59,7 @@ async def begin(
 ) -> AsyncIterator[Turn]:
     """Take the turn, waiting for another's to end; TurnBusy when it does not within `patience` seconds.
 
-    `given_up` is asked while it waits: whether nobody wants the turn any more, which is TurnBusy, too. `warn` is called
+    `given_up` is asked while it waits: whether the turn is still wanted; if not, TurnBusy is raised. `warn` is called
     when the turn is taken without a lease, once per store.
     """
     async with held(db, await _acquire(db, conversation_id, patience, ttl, waiting, given_up, warn)) as turn:
@@ -124,7 +124,7 @@ async def without_lease(
     if not locks.is_lock_failure(error):
         raise error
     snapshot = await db.snapshot(conversation_id)
-    if warning := db.db.say_once(error):
+    if warning := db.db.warn_once(error):
         warn(warning)
     return snapshot
 
@@ -143,7 +143,7 @@ async def _beat(db: aio.AsyncSessionDB, turn: Turn, lease: types.Lease) -> None:
                 turn.when_lost()
             return
         except Exception as error:  # noqa: BLE001 -- only a lost lease stops the turn
-            db.db.say_once(error)
+            db.db.warn_once(error)
             turn.hindrance = error if isinstance(error, errors.StoreError) else None
             turn.fenced = not locks.is_lock_failure(error)
         await asyncio.sleep(lease.ttl / 3)

@@ -110,7 +110,7 @@ def _not_used(server: local.Found) -> str:
     users = ", ".join(f"{name} (uid {uid})" for name, uid in zip(names, server.uids, strict=True))
     # The name comes from a server that is not trusted, and people copy it to a shell.
     name = server.models[0] if re.fullmatch(r"[\w.:/\-]{1,80}", server.models[0], re.ASCII) else "MODEL"
-    owner = f"it belongs to the user {users}" if users else "the system does not tell which user runs it"
+    owner = f"it belongs to the user {users}" if users else "the system does not show which user runs it"
     return (
         f"A model server listens on {server.base_url}, but {owner}, so it is not used: this is the built-in offline "
         f"model. If you trust that server, set HOLDFAST_MODEL={server.kind}/{name} or, in config.toml, "

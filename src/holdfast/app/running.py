@@ -38,7 +38,7 @@ class Where(TypedDict):
     folder: str
     source: str
     reviews: bool
-    """Whether each turn may be reviewed for something to remember, beside the turns."""
+    """Whether each turn may be reviewed in the background for something to remember."""
 
 
 class Running(NamedTuple):

@@ -234,7 +234,7 @@ def _turn_runs(db: store.SessionDB, conversation_id: str) -> bool:
     """Whether a turn of the conversation holds its lease; False where leases cannot be read."""
     try:
         held = db.leases()
-    except Exception:  # noqa: BLE001 -- the lock subsystem stops nobody
+    except Exception:  # noqa: BLE001 -- a failed lock never stops a turn
         return False
     return any(
         lease.conversation_id == conversation_id and lease.purpose == "turn" and lease.state == "held" for lease in held

@@ -19,7 +19,7 @@ PAGE = 500
 
 
 def find(db: store.SessionDB, *, one_shots: bool) -> tuple[types.Session, str | None]:
-    """Return the head of the conversation to continue, and what to tell the user if it is none of this folder."""
+    """Return the head of the conversation to continue, and a notice for the user if it belongs to another folder."""
     here = folders.kept(os.getcwd())
     of_here = (head for head in _recent(db, here) if head.folder == here) if here else iter(())
     others = (head for head in _recent(db, None) if head.folder != here or here is None)
@@ -45,7 +45,7 @@ def _recent(db: store.SessionDB, folder: str | None) -> Iterator[types.Session]:
 
 
 def _is_one_shot(db: store.SessionDB, head: types.Session) -> bool:
-    """Return whether -p began the conversation and nobody has said anything since."""
+    """Return whether -p began the conversation and no other turn followed."""
     if head.source != chatting.ONE_SHOT:
         return False
     if head.last_seq <= 2:  # a message and its answer: there may be thousands of these, so none is read

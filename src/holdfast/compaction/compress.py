@@ -266,7 +266,7 @@ async def _committed(
         head = await commit(began.fence)
     except errors.LeasesUnavailable as error:
         # The lease was lost with its table. Head and epoch are compared all the same.
-        work.db.db.say_once(error)
+        work.db.db.warn_once(error)
         head = await commit(snapshot)
     if work.moved is not None:
         work.moved(head.id)
@@ -308,7 +308,7 @@ async def _after(work: Work, head: str, epoch: int, found: cut.Cut, text: str) -
     try:
         return (await work.db.context(work.conversation_id)).messages
     except errors.HoldfastError as error:
-        work.db.db.say_once(error)
+        work.db.db.warn_once(error)
     uid, body = f"{speaker.SUMMARY}{epoch}", bodies.written(text)
     stands = types.Message(found.cut_seq, uid, head, "user", work.clock(), body)
     tail = next(place for place, each in enumerate(found.staying) if each.seq == found.cut_seq + 1)
@@ -394,7 +394,7 @@ async def _begin(work: Work) -> _Began:
         raise
     except Exception as error:  # noqa: BLE001 -- the lease saves work only; the commit decides
         snapshot = await work.db.snapshot(work.conversation_id)
-        work.db.db.say_once(error)
+        work.db.db.warn_once(error)
         return _Began(snapshot)
 
 
@@ -423,9 +423,9 @@ async def _until_lost(work: Work, began: _Began, lease: types.Lease) -> None:
         except errors.LeaseLost:
             return
         except Exception as error:  # noqa: BLE001 -- only a lost lease stops the work
-            work.db.db.say_once(error)
+            work.db.db.warn_once(error)
             if locks.is_lock_failure(error):
-                # The lease expires though nobody wants it: the commit compares head and epoch only.
+                # The lease expires without another claimant: the commit compares head and epoch only.
                 began.fence = began.snapshot
 
 
@@ -500,7 +500,7 @@ async def _spent(work: Work, bill: _Bill, change: Callable[[policy.Budget], poli
             if await work.db.spend(work.conversation_id, version, _plain(policy.written(after))):
                 return
     except errors.HoldfastError as error:
-        work.db.db.say_once(error)
+        work.db.db.warn_once(error)
     except Exception:
         logger.exception("the cost of a compaction could not be recorded")
 

@@ -69,7 +69,7 @@ class Place(NamedTuple):
 
     name: str
     target: str | None = None
-    """Its conversation, existing or new; None: the one that the name stands for by now."""
+    """Its conversation, existing or new; None: the one that the name refers to now."""
     branch_of: history.Match | None = None
     """The answer after which the conversation begins as a branch."""
     is_new: bool = False

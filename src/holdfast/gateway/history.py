@@ -101,7 +101,7 @@ async def _turn(db: aio.AsyncSessionDB, arrival: types.Arrival) -> _Turn | None:
     is_own, is_notice = True, False
     for message in messages:
         if message.role == "user" and not message.uid.startswith(loop.STEERED):
-            # No client is told of notices and what the model says to them.
+            # HTTP clients receive neither notices nor the model's answers to them.
             is_notice = bool(parts.noticed(message.content))
             is_own = is_own and is_notice
         elif is_notice:

@@ -45,7 +45,7 @@ class Place(NamedTuple):
     chat: str
     address: dict[str, object]
     by: str
-    """The platform it came by. Where that is another one, nobody who reads a question there can answer it."""
+    """The platform the message came from. On another platform a question cannot be answered."""
 
 
 class House(NamedTuple):

@@ -124,7 +124,7 @@ class Http:
         """Listen to the end of the block; gives the address. Open it before the gateway. SettingInvalid."""
         if self._wanted.hosts and not self.tokens:
             raise errors.SettingInvalid(
-                "gateway.http.hosts: through a proxy others reach the agent, and nobody has a token. "
+                "gateway.http.hosts: a proxy makes the agent reachable for others, and no token is set. "
                 'Set one: [gateway.http.tokens], ann = "ANN_TOKEN".'
             )
         self._listening = server.bound(self._wanted.host, self._wanted.port, bool(self.tokens), self._wanted.share)

@@ -32,7 +32,7 @@ SIDE_REQUESTS = (
     ("Write a concise title for this conversation in the given language", ""),
     ("Please generate a concise title (max 40 characters) for a conversation that starts with", ""),
 )
-"""How the requests begin, and what else they contain, that clients send beside a chat for purposes of their own."""
+"""Requests that clients send for their own purposes: how each begins, and what else it contains."""
 
 Finish = Literal["stop", "length"]
 

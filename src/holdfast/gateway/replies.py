@@ -47,7 +47,7 @@ def _of_failure(result: events.TurnResult, history: int) -> str:
 
 
 def failure(error: str | None) -> str:
-    """Return what a person is told of an error of the model."""
+    """Return the message for the user about an error of the model."""
     return f"That failed: {_short(error, FAILED)}"
 
 

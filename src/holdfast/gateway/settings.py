@@ -65,7 +65,7 @@ class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     body: Count | None = None
     """Kilobytes a request may have; by default 1,024, and for a chat 8,192 and the attachments of one message."""
     conversation_header: str = "X-Conversation-Id"
-    """The header that names the conversation of a request, and tells it in the answer."""
+    """The header that names the conversation in the request and in the response."""
     hosts: list[str] = []
     """Further names it is reached by, as through a reverse proxy. They need a token."""
     origins: list[str] = []

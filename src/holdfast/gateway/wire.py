@@ -240,7 +240,7 @@ def is_here(address: str) -> bool:
 def served(host: str, address: str, more: Sequence[str] = ()) -> frozenset[str] | None:
     """The hosts that requests to this address may be for; None: any, as others reach it by names nobody knows here.
 
-    A page of somebody else may have a name of its own that leads to this machine. `more` are names of the settings.
+    A foreign web page can have a host name that resolves to this machine. `more` are names of the settings.
     """
     if not is_here(address) and not more:
         return None

@@ -34,7 +34,7 @@ _TOO_LONG = re.compile(
     r"|range of input length should be",
     re.IGNORECASE | re.DOTALL,
 )
-# Words for that or for a limit on tokens per minute, which goes away by itself, and words that tell the latter.
+# Words for that or for a limit on tokens per minute, which is temporary, and words that identify the latter.
 # What asks for more in one go than a minute allows does not go away.
 _MAY_BE_TOO_LONG = re.compile(
     r"request_too_large|(?:request|payload|entity) (?:entity )?too large|token limit exceeded"

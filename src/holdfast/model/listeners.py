@@ -32,7 +32,7 @@ _REACHED = {_LOOPBACK, "0" * 8, "0" * 32, "0" * 16 + _word(b"\0\0\xff\xff") + _L
 
 
 def owner_uids(port: int) -> frozenset[int]:
-    """Return the uids of the sockets that listen on this port of 127.0.0.1; empty if the system does not tell."""
+    """Return the uids of the sockets that listen on this port of 127.0.0.1; empty if the system does not say."""
     found = set[int]()
     for path in TABLES:
         try:

@@ -26,7 +26,7 @@ class Found(msgspec.Struct, frozen=True):
     models: tuple[str, ...]
     window: int | None = None
     uids: frozenset[int] = frozenset()
-    """The users who own its listening socket; empty where the system does not tell."""
+    """The users who own its listening socket; empty if the system does not say."""
 
 
 class _Meta(msgspec.Struct, frozen=True):

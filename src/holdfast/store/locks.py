@@ -61,7 +61,7 @@ class Leases:
     def abandon_lease(self, lease: types.Lease, error: Exception) -> None:
         """After a release that failed: log it, once, and let this process take the lease again before it expires."""
         self._abandoned.append(lease.holder)
-        self.say_once(error)
+        self.warn_once(error)
 
     def leases(self) -> list[types.LeaseHeld]:
         """Every lease there is, and whether it is held, expired, or its holder dead."""
@@ -89,7 +89,7 @@ class Leases:
             raise
         except Exception as error:  # noqa: BLE001 -- the lock saves work only; the commit decides
             snapshot = self.snapshot(session_id)
-            self.say_once(error)
+            self.warn_once(error)
             return snapshot
 
     def try_acquire_compression_lock(self, session_id: str, holder: str, ttl_seconds: float = LOCK_TTL) -> bool:
@@ -140,7 +140,7 @@ class Leases:
         """Who compacts this conversation now; nobody, when the lock ran out or its process died."""
         try:
             return self.driver.read(lambda tx: leases.holder_name(tx, session_id, "compact"))
-        except Exception as error:  # noqa: BLE001 -- an unknown holder keeps nobody from working
+        except Exception as error:  # noqa: BLE001 -- an unknown holder blocks no work
             self._fail_open(error)
             return None
 
@@ -148,9 +148,9 @@ class Leases:
         """Log a failure of the lock subsystem, once; other errors are the caller's."""
         if not is_lock_failure(error):
             raise error
-        self.say_once(error)
+        self.warn_once(error)
 
-    def say_once(self, error: Exception) -> str | None:
+    def warn_once(self, error: Exception) -> str | None:
         """Log a warning with its remedy, the first time only, and return it; an unexpected error is the lock's."""
         if not isinstance(error, errors.HoldfastError):
             error = errors.LeasesUnavailable(f"{errors.LeasesUnavailable()} ({type(error).__name__}: {error})")

@@ -34,7 +34,7 @@ READERS = 4
 PAUSE = 0.005
 # Seconds that opening or closing a store waits for a process that writes for long, or hangs.
 PATIENCE = 1.0
-# Stands for the inode of a file that was removed while the store was being opened: no file has it.
+# The inode recorded for a file that was removed while the store was being opened: no file has it.
 UNKNOWN = (0, 0)
 ATTEMPTS = 3
 
@@ -306,7 +306,7 @@ class SqliteDriver(whole.Whole):
     def _checked(self, work: Callable[[], T]) -> T:
         """Do the work unless the -shm file was replaced: with the old one it would overwrite others' commits.
 
-        Once at the front of the line is enough: nobody makes another one before this process leaves it.
+        Once at the front of the queue is enough: no process creates another one before this process leaves it.
         """
         if files := self._files:
             try:
@@ -335,7 +335,7 @@ class SqliteDriver(whole.Whole):
     def _close_all(self, empty_log: bool) -> None:
         """Close all connections; with `empty_log`, SQLite empties and removes the log if no other process is there.
 
-        That is done in line, and not with a -shm file that was replaced: it does not tell what others wrote.
+        That is done in line, and not with a replaced -shm file: it lacks the commits of other processes.
         """
         # The log too: whoever syncs has it still, and a file that is gone takes up room while it is open.
         idle, self._idle, self._log = self._idle, [], None
@@ -409,7 +409,7 @@ class SqliteDriver(whole.Whole):
                         return result, self._log
                 except _Stale:
                     pass
-                # Not committed, or into a file nobody can reach any more: not acknowledged, done again.
+                # Not committed, or committed into an unlinked file: not acknowledged, done again.
                 self._reopen()
             raise errors.StoreMoved()
         except apsw.Error as error:
@@ -548,7 +548,7 @@ class SqliteDriver(whole.Whole):
     def _put_back(self, generation: int, tx: Transaction) -> None:
         if not tx.connection.get_autocommit():
             tx.execute("ROLLBACK")
-        # One that was opened while nobody wrote takes no locks: where others may begin to, each read opens its own.
+        # A connection opened as immutable takes no locks. If a writer may start, each read opens a new one.
         keep = len(self._idle) < READERS and generation == self._generation and not self._closed
         if keep and not self.read_only:
             self._idle.append((generation, tx))
@@ -593,7 +593,7 @@ _FILES = ("", "-wal", "-shm", ".queue")
 
 
 class _Connection(apsw.Connection):
-    """A connection that tells with which files it was opened, also while another thread uses it."""
+    """A connection that records the files it was opened with, readable while another thread uses it."""
 
     files: tuple[int, ...] = ()
 
@@ -607,7 +607,8 @@ def _open_to_read(path: str, reason: str) -> _Connection:
         connection.close()
     else:
         return connection
-    # Whoever has the store open has made a -shm file. So nobody has, and all of it is in the file if the log is empty.
+    # Every process that opens the store creates a -shm file. Without one, the store is not open elsewhere, and the
+    # database file is complete if the log is empty.
     log = place.size_and_mode(f"{path}-wal")
     if os.path.exists(f"{path}-shm") or (log and log["bytes"]):
         raise errors.StoreUnusable(
@@ -662,7 +663,7 @@ def _declared(folder: str) -> reconcile.Entries:
 
 # SQLite lists the POSIX locks of its process in memory. A fork copies the list and none of the locks, so a child that
 # opens the file again overwrites commits of others; it also copies mutexes that a thread of the parent holds, on which
-# any call to SQLite waits for ever. SQLite cannot be told to begin anew: such a child is refused every store.
+# any call to SQLite waits for ever. SQLite cannot be reset: such a child is refused every store.
 _alive: weakref.WeakSet[SqliteDriver] = weakref.WeakSet()
 
 

@@ -49,7 +49,7 @@ class Asking:
         return None if answered.cancelled() or answered.exception() else answered.result()
 
     async def _settle(self) -> None:
-        """Wait for a compaction beside the turn, unless somebody stopped the turn or stops this."""
+        """Wait for a background compaction, unless the turn or this wait is interrupted."""
         agent = self._door.agents.peek(self._conversation_id)
         if agent is None or not agent.room.under_way or self._unwanted:
             return
@@ -58,7 +58,7 @@ class Asking:
         await asyncio.wait([self._settling])
 
     def stop(self) -> None:
-        """Stop the turn, also one that is only about to begin, or the wait for what goes on beside it."""
+        """Stop the turn, also one that is only about to begin, or the wait for a background compaction."""
         self._unwanted = True
         if self._settling is not None:
             self._settling.cancel()

@@ -87,7 +87,7 @@ def steering(parts: Sequence[str]) -> str:
 def repository(parts: Sequence[str], exists: Callable[[str], bool]) -> str:
     """Why a person should look twice before this file is written: a folder would look like a bare repository to git.
 
-    `exists` tells whether there is something at a path, from where the parts begin.
+    `exists` returns whether a path exists, relative to where the parts begin.
     """
     for at, part in enumerate(parts):
         if part.casefold() in _IN_REPOSITORY:

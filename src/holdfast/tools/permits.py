@@ -145,7 +145,7 @@ def _said(act: port.Act, law: Law, given: Sequence[Rule]) -> Verdict:
     """What grants and rules say of an act that is neither forbidden nor dangerous."""
     asks = next((each for each in law.rules if each.say == "ask" and _speaks(each, act, law) is not False), None)
     rules = [*given, *(each for each in law.rules if each.say == "allow" and asks is None)]
-    # Whoever allows a line or a program by its words vouches for it; a rule about a whole tool does not.
+    # A rule that allows this line or program by name vouches for it; a rule for a whole tool does not.
     by = _covered(act, law, [each for each in rules if each.about is not None])
     hidden = _may_hide(act, law) if by is None else None
     if by is None and hidden is None:
