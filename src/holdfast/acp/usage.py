@@ -6,7 +6,6 @@ import logging
 
 from acp import schema
 
-from holdfast import errors
 from holdfast.agent import accounts, runtime
 
 logger = logging.getLogger("holdfast.acp")
@@ -20,7 +19,7 @@ async def update(door: runtime.Runtime, conversation_id: str) -> schema.UsageUpd
     try:
         cost = accounts.total_cost(await accounts.used(door.db, conversation_id))
         tokens = await agent.context_tokens()
-    except errors.HoldfastError as error:
+    except Exception as error:  # noqa: BLE001 -- figures for display stop nothing
         # It may have been deleted meanwhile.
         logger.debug("what %s has used cannot be told: %s", conversation_id, error)
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from holdfast import errors, events, parts
+from holdfast import events, parts
 from holdfast.agent import notes as noted
 from holdfast.agent import prompt, review
 from holdfast.model import port as models
@@ -37,7 +37,7 @@ class Remembering:
             try:
                 self._section = memory.section(await self._notes.memories())
                 self._read_for = head
-            except errors.HoldfastError as error:
+            except Exception as error:  # noqa: BLE001 -- notes that cannot be read stop no turn
                 logger.warning("what is remembered could not be read: %s", error)
         return prompt.remembering(plain, self._section)
 

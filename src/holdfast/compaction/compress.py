@@ -268,8 +268,11 @@ async def _committed(
         # The lease was lost with its table. Head and epoch are compared all the same.
         work.db.db.warn_once(error)
         head = await commit(snapshot)
-    if work.moved is not None:
-        work.moved(head.id)
+    try:
+        if work.moved is not None:
+            work.moved(head.id)
+    except Exception:
+        logger.exception("a cache could not follow the conversation to %s", head.id)
     # Under the lease, so that no other process begins the next compaction before this one's hooks are done.
     await _with_heartbeat(work, began, _bookkeeping(work, head.id, bill), cancel_if_lost=False)
     remark = _remark(written, draft.problems)
@@ -307,8 +310,8 @@ async def _after(work: Work, head: str, epoch: int, found: cut.Cut, text: str) -
     """The context after a commit. Where it cannot be read, what is known of it: the commit stands."""
     try:
         return (await work.db.context(work.conversation_id)).messages
-    except errors.HoldfastError as error:
-        work.db.db.warn_once(error)
+    except Exception as error:  # noqa: BLE001 -- the compaction is committed: nothing changes its outcome
+        logger.warning("the context after a compaction could not be read: %s", error)
     uid, body = f"{speaker.SUMMARY}{epoch}", bodies.written(text)
     stands = types.Message(found.cut_seq, uid, head, "user", work.clock(), body)
     tail = next(place for place, each in enumerate(found.staying) if each.seq == found.cut_seq + 1)
