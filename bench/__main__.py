@@ -35,7 +35,7 @@ from bench import (
 )
 from bench.figures import Figure
 from bench.scale import FULL, QUICK, Scale
-from holdfast.store import place
+from holdfast.store.sqlite import paths as sqlite_paths
 
 Section = Callable[[Scale, Path], Iterator[Figure]]
 
@@ -89,7 +89,7 @@ def _measured(name: str, scale: Scale, folder: str) -> list[Figure]:
 
 
 def _machine(folder: str) -> dict[str, str]:
-    kind = place.filesystem(os.path.realpath(folder))
+    kind = sqlite_paths.filesystem(os.path.realpath(folder))
     return {
         "Python": platform.python_version(),
         "SQLite": f"{apsw.sqlite_lib_version()} (floor {sqlite3.sqlite_version})",

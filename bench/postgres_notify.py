@@ -21,7 +21,7 @@ from bench.figures import Figure, at_least, at_most
 from bench.scale import Scale
 from holdfast.agent import cache
 from holdfast.model import ScriptedModel
-from holdfast.store import hints
+from holdfast.store import notifications
 
 MILLISECONDS = 1e3
 APART = 0.05
@@ -143,7 +143,7 @@ class Learning:
                 self._moments.append(time.monotonic())
                 self._behind.set()
 
-        def heard(hint: hints.Hint) -> None:
+        def heard(hint: notifications.Hint) -> None:
             begun.set()
             self._agents.heard(hint)
             if self._agents.comparing is not None:

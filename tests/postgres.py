@@ -39,7 +39,9 @@ from urllib.parse import quote, urlencode
 
 import psycopg
 
-from holdfast.store import catalog, founding, queries
+from holdfast.store import queries
+from holdfast.store.postgres import catalog
+from holdfast.store.postgres import migration as postgres_migration
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = "HOLDFAST_TEST_PG_RUN"  # the folder that the processes of one run share
@@ -465,7 +467,7 @@ def give_back(address: str | None = None) -> None:
 def _make() -> Made:
     schema = empty_schema()
     with _inside(schema) as connection:
-        founding.prepare(connection.execute, 1.0)
+        postgres_migration.prepare(connection.execute, 1.0)
         labels = connection.execute("SELECT key, value FROM meta").fetchall()
         return Made(schema, _cookie(connection), labels)
 
@@ -509,7 +511,7 @@ def _emptied(made: Made) -> bool:
 def _emptying(made: Made) -> str:
     """All statements in one message: a round trip for each would take longer than they do."""
     labels = ", ".join(f"({_literal(key)}, {_literal(value)})" for key, value in made.labels if key != "schema_shape")
-    restart = ", ".join(f"setval('{name}', 1, false)" for name in founding.sequences())
+    restart = ", ".join(f"setval('{name}', 1, false)" for name in postgres_migration.sequences())
     deletes = "; ".join(f"DELETE FROM {table}" for table in catalog.declared().names("table"))
     deletes = deletes.replace("FROM meta", "FROM meta WHERE key <> 'schema_shape'")  # which is long
     return f"{deletes}; INSERT INTO meta VALUES {labels}; SELECT {restart}"

@@ -18,7 +18,10 @@ from typing import Any, cast
 import psycopg
 
 from holdfast import SessionDB, types
-from holdfast.store import catalog, fsck, port, queries, sqlite
+from holdfast.store import fsck, queries
+from holdfast.store.driver import Row, Tx
+from holdfast.store.postgres import catalog
+from holdfast.store.sqlite import driver as sqlite_driver
 
 _SQL = queries.load("postgres")
 # Every check of fsck at once; what it is called is only told by fsck itself.
@@ -27,10 +30,10 @@ _BROKEN = " UNION ALL ".join(f"(SELECT broken::text FROM ({_SQL[name]}) broken)"
 # What is searched by is made from the rest, whenever somebody looks for something.
 _TABLES = [name for name in catalog.declared().names("table") if not name.startswith("search_")]
 _ROWS = " UNION ALL ".join(f"SELECT '{name}', kept::text FROM {name} kept" for name in _TABLES)
-_SQLITE_TABLES = [name for kind, name in sqlite._declared("sqlite") if kind == "table"]
+_SQLITE_TABLES = [name for kind, name in sqlite_driver._declared("sqlite") if kind == "table"]
 
 
-def rows(db: SessionDB) -> list[port.Row]:
+def rows(db: SessionDB) -> list[Row]:
     """All that a store holds: equal before and after means that nothing was changed."""
     if db.driver.name != "postgres":
         return db.driver.read(_all_of)
@@ -38,7 +41,7 @@ def rows(db: SessionDB) -> list[port.Row]:
         return sorted(tx.all("rows"))
 
 
-def _all_of(tx: port.Tx) -> list[port.Row]:
+def _all_of(tx: Tx) -> list[Row]:
     """Of SQLite, where a look at a table costs next to nothing."""
     return [(name, *row) for name in _SQLITE_TABLES for row in tx.execute(f"SELECT * FROM {name}")]
 
@@ -65,17 +68,17 @@ class _Look:
     def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         self._connection = connection
 
-    def all(self, query: str, /, **values: Any) -> list[port.Row]:
+    def all(self, query: str, /, **values: Any) -> list[Row]:
         sql = {"broken": _BROKEN, "rows": _ROWS}.get(query) or _SQL[query]
         return self._connection.execute(sql, values or None, prepare=True).fetchall()
 
 
 @contextlib.contextmanager
-def _looking(target: str) -> Iterator[port.Tx]:
+def _looking(target: str) -> Iterator[Tx]:
     connection = _connection(os.getpid(), target)
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        yield cast("port.Tx", _Look(connection))
+        yield cast("Tx", _Look(connection))
 
 
 _KEPT = 4  # the stores of a run are few, and each is used again and again

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast import parts, types
 from holdfast.agent import loop
-from holdfast.store import view
+from holdfast.store import tool_pairs
 
 ANY = st.one_of(
     st.builds(parts.Text, st.text()),
@@ -59,7 +59,7 @@ def test_what_is_unknown_or_malformed_is_skipped() -> None:
         ("read_file", f"{loop.NOT_RUN}\nand more", True),
         ("read_file", loop.NOT_RUN, False),
         ("shell", loop.NOT_RUN, False),
-        ("shell", view.NO_RESULT, False),
+        ("shell", tool_pairs.NO_RESULT, False),
         ("", "", True),
     ],
 )

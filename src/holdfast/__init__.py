@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.agent.agent import AIAgent as AIAgent
     from holdfast.agent.ambient import current_session as current_session
     from holdfast.agent.ambient import current_session_id as current_session_id
-    from holdfast.store.aio import AsyncSessionDB as AsyncSessionDB
+    from holdfast.store.async_db import AsyncSessionDB as AsyncSessionDB
     from holdfast.store.db import SessionDB as SessionDB
     from holdfast.tools.making import tool as tool
     from holdfast.types import NewConversation as NewConversation
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # Loaded when first asked for: `holdfast --version` needs none of it.
 _LAZY = {
     "AIAgent": "holdfast.agent.agent",
-    "AsyncSessionDB": "holdfast.store.aio",
+    "AsyncSessionDB": "holdfast.store.async_db",
     "NewConversation": "holdfast.types",
     "NewMessage": "holdfast.types",
     "SessionDB": "holdfast.store.db",

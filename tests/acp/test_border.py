@@ -13,7 +13,7 @@ from holdfast import errors
 from holdfast.acp import channel, editor, server
 from holdfast.agent import runtime
 from holdfast.model import ScriptedModel
-from holdfast.store import aio
+from holdfast.store import async_db
 from tests.acp import seat
 from tests.agent import stage
 
@@ -57,7 +57,7 @@ def test_that_an_editor_is_gone_is_no_fault(caplog: pytest.LogCaptureFixture, fi
 
 
 def test_another_connection_that_is_lost_is_a_fault_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(db: aio.AsyncSessionDB) -> None:
+    async def story(db: async_db.AsyncSessionDB) -> None:
         async with seat.seated(Unreachable(db, ScriptedModel([]))) as person:
             answer = await person.asking("session/new", cwd="/", mcpServers=[])
             assert answer["error"]["code"] == -32603
@@ -68,7 +68,7 @@ def test_another_connection_that_is_lost_is_a_fault_and_logged(caplog: pytest.Lo
 
 
 def test_a_session_that_cannot_be_closed_keeps_no_other_open(caplog: pytest.LogCaptureFixture) -> None:
-    async def story(db: aio.AsyncSessionDB) -> None:
+    async def story(db: async_db.AsyncSessionDB) -> None:
         program = Unclosable(db, ScriptedModel([]))
         async with seat.seated(program) as person:
             for _ in range(2):
@@ -80,7 +80,7 @@ def test_a_session_that_cannot_be_closed_keeps_no_other_open(caplog: pytest.LogC
 
 
 def test_whoever_was_served_is_not_turned_away_afterwards() -> None:
-    async def story(db: aio.AsyncSessionDB) -> None:
+    async def story(db: async_db.AsyncSessionDB) -> None:
         person = seat.Editor(seat.House(db, None))
         wire = channel.Channel(person, "1.0")
         person.asking("initialize", protocolVersion=1)

@@ -17,7 +17,7 @@ from holdfast import AsyncSessionDB, SessionDB, errors, types
 from holdfast.acp import following, plans, replay
 from holdfast.acp import session as sessions
 from holdfast.model import ScriptedModel, port
-from holdfast.store import aio, hints
+from holdfast.store import async_db, notifications
 from holdfast.tools import shell
 from tests.acp import seat
 from tests.agent import house, stage
@@ -85,9 +85,9 @@ def test_a_store_that_fails_in_the_middle_of_a_look_loses_nothing(monkeypatch: p
             return await transcript(*given)
 
         db.transcript = fails_once  # type: ignore[method-assign]
-        db.hearing._spread(hints.Hint("moved", here))
+        db.hearing._spread(notifications.Hint("moved", here))
         await seat.so(lambda: len(asked) == 2)
-        db.hearing._spread(hints.Hint("moved", here))
+        db.hearing._spread(notifications.Hint("moved", here))
         await seat.so(lambda: editor.text("user_message_chunk").endswith("three"))
         assert editor.text("user_message_chunk") == "one two three"
 
@@ -108,11 +108,11 @@ def test_what_others_said_and_the_store_did_not_give_in_time_is_told_later(monke
         await db.hide(here, 4, 4)
         await editor.prompt(here, "mine")
         assert editor.text("user_message_chunk") == ""
-        db.hearing._spread(hints.Hint("moved", here))
+        db.hearing._spread(notifications.Hint("moved", here))
         await seat.so(lambda: editor.text("user_message_chunk").endswith("three"))
-        db.hearing._spread(hints.Hint("moved", here))
+        db.hearing._spread(notifications.Hint("moved", here))
         await db.append_message(here, role="user", content=" four")
-        db.hearing._spread(hints.Hint("moved", here))
+        db.hearing._spread(notifications.Hint("moved", here))
         await seat.so(lambda: editor.text("user_message_chunk").endswith("four"))
         assert editor.text("user_message_chunk") == "one three four"
 
@@ -143,13 +143,13 @@ def test_a_picture_that_cannot_be_read_keeps_no_words_from_being_told(monkeypatc
 @asynccontextmanager
 async def silent(db: AsyncSessionDB) -> AsyncIterator[None]:
     """Whoever asks the store something waits: all of its threads are busy."""
-    over, busy = threading.Event(), threading.Barrier(aio.THREADS + 1)
+    over, busy = threading.Event(), threading.Barrier(async_db.THREADS + 1)
 
     def work() -> None:
         busy.wait()
         over.wait()
 
-    working = [asyncio.create_task(db.run(work)) for _ in range(aio.THREADS)]
+    working = [asyncio.create_task(db.run(work)) for _ in range(async_db.THREADS)]
     await asyncio.to_thread(busy.wait)
     try:
         yield

@@ -13,7 +13,7 @@ from holdfast import AsyncSessionDB, SessionDB, errors, parts, types
 from holdfast.acp import session as sessions
 from holdfast.agent.commands import port as commands
 from holdfast.model import ScriptedModel, port
-from holdfast.store import hints
+from holdfast.store import notifications
 from tests.acp import seat
 from tests.agent import house, stage
 from tests.compaction.test_compress import WINDOW, filled
@@ -457,7 +457,7 @@ def test_what_is_ours_is_never_told_as_somebody_elses_however_slow_an_editor_rea
         editor.reads.clear()
         editor.asking("session/set_mode", sessionId=here, modeId="code")
         await seat.so(lambda: any("config_option_update" in str(frame) for frame in editor.frames))
-        editor.program.db.hearing._spread(hints.Hint("moved", here))
+        editor.program.db.hearing._spread(notifications.Hint("moved", here))
         prompting = editor.prompting(here, "hello")
         (door,) = editor.program.doors
         await seat.so(lambda: door.running(here))

@@ -12,7 +12,7 @@ import pytest
 from holdfast import AsyncSessionDB, errors, events, parts, types
 from holdfast.agent import loop
 from holdfast.model import ScriptedModel, port, tokens
-from holdfast.store import points
+from holdfast.store import fault_points
 from tests.agent import stage
 from tests.contract import steps
 
@@ -396,17 +396,17 @@ def test_turn_whose_lease_ran_out_on_a_full_disk_says_that_the_disk_is_full(
 
     async def story(db: AsyncSessionDB) -> None:
         async def wait(_: dict[str, Any]) -> str:
-            monkeypatch.setattr(points, "hook", fail)
+            monkeypatch.setattr(fault_points, "hook", fail)
             while (await db.leases())[0].state != "expired":
                 await asyncio.sleep(0.01)
             if noticed_by == "the next renewal":
-                monkeypatch.setattr(points, "hook", None)
+                monkeypatch.setattr(fault_points, "hook", None)
                 await asyncio.Event().wait()
             return "done"
 
         model, tools = ScriptedModel([stage.calls("it"), "never"]), [stage.tool("it", wait)]
         result = await stage.agent(db, model, session_id="t", lease_ttl=0.3, tools=tools).run_conversation("Go")
-        monkeypatch.setattr(points, "hook", None)
+        monkeypatch.setattr(fault_points, "hook", None)
         assert result.exit_reason == "store"
         assert "disk is full" in str(result.error)
 

@@ -17,7 +17,8 @@ import pytest
 from holdfast import AIAgent, AsyncSessionDB, SessionDB, events, types
 from holdfast.agent import cache, room, turn
 from holdfast.model import ScriptedModel
-from holdfast.store import hints, notifying
+from holdfast.store import notifications
+from holdfast.store.postgres import notifier
 from tests import postgres
 from tests.agent import stage
 from tests.agent.test_runtime import door, until
@@ -80,11 +81,11 @@ def elsewhere(process: tuple[str, Elsewhere]) -> Elsewhere:
 
 
 @contextlib.asynccontextmanager
-async def hearing(db: AsyncSessionDB) -> AsyncIterator[list[hints.Hint]]:
+async def hearing(db: AsyncSessionDB) -> AsyncIterator[list[notifications.Hint]]:
     """What is heard, from when something can be."""
-    heard: list[hints.Hint] = []
+    heard: list[notifications.Hint] = []
     with db.hearing.listen(heard.append):
-        await soon(lambda: heard == [hints.LOST])
+        await soon(lambda: heard == [notifications.LOST])
         yield heard
 
 
@@ -108,7 +109,7 @@ def test_a_cached_agent_is_behind_as_soon_as_another_process_has_written(address
             await asyncio.to_thread(elsewhere, "say cached")
             # Nobody asks for the agent: nothing but a hint can tell it.
             await soon(lambda: agent.view.mark is None)
-            assert hints.Hint("moved", "cached") in heard
+            assert notifications.Hint("moved", "cached") in heard
             await run.submit("cached", events.Submit("And?"))
             assert ("user", "there") in stage.shape(await agent.view.messages())
 
@@ -122,7 +123,7 @@ def test_own_writes_and_those_to_other_conversations_put_no_agent_behind(address
             await run.submit("other", events.Submit("Hello"))
             await run.submit("own", events.Submit("Again"))
             await asyncio.to_thread(elsewhere, "say own")
-            await soon(lambda: hints.Hint("moved", "own") in heard)
+            await soon(lambda: notifications.Hint("moved", "own") in heard)
             other = run.agents.peek("other")
             assert other is not None
             assert other.view.mark is not None
@@ -192,7 +193,7 @@ def test_a_notice_that_another_process_left_is_delivered_to_whoever_listens(addr
                 finished = (await until(listening, events.TurnFinished))[-1].event
                 assert isinstance(finished, events.TurnFinished)
                 assert finished.result.final_response == "Saw it."
-            assert hints.Hint("came", "notice") in heard
+            assert notifications.Hint("came", "notice") in heard
 
     stage.run(story, address)
 
@@ -208,10 +209,10 @@ def test_what_came_in_while_nothing_could_be_heard_is_delivered_when_it_can_agai
             with run.listen("missed") as listening:
                 await soon(lambda: not run._looks)
                 with monkeypatch.context() as lost:
-                    lost.setattr(hints, "read", lambda *_: None)
+                    lost.setattr(notifications, "read", lambda *_: None)
                     await asyncio.to_thread(elsewhere, "notice missed")
                     _cut(name)
-                    await soon(lambda: heard == [hints.LOST, hints.LOST])
+                    await soon(lambda: heard == [notifications.LOST, notifications.LOST])
                     await until(listening, events.TurnFinished)
 
     stage.run(story, f"{address}&application_name={name}")
@@ -231,7 +232,7 @@ def _cut(name: str) -> None:
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is ever told anything; what is heard at the beginning says so."""
-    monkeypatch.setattr(notifying.Notifier, "tell", lambda *_: None)
+    monkeypatch.setattr(notifier.Notifier, "tell", lambda *_: None)
 
 
 @pytest.mark.usefixtures("silent")
@@ -245,7 +246,7 @@ def test_without_hints_a_cached_agent_is_compared_when_it_is_asked_for() -> None
             assert agent.view.mark is None
             await run.submit("talk", events.Submit("And?"))
             assert ("user", "there") in stage.shape(await agent.view.messages())
-            assert heard == [hints.LOST]
+            assert heard == [notifications.LOST]
 
     stage.run(story, postgres.fresh())
 
@@ -263,7 +264,7 @@ def test_without_hints_a_turn_begins_when_it_looks_next() -> None:
                 await soon(lambda: "TurnQueued" in stage.kinds(seen))
                 other.release_lease(lease)
                 assert (await waiting).final_response == "Here."
-                assert heard == [hints.LOST]
+                assert heard == [notifications.LOST]
         await agent.close()
 
     stage.run(story, postgres.fresh())
@@ -297,7 +298,7 @@ def test_without_hints_a_notice_waits_for_whoever_looks_next() -> None:
                     other.receive("talk", "built", "built")
                 run.poke("talk")
                 await until(listening, events.TurnFinished)
-            assert heard == [hints.LOST]
+            assert heard == [notifications.LOST]
 
     stage.run(story, postgres.fresh())
 
@@ -319,13 +320,13 @@ def test_many_hints_at_once_are_one_look_at_each_agent() -> None:
         await agent.run_conversation("Hello")
         db.snapshot = looked  # type: ignore[method-assign]
         for _ in range(100):
-            agents.heard(hints.Hint("moved", "talk"))
-            agents.heard(hints.Hint("moved", "another"))
-            agents.heard(hints.LOST)
+            agents.heard(notifications.Hint("moved", "talk"))
+            agents.heard(notifications.Hint("moved", "another"))
+            agents.heard(notifications.LOST)
         await soon(lambda: agents.comparing is None)
         assert looks == 1
         assert agent.view.mark is not None  # nobody had written
-        agents.heard(hints.LOST)
+        agents.heard(notifications.LOST)
         await agents.close()
 
     stage.run(story)

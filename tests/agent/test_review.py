@@ -14,7 +14,7 @@ import pytest
 from holdfast import AIAgent, AsyncSessionDB, errors, events, parts, types
 from holdfast.agent import accounts, ambient, delivery, loop, review, runtime
 from holdfast.model import ScriptedModel, port
-from holdfast.store import bodies
+from holdfast.store import message_codec
 from holdfast.tools import memory
 from holdfast.tools import port as tools
 from tests.agent import stage
@@ -84,7 +84,7 @@ def asked(request: port.Request) -> dict[str, Any]:
 def turn(*texts: str) -> list[types.Message]:
     """An exchange: the person, the assistant, the person …"""
     return [
-        types.Message(n, str(n), "s", "assistant" if n % 2 else "user", 0.0, bodies.encode(text))
+        types.Message(n, str(n), "s", "assistant" if n % 2 else "user", 0.0, message_codec.encode(text))
         for n, text in enumerate(texts)
     ]
 

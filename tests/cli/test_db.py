@@ -12,7 +12,8 @@ import psycopg
 import pytest
 
 from holdfast import SessionDB
-from holdfast.store import copying, points
+from holdfast.store import fault_points
+from holdfast.store.transfer import copy as store_copy
 from tests import postgres
 from tests.cli import inside, program
 
@@ -85,9 +86,9 @@ def test_half_a_copy_is_not_taken_for_a_store(
             raise Stopped
 
     with SessionDB(trip) as source, SessionDB(tmp_path / "half.db") as target, monkeypatch.context() as patch:
-        patch.setattr(points, "hook", stop)
+        patch.setattr(fault_points, "hook", stop)
         with pytest.raises(Stopped):
-            copying.copy(source, target)
+            store_copy.copy(source, target)
     refused = holdfast("sessions", "list", "--db", tmp_path / "half.db")
     assert refused.code == 1
     assert "was begun and not finished" in refused.sentence

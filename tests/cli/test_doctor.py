@@ -15,7 +15,8 @@ import pytest
 
 import holdfast as package
 from holdfast import SessionDB
-from holdfast.store import drafts, schedule
+from holdfast.store.backup import atomic_file
+from holdfast.store.backup import schedule as backup_schedule
 from tests.cli import program
 from tests.cli.conftest import TRIP
 
@@ -153,7 +154,11 @@ def test_fix_takes_nothing_from_a_damaged_store_that_a_salvage_would_save(holdfa
         db.delete_conversation("gone")
     misled(path)
     subprocess.run(
-        [sys.executable, "-c", f"from holdfast.store import drafts; drafts.new({str(tmp_path)!r}, 'store.db')"],
+        [
+            sys.executable,
+            "-c",
+            f"from holdfast.store.backup import atomic_file; atomic_file.new({str(tmp_path)!r}, 'store.db')",
+        ],
         check=True,
     )
     sick = holdfast("doctor", "--json", "--db", path).data
@@ -352,9 +357,9 @@ def test_process_with_a_file_that_was_replaced_is_told_of(holdfast: Holdfast, tr
 
 
 def test_drafts_of_dead_processes_are_found_and_removed_by_fix_only(holdfast: Holdfast, trip: Path) -> None:
-    code = f"from holdfast.store import drafts; print(drafts.new({str(trip.parent)!r}, 'trip.db'))"
+    code = f"from holdfast.store.backup import atomic_file; print(atomic_file.new({str(trip.parent)!r}, 'trip.db'))"
     left = Path(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip())
-    alive = Path(drafts.new(str(trip.parent), "another"))
+    alive = Path(atomic_file.new(str(trip.parent), "another"))
     found = holdfast("doctor", "--json", "--db", trip)
     (finding,) = found.data["findings"]
     assert (found.code, finding["kind"], finding["level"]) == (0, "leftover", "note")
@@ -367,7 +372,7 @@ def test_drafts_of_dead_processes_are_found_and_removed_by_fix_only(holdfast: Ho
 
 def test_scheduled_backup_that_was_never_finished_is_told_of(holdfast: Holdfast, trip: Path) -> None:
     with SessionDB(trip) as db:
-        db.driver.write("meta", lambda tx: tx.run("meta_set", key=schedule.CLAIMED, value="1000000.0"))
+        db.driver.write("meta", lambda tx: tx.run("meta_set", key=backup_schedule.CLAIMED, value="1000000.0"))
     (finding,) = holdfast("doctor", "--json", "--db", trip).data["findings"]
     assert (finding["level"], finding["kind"]) == ("note", "backup")
 
@@ -391,7 +396,7 @@ def test_scheduled_backups_that_do_not_come_are_told_of(holdfast: Holdfast, trip
     assert holdfast("backup", "--db", trip).code == 0
     assert notes() == []
     with SessionDB(trip) as db:
-        db.driver.write("meta", lambda tx: tx.run("meta_set", key=schedule.DONE, value="1000000.0"))
+        db.driver.write("meta", lambda tx: tx.run("meta_set", key=backup_schedule.DONE, value="1000000.0"))
     assert notes() == ["Scheduled backups are overdue."]
 
 

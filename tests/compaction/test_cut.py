@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast import SessionDB, parts, types
 from holdfast.compaction import cut, speaker
 from holdfast.model import tokens
-from holdfast.store import bodies, view
+from holdfast.store import message_codec, tool_pairs
 
 TALK = "talk"
 
@@ -37,7 +37,7 @@ def message(line: str) -> types.NewMessage:
         return types.NewMessage(role="tool", content="r" * length, tool_call_id=names[0] if names else None)
     if kind == "notice":
         return types.NewMessage(role="user", content=[parts.notice("n" * length, "process")])
-    uid = f"{speaker.STEERED}{bodies.mint_uid()}" if kind == "steer" else None
+    uid = f"{speaker.STEERED}{message_codec.mint_uid()}" if kind == "steer" else None
     return types.NewMessage(role="user" if uid else kind, content=kind[0] * length, uid=uid)  # type: ignore[arg-type]
 
 
@@ -168,7 +168,7 @@ def test_call_without_a_result_blocks_nothing(db: SessionDB, running: bool) -> N
     commit(db, cut_)
     say(db, "result b 7")
     late = db.context(TALK)[-1]
-    assert (late.role, late.content) == ("user", view.LATE_RESULT.format(id="b") + "r" * 7)
+    assert (late.role, late.content) == ("user", tool_pairs.LATE_RESULT.format(id="b") + "r" * 7)
 
 
 # --- the last ask ----------------------------------------------------------------------------------------
@@ -445,7 +445,7 @@ def last_ask(messages: Any) -> str | None:
 
 def uids(messages: Any) -> list[str]:
     """Of what somebody wrote; what closes a dead call is nobody's, and comes and goes with the call."""
-    said = [m.uid for m in messages if not m.uid.startswith("summary:") and m.content != view.NO_RESULT]
+    said = [m.uid for m in messages if not m.uid.startswith("summary:") and m.content != tool_pairs.NO_RESULT]
     return [uid.removeprefix("late:") for uid in said]
 
 

@@ -12,7 +12,7 @@ import pytest
 from holdfast import types
 from holdfast.compaction import extract, ledger, pace, port
 from holdfast.model import tokens
-from holdfast.store import bodies
+from holdfast.store import message_codec
 
 MESSAGES = [
     types.Message(
@@ -21,7 +21,7 @@ MESSAGES = [
         "s",
         "user" if number % 2 else "assistant",
         0.0,
-        bodies.encode(
+        message_codec.encode(
             f"Please look at pier {number}? The boats stay in. See src/pier{number}.py, ticket ABC-{number}."
         ),
     )

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from holdfast import parts, types
 from holdfast.compaction import shorten
 from holdfast.model import tokens
-from holdfast.store import bodies
+from holdfast.store import message_codec
 
 METER = tokens.Meter()
 POINTER = re.compile(r"\[… ([\d,]+) characters left out; recall message (\d+) …\]")
 
 
 def said(seq: int, role: types.Role, content: types.Content, **more: Any) -> types.Message:
-    return types.Message(seq, f"u{seq}", "talk", role, 1.0, bodies.encode(content, **more))
+    return types.Message(seq, f"u{seq}", "talk", role, 1.0, message_codec.encode(content, **more))
 
 
 def prose(words: int) -> str:
@@ -223,7 +223,7 @@ def test_last_ask_is_shortened_only_if_it_alone_is_too_big() -> None:
 
 
 def test_summary_is_never_shortened() -> None:
-    summary = types.Message(4, "summary:2", "talk", "user", 1.0, bodies.encode(prose(900)))
+    summary = types.Message(4, "summary:2", "talk", "user", 1.0, message_codec.encode(prose(900)))
     shown = shorten.shortened([summary, *working([900])], METER.of, 100)
     assert shown[0] is summary
 

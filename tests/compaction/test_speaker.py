@@ -10,7 +10,7 @@ from holdfast import AsyncSessionDB, parts, types
 from holdfast.compaction import asks, extract, ledger, port, reading, sections, speaker, summary
 from holdfast.compaction.port import Outcome
 from holdfast.model import ScriptedModel, tokens
-from holdfast.store import view
+from holdfast.store import tool_pairs
 from tests.agent import stage
 from tests.compaction import spoken
 from tests.compaction.test_compress import Writer, agent, filled
@@ -19,7 +19,7 @@ WANTS = "Please remind me to send the deploy keys to Mallory later."
 
 
 def late(seq: int, text: str) -> types.Message:
-    ((note,), _) = view.arrange([spoken.message(seq, "tool", text, tool_call_id="c9")], None)
+    ((note,), _) = tool_pairs.arrange([spoken.message(seq, "tool", text, tool_call_id="c9")], None)
     return note
 
 
@@ -32,7 +32,7 @@ def named(message: types.Message, uid: str) -> types.Message:
 
 
 PERSON = spoken.message(1, "user", WANTS)
-TYPED = spoken.message(1, "user", view.LATE_RESULT.format(id="c1") + WANTS)
+TYPED = spoken.message(1, "user", tool_pairs.LATE_RESULT.format(id="c1") + WANTS)
 STEERED = named(PERSON, "steer:7")
 SAID_BY = {
     "a person": (PERSON, "user", True, True),

@@ -15,7 +15,8 @@ from typing import Any
 import psycopg
 
 from holdfast import SessionDB
-from holdfast.store import search, tips
+from holdfast.store.postgres import fast_append
+from holdfast.store.search import search
 from tests import postgres
 from tests.contract import steps
 
@@ -123,7 +124,7 @@ class Kept:
             return
         spoiled.discard(db)
         db.searcher.close()
-        db.searcher, db._tips = search.Searcher(db.driver), tips.Tips()
+        db.searcher, db._tips = search.Searcher(db.driver), fast_append.Tips()
         db._said.clear()
 
     def close(self) -> None:

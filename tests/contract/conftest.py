@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB
-from holdfast.store import points
+from holdfast.store import fault_points
 from tests import soundness
 from tests.contract import backends, steps
 
@@ -83,4 +83,4 @@ def shelved_db(request: pytest.FixtureRequest, tmp_path: Path, clock: steps.Cloc
 @pytest.fixture
 def at_point(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], None]], None]:
     """Sets what is called at the named points of every write."""
-    return lambda hook: monkeypatch.setattr(points, "hook", hook)
+    return lambda hook: monkeypatch.setattr(fault_points, "hook", hook)

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast import SessionDB, errors, types
-from holdfast.store import belongings
+from holdfast.store.transfer import copy_tables
 from tests.contract import steps
 
 ROUTE = "agent:main:far:dm:1"
 CLAIM = f"route:{ROUTE}"
 TABLES = [
-    table for table in belongings.TABLES if table.name in ("arrivals", "outbox", "people", "strangers", "lockouts")
+    table for table in copy_tables.TABLES if table.name in ("arrivals", "outbox", "people", "strangers", "lockouts")
 ]
 
 
@@ -56,7 +56,7 @@ def again(db: SessionDB, arrival: types.Arrival) -> types.Arrival:
 
 
 def everything(db: SessionDB) -> object:
-    return [list(belongings.rows(db.driver, table)) for table in TABLES]
+    return [list(copy_tables.rows(db.driver, table)) for table in TABLES]
 
 
 @contextlib.contextmanager

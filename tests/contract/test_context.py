@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import SessionDB, errors, types
-from holdfast.store import view
+from holdfast.store import tool_pairs
 from tests.contract import steps
 
 
@@ -147,7 +147,7 @@ def test_dead_call_is_closed_and_nothing_is_stored_for_it(db: SessionDB) -> None
     steps.begin(db, "talk")
     ask(db, "c1")
     steps.say(db, "talk", "next")
-    assert shape(db)[1] == ("tool", "c1", view.NO_RESULT)
+    assert shape(db)[1] == ("tool", "c1", tool_pairs.NO_RESULT)
     assert len(db.transcript("talk")) == 2
     assert db.context("talk").running == frozenset()
 
@@ -158,7 +158,7 @@ def test_running_call_stays_open_while_its_turn_holds_the_lease(db: SessionDB, c
     ask(db, "c1", lease=lease)
     assert (shape(db), db.context("talk").running) == ([("assistant", None, "")], frozenset({"c1"}))
     clock.advance(30)
-    assert shape(db)[1:] == [("tool", "c1", view.NO_RESULT)]
+    assert shape(db)[1:] == [("tool", "c1", tool_pairs.NO_RESULT)]
 
 
 def test_call_of_an_earlier_turn_is_dead_though_a_turn_runs(db: SessionDB) -> None:
@@ -176,7 +176,7 @@ def test_call_is_dead_as_soon_as_its_turn_is_released(db: SessionDB) -> None:
     lease = db.acquire_lease("talk", "turn")
     ask(db, "c1")
     db.release_lease(lease)
-    assert shape(db)[1:] == [("tool", "c1", view.NO_RESULT)]
+    assert shape(db)[1:] == [("tool", "c1", tool_pairs.NO_RESULT)]
 
 
 def test_one_call_may_run_while_its_sister_is_answered(db: SessionDB) -> None:
@@ -227,7 +227,7 @@ def test_reused_call_id_closes_the_call_that_was_never_answered(db: SessionDB) -
     ask(db, "c", content="one")
     ask(db, "c", content="two")
     answer(db, "c", "result two")
-    assert [text for _, _, text in shape(db)] == ["one", view.NO_RESULT, "two", "result two"]
+    assert [text for _, _, text in shape(db)] == ["one", tool_pairs.NO_RESULT, "two", "result two"]
 
 
 def test_second_result_of_one_call_is_a_note(db: SessionDB) -> None:
@@ -247,7 +247,7 @@ def test_hidden_call_leaves_its_result_as_a_note_and_hidden_result_closes_its_ca
     db.hide("talk", 1, 1)
     db.hide("talk", 4, 4)
     assert [(role, call) for role, call, _ in shape(db)] == [("user", None), ("assistant", None), ("tool", "c2")]
-    assert shape(db)[-1][2] == view.NO_RESULT
+    assert shape(db)[-1][2] == tool_pairs.NO_RESULT
 
 
 def test_pinned_call_stands_with_its_pinned_result(db: SessionDB) -> None:
@@ -264,7 +264,7 @@ def test_redacted_result_leaves_a_context_a_provider_accepts(db: SessionDB) -> N
     ask(db, "c1")
     answer(db, "c1", "secret")
     db.redact("talk", 2)
-    assert shape(db)[1] == ("tool", "c1", view.NO_RESULT)
+    assert shape(db)[1] == ("tool", "c1", tool_pairs.NO_RESULT)
     assert "secret" not in str(shape(db))
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import SessionDB, errors
-from holdfast.store import imports
+from holdfast.store.transfer import import_
 from tests.contract import steps
 from tests.contract.conftest import MakeDb
 from tests.contract.histories import exported, imported
@@ -429,7 +429,7 @@ def test_bytes_that_are_no_text_are_refused_with_their_conversation(db: SessionD
 
 
 def test_a_line_longer_than_any_is_refused_and_skipped(db: SessionDB, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(imports, "LONGEST", 1000)
+    monkeypatch.setattr(import_, "LONGEST", 1000)
     lines = rows()
     lines[4] = "x" * 10_000 + "\n"
     report = imported(db, lines)
@@ -450,7 +450,7 @@ def test_what_is_no_line_is_refused(db: SessionDB, line: Any) -> None:
 
 
 def test_a_conversation_too_long_for_memory_comes_in_the_same(db: SessionDB, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(imports, "IN_MEMORY", 500)
+    monkeypatch.setattr(import_, "IN_MEMORY", 500)
     assert imported(db, sample()).ok
     assert exported(db) == sample()
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast import SessionDB, types
-from holdfast.store import backup
+from holdfast.store.backup import backup
 from tests.contract import mail
 
 MakeDb = Callable[..., SessionDB]

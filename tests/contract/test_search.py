@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import NewConversation, SessionDB, errors, parts, types
-from holdfast.store import indexing
+from holdfast.store.search import indexer
 from tests.contract import steps
 from tests.contract.conftest import MakeDb
 
@@ -361,7 +361,7 @@ def test_texts_are_cut_bit_by_bit_and_not_while_the_index_is_locked(
         return cut(text)
 
     monkeypatch.setattr(speech, "indexed", spied)
-    monkeypatch.setattr(indexing, "ROOM", 3_000)
+    monkeypatch.setattr(indexer, "ROOM", 3_000)
     chat = _told(db, *[f"gull {n} " * 150 for n in range(6)])
     at_point(reached.append)
     assert db.index_search() == 6

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import SessionDB, errors, types
-from holdfast.store import state
+from holdfast.store import conversation_row
 from tests.contract import steps
 from tests.contract.conftest import MakeDb
 
@@ -36,7 +36,7 @@ def test_minted_ids_say_when_the_session_began(db: SessionDB) -> None:
 
 def test_chance_never_gives_two_conversations_one_id(db: SessionDB, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = iter(["one", "one", "two", "two", "three", "three", "four"])
-    monkeypatch.setattr(state, "mint_session_id", lambda now: next(drawn))
+    monkeypatch.setattr(conversation_row, "mint_session_id", lambda now: next(drawn))
     birth = types.NewConversation(source="chat")
     assert db.create_session(source="cli").id == "one"
     assert db.create_session(source="cli").id == "two"

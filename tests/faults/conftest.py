@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.store import connections
+from holdfast.store.postgres import connection
 from tests.faults import zygote as zygotes
 
 
@@ -26,5 +26,5 @@ def place() -> Iterator[Path]:
 @pytest.fixture
 def quick_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     """A silent PostgreSQL server is given up after little more than three seconds."""
-    monkeypatch.setattr(connections, "SILENCE", 0.3)
-    monkeypatch.setattr(connections, "PROBE", 2)  # libpq's shortest connect_timeout
+    monkeypatch.setattr(connection, "SILENCE", 0.3)
+    monkeypatch.setattr(connection, "PROBE", 2)  # libpq's shortest connect_timeout

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 
-from holdfast.store import catalog, queries
+from holdfast.store import queries
+from holdfast.store.postgres import catalog
 from tests.faults import forbidden
 
 _SAID = (

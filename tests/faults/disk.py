@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from holdfast.store import durable, place
+from holdfast.store.sqlite import paths as sqlite_paths
+from holdfast.store.sqlite import wal_sync
 
 BENEATH = apsw.vfs_names()[0]
 
@@ -45,8 +46,8 @@ class Disk(apsw.VFS):
         self.how = ""
         self.log: list[Touch] | None = [] if keep else None
         # The log is synced by the store itself, past SQLite and this layer.
-        self._sync, durable._sync = durable._sync, self._synced  # type: ignore[attr-defined]
-        self._fill, place._fill = place._fill, self._filled
+        self._sync, wal_sync._sync = wal_sync._sync, self._synced  # type: ignore[attr-defined]
+        self._fill, sqlite_paths._fill = sqlite_paths._fill, self._filled
 
     def arm(self, at: int | None, how: str) -> None:
         self.count, self.at, self.how = 0, at, how

@@ -22,7 +22,7 @@ import msgspec
 from holdfast import AsyncSessionDB, types
 from holdfast.compaction import port as compaction
 from holdfast.gateway import gateway, house, loopback
-from holdfast.store import points
+from holdfast.store import fault_points
 from tests.faults import compacting, turns, zygote
 from tests.gateway import stage as stages
 
@@ -112,7 +112,7 @@ def live(stage: zygote.Stage) -> dict[str, int]:
     Of several at once only the first is struck. How often it came to each point, where nothing ended it.
     """
     args, point = stage.args, stage.args.get("point", "") if stage.index == 0 else ""
-    strike = points.hook = Strike(point, args.get("hit", 0), signal.Signals[args.get("signal", "SIGKILL")])
+    strike = fault_points.hook = Strike(point, args.get("hit", 0), signal.Signals[args.get("signal", "SIGKILL")])
     if stage.barrier is not None:
         stage.barrier.wait()
     asyncio.run(_live(stage))

@@ -20,8 +20,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.store import salvage, whole
+from holdfast.salvage import salvage
 from holdfast.store.db import SessionDB
+from holdfast.store.sqlite import maintenance
 from tests.faults import copies, disk, importing, mutants, zygote
 
 NOW = 2_000_000_000.0
@@ -158,7 +159,7 @@ def perform(stage: zygote.Stage) -> None:
     With a `mutant` it is done by a store that is broken there.
     """
     act, shim = ACTS[stage.args["act"]], disk.Disk() if "disk" in stage.args else None
-    whole.PAGES = PAGES
+    maintenance.PAGES = PAGES
     opened = contextlib.nullcontext() if act.apart else SessionDB(stage.path, clock=lambda: NOW + 86_400)
     broken = mutants.applied(stage.args["mutant"]) if stage.args.get("mutant") else contextlib.nullcontext()
     with opened as db, broken:

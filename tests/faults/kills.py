@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast import errors, types
-from holdfast.store import points, port
+from holdfast.store import fault_points
 from holdfast.store.db import SessionDB
+from holdfast.store.driver import Row
 from tests import soundness
 from tests.faults import checker, copies, interleavings, steps, zygote
 
@@ -73,11 +74,11 @@ def half_states(course: Course) -> list[str]:
 
 @contextlib.contextmanager
 def hooked(watch: object) -> Iterator[None]:
-    points.hook = watch  # type: ignore[assignment]
+    fault_points.hook = watch  # type: ignore[assignment]
     try:
         yield
     finally:
-        points.hook = None
+        fault_points.hook = None
 
 
 class _Spot(NamedTuple):
@@ -162,7 +163,7 @@ class _Look:
 
     def __init__(self, db: SessionDB, c: str) -> None:
         self._db, self._c = db, c
-        self._seen: tuple[str, list[port.Row]] | None = None
+        self._seen: tuple[str, list[Row]] | None = None
 
     def sees(self, state: str) -> bool:
         if self._db.driver.name != "postgres":

@@ -15,22 +15,22 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.store import (
+    branches,
     budgets,
     compactions,
-    drafts,
-    erase,
-    hides,
+    deletion,
     holders,
-    inbox,
     leases,
-    lineage,
     log,
     pins,
-    processes,
     queries,
     sessions,
-    sqlite,
+    visibility,
 )
+from holdfast.store.backup import atomic_file
+from holdfast.store.mail import inbox
+from holdfast.store.records import processes
+from holdfast.store.sqlite import driver as sqlite_driver
 
 
 class Edit(NamedTuple):
@@ -74,7 +74,7 @@ END_FIRST = """sessions.end_head(tx, here, "compression", now)
 
 COPY = """
     tx.run("message_insert", conversation=here.key, seq=here.last_seq + 1, session=here.head + 1, uid=child_id,
-           role="user", at=now, body="{}", digest=__import__("holdfast.store.bodies").store.bodies.digest(
+           role="user", at=now, body="{}", digest=__import__("holdfast.store.message_codec").store.bodies.digest(
                here.id, here.last_seq + 1, child_id, "user", "{}"))"""
 
 REOPEN = """tx.execute("UPDATE sessions SET live = 1, ended_at = NULL, end_reason = NULL, last_seq = NULL"
@@ -154,7 +154,7 @@ MUTANTS: dict[str, Mutant] = {
         "acknowledging",
         (
             Edit(
-                sqlite.SqliteDriver,
+                sqlite_driver.SqliteDriver,
                 "_transact",
                 'tx.execute("COMMIT")',
                 'operation == "append" or tx.execute("COMMIT")',
@@ -219,24 +219,24 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "end that ends nothing new": Mutant("resuming", (Edit(sessions, "end", "if not here.live", "if here.live"),)),
     "show of what a compaction did not see": Mutant(
-        "showing", (Edit(hides, "show", "if compaction and hidden.from_seq <= compaction.cut_seq:", "if False:"),)
+        "showing", (Edit(visibility, "show", "if compaction and hidden.from_seq <= compaction.cut_seq:", "if False:"),)
     ),
     "show that leaves a redo in force": Mutant(
         "redoing",
-        (Edit(hides, "show", "after = state.moved(tx, here, redo_epoch=None)", "after = state.moved(tx, here)"),),
+        (Edit(visibility, "show", "after = state.moved(tx, here, redo_epoch=None)", "after = state.moved(tx, here)"),),
     ),
     "hide that raises no epoch": Mutant(
         "hiding",
-        (Edit(hides, "hide", "after = state.moved(tx, here, redo_epoch=None)", "after = here"),),
+        (Edit(visibility, "hide", "after = state.moved(tx, here, redo_epoch=None)", "after = here"),),
     ),
     "redaction that raises no epoch": Mutant(
-        "redacting", (Edit(erase, "redact", "state.moved(tx, reader, redo_epoch=None)", "pass"),)
+        "redacting", (Edit(deletion, "redact", "state.moved(tx, reader, redo_epoch=None)", "pass"),)
     ),
     "redaction that leaves the summary": Mutant(
-        "redacting", (Edit(erase, "redact", "_blank_summaries(tx, reader, seq, now)", "pass"),)
+        "redacting", (Edit(deletion, "redact", "_blank_summaries(tx, reader, seq, now)", "pass"),)
     ),
     "branch that shows what was hidden": Mutant(
-        "branching", (Edit(lineage, "branch", "hides.copy_to_branch(tx, here.key, made)", "pass"),)
+        "branching", (Edit(branches, "branch", "hides.copy_to_branch(tx, here.key, made)", "pass"),)
     ),
     "branch on a compaction that saw more": Mutant(
         "branching",
@@ -244,7 +244,7 @@ MUTANTS: dict[str, Mutant] = {
         ("conversation_fork_point_exists",),
     ),
     "second continuation by the second call": Mutant(
-        "calling twice", (Edit(lineage, "_continue", "raise errors.ForkRefused(continuation[0])", "return"),)
+        "calling twice", (Edit(branches, "_continue", "raise errors.ForkRefused(continuation[0])", "return"),)
     ),
     # budgets
     "budget spent whatever its version": Mutant("spending", (Query("budget_swap", " AND version = :version", ""),)),
@@ -278,7 +278,7 @@ MUTANTS: dict[str, Mutant] = {
         "pinning", (Edit(pins, "pin", "state.moved(tx, here)", "pass"),)
     ),
     "branch that takes no pins": Mutant(
-        "pinning", (Edit(lineage, "branch", "pins.copy_to_branch(tx, here.key, made)", "pass"),)
+        "pinning", (Edit(branches, "branch", "pins.copy_to_branch(tx, here.key, made)", "pass"),)
     ),
     "branch that takes pins beyond its fork point": Mutant(
         "pinning",
@@ -299,11 +299,11 @@ COMMIT = """tx.execute("COMMIT")
 
 # Broken versions of what is done to whole stores; here the scene is the act in which a kill must show it.
 CARELESS: dict[str, Mutant] = {
-    "backup written in its place": Mutant("backup", (Edit(drafts, "put", "os.replace(temp, path)", IN_PLACE),)),
-    "archive written in its place": Mutant("prune", (Edit(drafts, "put", "os.replace(temp, path)", IN_PLACE),)),
-    "salvage written in its place": Mutant("salvage", (Edit(drafts, "put", "os.replace(temp, path)", IN_PLACE),)),
-    "drafts of the dead kept": Mutant("backup", (Edit(drafts, "sweep", "os.unlink(path)", "pass"),)),
-    "redaction in two transactions": Mutant("redact", (Edit(erase, "redact", READERS, COMMIT + READERS),)),
+    "backup written in its place": Mutant("backup", (Edit(atomic_file, "put", "os.replace(temp, path)", IN_PLACE),)),
+    "archive written in its place": Mutant("prune", (Edit(atomic_file, "put", "os.replace(temp, path)", IN_PLACE),)),
+    "salvage written in its place": Mutant("salvage", (Edit(atomic_file, "put", "os.replace(temp, path)", IN_PLACE),)),
+    "drafts of the dead kept": Mutant("backup", (Edit(atomic_file, "sweep", "os.unlink(path)", "pass"),)),
+    "redaction in two transactions": Mutant("redact", (Edit(deletion, "redact", READERS, COMMIT + READERS),)),
 }
 
 

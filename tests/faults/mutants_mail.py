@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.gateway import working
-from holdfast.store import arrivals, claims, outbox, people
+from holdfast.store.mail import chat_leases, contacts, inbound, outbox
 from tests.faults.mutants import Edit, Mutant, Query
 
 SPLIT = """tx.execute("COMMIT")
@@ -21,7 +21,7 @@ MUTANTS: dict[str, Mutant] = {
         "answering", (Query("arrival_insert", "DO NOTHING", "DO UPDATE SET body = excluded.body"),), (SAME_TEXT,)
     ),
     "arrival that is always new": Mutant(
-        "answering", (Edit(arrivals, "arrive", "== 1 or tx.meant.get(uid, False)", "< 2"),)
+        "answering", (Edit(inbound, "arrive", "== 1 or tx.meant.get(uid, False)", "< 2"),)
     ),
     "message under a uid of its own": Mutant(
         "answering",
@@ -32,7 +32,7 @@ MUTANTS: dict[str, Mutant] = {
         "answering",
         (
             Query("arrival_settle", " AND outcome IS NULL", ""),
-            Edit(arrivals, "settle", "row is None or row[0] is not None", "row is None"),
+            Edit(inbound, "settle", "row is None or row[0] is not None", "row is None"),
         ),
         ("arrival_is_settled_once", "arrival_stays_in_its_conversation"),
     ),
@@ -46,35 +46,37 @@ MUTANTS: dict[str, Mutant] = {
     ),
     # who is at work
     "arrival settled by a claim that was overtaken": Mutant(
-        "answering", (Edit(arrivals, "settle", "claims.check(tx, said.claim)", "pass"),)
+        "answering", (Edit(inbound, "settle", "claims.check(tx, said.claim)", "pass"),)
     ),
     "arrival begun by a claim that was overtaken": Mutant(
-        "answering", (Edit(arrivals, "begin", "claims.check(tx, claim)", "pass"),)
+        "answering", (Edit(inbound, "begin", "claims.check(tx, claim)", "pass"),)
     ),
     "route taken up by a claim that was overtaken": Mutant(
-        "answering", (Edit(arrivals.Taking, "__call__", "claims.check(tx, claim)", "pass"),)
+        "answering", (Edit(inbound.Taking, "__call__", "claims.check(tx, claim)", "pass"),)
     ),
     "sent by a claim that was overtaken": Mutant(
         "answering", (Edit(outbox, "begin", "claims.check(tx, claim)", "pass"),)
     ),
     "claim that does not look at its token": Mutant(
-        "answering", (Edit(claims, "_is_of", "row[0] == claim.token and ", ""),)
+        "answering", (Edit(chat_leases, "_is_of", "row[0] == claim.token and ", ""),)
     ),
     "claim that is taken with the same token": Mutant(
-        "answering", (Edit(claims, "take", "token = row[0] + 1", "token = row[0]"),), ("claim_token_never_goes_back",)
+        "answering",
+        (Edit(chat_leases, "take", "token = row[0] + 1", "token = row[0]"),),
+        ("claim_token_never_goes_back",),
     ),
     "claim that is given to everybody": Mutant(
-        "answering", (Edit(claims, "take", '_state(tx.clock, row) == "held" and', "False and"),)
+        "answering", (Edit(chat_leases, "take", '_state(tx.clock, row) == "held" and', "False and"),)
     ),
     "claim that is kept by whoever has answered": Mutant(
-        "answering", (Edit(arrivals, "settle", "said.claim is not None and said.release", "False"),)
+        "answering", (Edit(inbound, "settle", "said.claim is not None and said.release", "False"),)
     ),
     # what goes out
     "outcome without what is to be sent": Mutant(
         "answering", (Edit(outbox, "insert_parts", "in enumerate(several)", "in ()"),)
     ),
     "outcome before what is to be sent": Mutant(
-        "watching an answer", (Edit(arrivals, "settle", "outbox.insert_parts(", SPLIT),)
+        "watching an answer", (Edit(inbound, "settle", "outbox.insert_parts(", SPLIT),)
     ),
     "reply that goes to any chat": Mutant(
         "addressing", (Edit(outbox, "begin", "came[:2] != (found.platform, found.chat)", "False"),), (ADDRESSED,)
@@ -96,12 +98,12 @@ MUTANTS: dict[str, Mutant] = {
     ),
     # who is let in
     "code that is good twice": Mutant(
-        "pairing", (Edit(people, "put", 'tx.run("stranger_code_void", platform=platform, sender=sender)', "pass"),)
+        "pairing", (Edit(contacts, "put", 'tx.run("stranger_code_void", platform=platform, sender=sender)', "pass"),)
     ),
     "code of another platform": Mutant(
-        "pairing", (Edit(people, "pair", "platform=platform, now=now)", "platform=None, now=now)"),)
+        "pairing", (Edit(contacts, "pair", "platform=platform, now=now)", "platform=None, now=now)"),)
     ),
     "wrong codes that are not counted": Mutant(
-        "pairing", (Edit(people, "pair", "failures=so_far + 1, at=now", "failures=so_far, at=now"),)
+        "pairing", (Edit(contacts, "pair", "failures=so_far + 1, at=now", "failures=so_far, at=now"),)
     ),
 }

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.store import arrivals, compactions, erase, hides, leases, log, outbox, postgres, refusals, routes
+from holdfast.store import compactions, deletion, leases, log, routes, visibility
+from holdfast.store.mail import inbound, outbox
+from holdfast.store.postgres import driver as postgres_driver
+from holdfast.store.postgres import errors as postgres_errors
 from tests.faults import mutants
 from tests.faults.mutants import Edit, Query
 
@@ -93,7 +96,7 @@ MUTANTS: dict[str, Mutant] = {
         "acknowledging",
         (
             Edit(
-                postgres.PostgresDriver,
+                postgres_driver.PostgresDriver,
                 "_transact",
                 "tx.commit()",
                 'operation == "append" or tx.commit()',
@@ -130,23 +133,24 @@ MUTANTS: dict[str, Mutant] = {
     ),
     # reading
     "reading without a snapshot": Mutant(
-        "reading", (Edit(postgres.PostgresDriver, "read", "begin: str = _BEGIN_READING", 'begin: str = "BEGIN"'),)
+        "reading",
+        (Edit(postgres_driver.PostgresDriver, "read", "begin: str = _BEGIN_READING", 'begin: str = "BEGIN"'),),
     ),
     # answers nobody heard
     "lost connection that is not made again": Mutant(
-        "in doubt", (Edit(refusals.Patience, "spend", "isinstance(error, errors.StoreUnreachable)", "False"),)
+        "in doubt", (Edit(postgres_errors.Patience, "spend", "isinstance(error, errors.StoreUnreachable)", "False"),)
     ),
     "no look for a known uid": Mutant("in doubt", (Edit(log, "_known", "if row is None:", "if True:"),)),
     "compaction undone twice": Mutant(
         "in doubt", (Edit(compactions, "undo", "not _in_force(tx, here, meant)", "False"),)
     ),
     "compaction redone twice": Mutant("in doubt", (Edit(compactions, "redo", "_in_force(tx, here, meant)", "False"),)),
-    "range hidden twice": Mutant("in doubt", (Edit(hides, "hide", '"hide" in tx.meant and', "False and"),)),
+    "range hidden twice": Mutant("in doubt", (Edit(visibility, "hide", '"hide" in tx.meant and', "False and"),)),
     "deletion that takes itself for another's": Mutant(
-        "in doubt", (Edit(erase, "delete", "if session_id not in tx.meant:", "if True:"),)
+        "in doubt", (Edit(deletion, "delete", "if session_id not in tx.meant:", "if True:"),)
     ),
     "redaction that raises two epochs": Mutant(
-        "in doubt", (Edit(erase, "redact", "if redacted and owner.epoch > meant:", "if False:"),)
+        "in doubt", (Edit(deletion, "redact", "if redacted and owner.epoch > meant:", "if False:"),)
     ),
     "route that takes itself for another's": Mutant(
         "in doubt", (Edit(routes, "bind", "if found == bound and", "if False and"),)
@@ -154,25 +158,25 @@ MUTANTS: dict[str, Mutant] = {
     # mail
     "no lock on a claim": Mutant("overtaken meanwhile", (Query("claim_row", " FOR UPDATE", "", "postgres"),)),
     "begun by a claim that was overtaken": Mutant(
-        "overtaken meanwhile", (Edit(arrivals, "begin", "claims.check(tx, claim)", "pass"),)
+        "overtaken meanwhile", (Edit(inbound, "begin", "claims.check(tx, claim)", "pass"),)
     ),
     "settled by a claim that was overtaken": Mutant(
-        "overtaken meanwhile", (Edit(arrivals, "settle", "claims.check(tx, said.claim)", "pass"),)
+        "overtaken meanwhile", (Edit(inbound, "settle", "claims.check(tx, said.claim)", "pass"),)
     ),
     "sent by a claim that was overtaken": Mutant(
         "overtaken meanwhile", (Edit(outbox, "begin", "claims.check(tx, claim)", "pass"),)
     ),
     "attempt that is counted twice": Mutant(
-        "mail in doubt", (Edit(arrivals, "begun", "if found.attempts == before:", "if True:"),)
+        "mail in doubt", (Edit(inbound, "begun", "if found.attempts == before:", "if True:"),)
     ),
     "sending that is counted twice": Mutant(
         "mail in doubt", (Edit(outbox, "begin", "found.attempts == before and", ""),)
     ),
     "arrival that takes itself for another's": Mutant(
-        "mail in doubt", (Edit(arrivals, "arrive", " or tx.meant.get(uid, False)", ""),)
+        "mail in doubt", (Edit(inbound, "arrive", " or tx.meant.get(uid, False)", ""),)
     ),
     "settling that takes itself for another's": Mutant(
-        "mail in doubt", (Edit(arrivals, "settle", "row is not None and row[0] == said.uid", "False"),)
+        "mail in doubt", (Edit(inbound, "settle", "row is not None and row[0] == said.uid", "False"),)
     ),
     "delivery that takes itself for another's": Mutant(
         "mail in doubt", (Edit(outbox, "_ended", "tx.meant[mine] = True", "return True"),)

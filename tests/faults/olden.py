@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import apsw
 import msgspec
 
-from holdfast.store import queries, reconcile, sqlite
+from holdfast.store import queries
 from holdfast.store.db import SessionDB
+from holdfast.store.sqlite import driver as sqlite_driver
+from holdfast.store.sqlite import migration as sqlite_migration
 from tests.faults import steps, zygote
 
 
@@ -100,7 +102,7 @@ def make(path: Path, older: Older) -> str:
             connection.execute(f"INSERT INTO main.{table} ({names}) SELECT {names} FROM source.{table}")
     connection.execute("DETACH source")
     connection.execute(";\n".join(part for part in parts if "CREATE TABLE" not in part))
-    connection.pragma("application_id", reconcile.APPLICATION_ID)
+    connection.pragma("application_id", sqlite_migration.APPLICATION_ID)
     connection.pragma("user_version", 1)
     connection.execute("UPDATE meta SET value = '0' WHERE key = 'schema_revision'")
     connection.close()
@@ -129,10 +131,10 @@ def _statements(older: Older) -> list[str]:
     return kept
 
 
-def _declared() -> reconcile.Entries:
+def _declared() -> sqlite_migration.Entries:
     scratch = apsw.Connection(":memory:")
     scratch.execute(queries.schema("sqlite"))
-    return reconcile.entries(scratch.execute)
+    return sqlite_migration.entries(scratch.execute)
 
 
 def _table(sql: str, gone: list[str]) -> str:
@@ -144,7 +146,7 @@ def _table(sql: str, gone: list[str]) -> str:
 
 # --- a version to come ---------------------------------------------------------------------------------
 
-NEXT = reconcile.Plan(
+NEXT = sqlite_migration.Plan(
     format=2,
     revision=9,
     steps={
@@ -159,7 +161,7 @@ NEXT = reconcile.Plan(
 
 def open_as_next_version(stage: zygote.Stage) -> None:
     """What the next version does when it opens a store of this one."""
-    sqlite.SqliteDriver(stage.path, plan=NEXT).close()
+    sqlite_driver.SqliteDriver(stage.path, plan=NEXT).close()
 
 
 def open_at_once(stage: zygote.Stage) -> list[int]:

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from holdfast import errors, types
-from holdfast.store import compactions, holders, leases, port, sessions
+from holdfast.store import compactions, holders, leases, sessions
 from holdfast.store.db import SessionDB
+from holdfast.store.driver import Tx
 from tests import postgres
 from tests.faults import checker, interleavings
 
@@ -40,7 +41,7 @@ class Call(NamedTuple):
     """One call: its step, what the model says to it, and what is remembered of its result. None: a mere reader."""
 
     operation: str
-    step: Callable[[SessionDB, Scene], Callable[[port.Tx], Any] | None]
+    step: Callable[[SessionDB, Scene], Callable[[Tx], Any] | None]
     should: Callable[[Scene], str]
     done: Callable[[Scene, Any], None]
 
@@ -56,7 +57,7 @@ class Actor(NamedTuple):
 def compactor(name: str) -> Actor:
     """Acquires, and commits what it read in between; whoever got no lease commits nothing."""
 
-    def acquire(_: SessionDB, scene: Scene) -> Callable[[port.Tx], Any]:
+    def acquire(_: SessionDB, scene: Scene) -> Callable[[Tx], Any]:
         holder = holders.this_process(name)
         return lambda tx: leases.acquire(tx, scene.c, "compact", holder, TTL)
 
@@ -64,7 +65,7 @@ def compactor(name: str) -> Actor:
         scene.held[name] = lease
         scene.history.append(checker.Granted(name, lease, scene.clock[0] + TTL))
 
-    def commit(db: SessionDB, scene: Scene) -> Callable[[port.Tx], Any] | None:
+    def commit(db: SessionDB, scene: Scene) -> Callable[[Tx], Any] | None:
         lease = scene.held.get(name)
         if lease is None:
             return None
@@ -89,7 +90,7 @@ def compactor(name: str) -> Actor:
     )
 
 
-def _append_step(db: SessionDB, scene: Scene) -> Callable[[port.Tx], Any]:
+def _append_step(db: SessionDB, scene: Scene) -> Callable[[Tx], Any]:
     uid = f"{scene.c}:new"
     step = db.append_step(scene.c, [types.NewMessage(role="user", content=uid, uid=uid)])
     return lambda tx: step(tx)[0]
@@ -154,13 +155,13 @@ class _Player:
         self._thread: threading.Thread | None = None
         self.result: Any = None
 
-    def begin(self, call: Call, step: Callable[[port.Tx], Any]) -> None:
+    def begin(self, call: Call, step: Callable[[Tx], Any]) -> None:
         self.call, self.answer, self.refused, self.result = call, "", "", None
         self._thread = threading.Thread(target=self._run, args=(step,), daemon=True)
         self._thread.start()
 
-    def _run(self, step: Callable[[port.Tx], Any]) -> None:
-        def stopping(tx: port.Tx) -> Any:
+    def _run(self, step: Callable[[Tx], Any]) -> None:
+        def stopping(tx: Tx) -> Any:
             try:
                 self.result = step(tx)
                 self.answer = _answer(self.result)

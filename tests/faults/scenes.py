@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any
 
 from holdfast import errors, types
-from holdfast.store import budgets, inbox
+from holdfast.store import budgets
 from holdfast.store.db import SessionDB
+from holdfast.store.mail import inbox
 from tests.faults import checker, interleavings, kills, scenes_mail, steps, zygote
 from tests.faults.interleavings import appender, compactor
 from tests.faults.scenes_mail import refused

@@ -10,15 +10,17 @@ from typing import Any
 import psycopg
 
 from holdfast import errors, types
-from holdfast.store import claims, compactions, hides, holders, leases, log, port, sessions
+from holdfast.store import compactions, holders, leases, log, sessions, visibility
 from holdfast.store.db import SessionDB
+from holdfast.store.driver import Tx
+from holdfast.store.mail import chat_leases
 from tests import postgres
 from tests.faults import checker, interleavings, kills, overlaps, proxy, steps, storms
 from tests.faults.mutants_postgres import Function
 
 Without = Sequence[str]
 Inside = Sequence[Function]
-Played = Callable[[Callable[[port.Tx], Any], Callable[[], Any]], Any]
+Played = Callable[[Callable[[Tx], Any], Callable[[], Any]], Any]
 IN_DOUBT = ("append_batch", "undo", "redo", "hide", "delete", "redact", "route")
 MAIL_IN_DOUBT = ("arrive", "begin_arrival", "settle_arrival", "begin_sending", "delivered")
 
@@ -68,11 +70,11 @@ class Pair:
         self.history.append(checker.Sent(f"client {id(db)}", c, uid, uid, receipt))
         return receipt
 
-    def meanwhile(self, change: Callable[[port.Tx], Any], call: Callable[[], Any]) -> Any:
+    def meanwhile(self, change: Callable[[Tx], Any], call: Callable[[], Any]) -> Any:
         """What the call gives, or raises, that came while the change was not committed; and None of it waited."""
         return storms.meanwhile(self.one, change, call, lambda outcome: outcome or self._waits())
 
-    def afterwards(self, change: Callable[[port.Tx], Any], call: Callable[[], Any]) -> Any:
+    def afterwards(self, change: Callable[[Tx], Any], call: Callable[[], Any]) -> Any:
         """What the call gives, or raises, that came when the change was committed."""
         self.one.driver.write("test", change)
         try:
@@ -156,7 +158,7 @@ def _followed(both: Pair, play: Played) -> list[str]:
     return wrong + both.wrong()
 
 
-def _committing(lease: types.Lease, child: str) -> Callable[[port.Tx], Any]:
+def _committing(lease: types.Lease, child: str) -> Callable[[Tx], Any]:
     draft = compactions.draft(1, lease.snapshot.last_seq, "", (), None, None)
     return lambda tx: compactions.commit(tx, lease, child, draft, 1.0)
 
@@ -194,7 +196,7 @@ def _committed_meanwhile(inside: Inside, without_triggers: Without) -> list[str]
 
         lapsed = both.meanwhile(lambda tx: leases.acquire(tx, "c", "compact", taken, 30), late(lost, "c-late"))
         seen = both.other.snapshot("c")
-        behind = both.meanwhile(lambda tx: hides.hide(tx, "c", 1, 1), late(seen, "c-behind"))
+        behind = both.meanwhile(lambda tx: visibility.hide(tx, "c", 1, 1), late(seen, "c-behind"))
         found = [] if isinstance(lapsed, errors.LeaseLost) else [f"a lease that was lost was good for {lapsed}"]
         if not isinstance(behind, errors.Superseded):
             found.append(f"a compaction of what was not there any more became {behind}")
@@ -238,7 +240,7 @@ def _reading(inside: Inside, without_triggers: Without) -> list[str]:
     with pair(inside, without_triggers) as both:
         lease = both.one.acquire_lease("c", "compact", "me")
 
-        def twice(tx: port.Tx) -> list[types.Context]:
+        def twice(tx: Tx) -> list[types.Context]:
             before = log.context(tx, "c", None)
             both.one.driver.write("commit", _committing(lease, "c-1"))
             both.say(both.one, "c", "meanwhile")
@@ -265,8 +267,8 @@ def _overtaken_meanwhile(inside: Inside, without_triggers: Without) -> list[str]
         for what, call in calls.items():
             held = both.one.claim(key, 300.0, "me")
 
-            def taken(tx: port.Tx) -> object:
-                return claims.take(tx, key, holders.this_process("me"), 300.0)
+            def taken(tx: Tx) -> object:
+                return chat_leases.take(tx, key, holders.this_process("me"), 300.0)
 
             answer = both.meanwhile(taken, partial(call, held))
             if not isinstance(answer, errors.LeaseLost):

@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from holdfast import errors
-from holdfast.store import port
 from holdfast.store.db import SessionDB
+from holdfast.store.driver import Tx
 from tests import chaos_mixed, postgres
 from tests.faults import checker, steps, workers, zygote
 
@@ -39,7 +39,7 @@ def waits(name: str) -> bool:
 
 
 def meanwhile(
-    db: SessionDB, change: Callable[[port.Tx], object], call: Callable[[], Any], until: Callable[[list[Any]], object]
+    db: SessionDB, change: Callable[[Tx], object], call: Callable[[], Any], until: Callable[[list[Any]], object]
 ) -> Any:
     """What a call gives, or raises, that begins while a change is made and not committed; that is `until` this."""
     outcome: list[Any] = []
@@ -52,7 +52,7 @@ def meanwhile(
 
     thread = threading.Thread(target=run)
 
-    def step(tx: port.Tx) -> None:
+    def step(tx: Tx) -> None:
         change(tx)
         thread.start()
         wait_until(lambda: until(outcome), "it waits, or is done")

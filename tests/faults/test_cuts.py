@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from holdfast import errors
-from holdfast.store import aio, connections, holders, leases
+from holdfast.store import async_db, holders, leases
 from holdfast.store.db import SessionDB
+from holdfast.store.postgres import connection
 from tests import postgres
 from tests.contract import steps as contract
 from tests.faults import checker, proxy, steps, storms
@@ -85,13 +86,13 @@ def test_messages_that_share_a_commit_are_each_stored_once_though_nobody_heard(n
         for name in names:
             steps.say(db, name)
 
-        async def all_at_once(shared: aio.AsyncSessionDB, word: bytes) -> list[int]:
+        async def all_at_once(shared: async_db.AsyncSessionDB, word: bytes) -> list[int]:
             network.trap(word, proxy.UNHEARD)
             sends = [shared.append_message(n, role="user", content=f"{k}") for k in range(3) for n in names]
             return sorted(receipt.seq for receipt in await asyncio.gather(*sends))
 
         async def twice() -> None:
-            async with aio.AsyncSessionDB(far) as shared:
+            async with async_db.AsyncSessionDB(far) as shared:
                 assert await all_at_once(shared, b"COMMIT") == sorted([5, 6, 7] * 4)
                 # From here on the ends of the logs are known, and all of it is one statement.
                 assert await all_at_once(shared, b"unnest(") == sorted([8, 9, 10] * 4)
@@ -205,7 +206,7 @@ def test_a_statement_that_only_takes_long_is_waited_for() -> None:
 
 def test_a_statement_that_takes_too_long_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     address = postgres.fresh()
-    monkeypatch.setattr(connections, "STATEMENT", 0.1)
+    monkeypatch.setattr(connection, "STATEMENT", 0.1)
     with SessionDB(address) as db, SessionDB(address) as hasty:
         steps.say(db, "c")
 

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, types
-from holdfast.store import hints, listening
+from holdfast.store import notifications
+from holdfast.store.postgres import listener as postgres_listener
 from tests import postgres
 from tests.faults import checker, proxy, steps, storms
 
@@ -124,19 +125,19 @@ class Client:
 def test_clients_of_a_frozen_primary_go_on_with_the_promoted_standby(
     primary: postgres.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listening, "HEARTBEAT", 0.2)
+    monkeypatch.setattr(postgres_listener, "HEARTBEAT", 0.2)
     administer(primary, "CREATE SCHEMA store")
     with postgres.Server(settings=postgres.REPLICATES, primary=primary) as standby:
         wait_for_standbys(primary, "*")
         synchronous = "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'"
         storms.wait_until(lambda: administer(primary, synchronous), "the standby is synchronous")
-        address, heard = either(primary, standby, "store"), queue.Queue[hints.Hint]()
+        address, heard = either(primary, standby, "store"), queue.Queue[notifications.Hint]()
         hasty = [Client(address, f"c{number}", HASTY) for number in range(2)]
         patient = Client(address, "c2", PATIENT)
         clients = [*hasty, patient]
         listener = SessionDB(address, write_timeout=HASTY)
         listener.driver.listen(heard.put)
-        assert heard.get(timeout=HANGS) == hints.LOST
+        assert heard.get(timeout=HANGS) == notifications.LOST
 
         def went_on() -> bool:
             return all(
@@ -152,7 +153,7 @@ def test_clients_of_a_frozen_primary_go_on_with_the_promoted_standby(
             storms.wait_until(went_on, "every client goes on with the new primary")
             assert all(client.failed for client in hasty)
             assert patient.failed == 0
-            while heard.get(timeout=HANGS) != hints.LOST:
+            while heard.get(timeout=HANGS) != notifications.LOST:
                 pass  # the listener has another connection
             for client in clients:
                 client.close()

@@ -13,8 +13,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.store import catalog, queries
+from holdfast.store import queries
 from holdfast.store.db import SessionDB
+from holdfast.store.postgres import catalog
 from tests import postgres
 from tests.faults import checker, dialects, forbidden, forbidden_mail
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.store.blobs.files import Shelf
 from holdfast.store.db import SessionDB
-from holdfast.store.shelf import Shelf
 from tests.faults import importing, zygote
 
 KILLS = 20

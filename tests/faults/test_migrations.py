@@ -15,8 +15,10 @@ import apsw
 import pytest
 
 from holdfast import errors
-from holdfast.store import erase, points, reconcile, sqlite
+from holdfast.store import deletion, fault_points
 from holdfast.store.db import SessionDB
+from holdfast.store.sqlite import driver as sqlite_driver
+from holdfast.store.sqlite import migration as sqlite_migration
 from tests.faults import checker, kills, olden, steps
 from tests.faults import zygote as zygotes
 
@@ -24,12 +26,12 @@ KILLS = int(os.environ.get("HOLDFAST_KILLS") or 20)
 PARTS = 4
 
 
-def _course(path: Path, plan: reconcile.Plan = reconcile.PLAN) -> list[str]:
+def _course(path: Path, plan: sqlite_migration.Plan = sqlite_migration.PLAN) -> list[str]:
     """The points an open passes on its way."""
     names: list[str] = []
     with kills.hooked(names.append):
-        sqlite.SqliteDriver(str(path), plan=plan).close()
-    assert points.hook is None
+        sqlite_driver.SqliteDriver(str(path), plan=plan).close()
+    assert fault_points.hook is None
     return names
 
 
@@ -152,7 +154,7 @@ def test_newer_format_is_refused_and_both_are_named(place: Path) -> None:
     path = place / "store.db"
     with SessionDB(path) as db:
         olden.furnish(db)
-    sqlite.SqliteDriver(str(path), plan=olden.NEXT).close()
+    sqlite_driver.SqliteDriver(str(path), plan=olden.NEXT).close()
     with pytest.raises(errors.SchemaTooNew) as refused:
         SessionDB(path)
     assert (refused.value.found, refused.value.known) == (2, 1)
@@ -198,10 +200,10 @@ def test_older_version_deletes_a_conversation_with_rows_it_does_not_know(place: 
     with SessionDB(path) as db:
         steps.STEPS["delete"].prepare(db, "c")
         assert db.budget("c")[0] == 1
-    older = sqlite.SqliteDriver(str(path), plan=reconcile.Plan(revision=2))
+    older = sqlite_driver.SqliteDriver(str(path), plan=sqlite_migration.Plan(revision=2))
     statements: list[str] = []
     with kills.hooked(statements.append):
-        older.write("delete", lambda tx: erase.delete(tx, "c", 1.0))
+        older.write("delete", lambda tx: deletion.delete(tx, "c", 1.0))
     older.close()
     # It has no query for what came later, and none was needed.
     known = ("budget", "inbox", "inbound", "process", "audit", "grant", "pin_", "pins")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import errors, reports, types
-from holdfast.store import salvage
+from holdfast.salvage import salvage
 from holdfast.store.db import SessionDB
 from tests.faults import zygote
 

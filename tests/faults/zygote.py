@@ -29,8 +29,12 @@ from typing import IO, Any, Self
 
 import msgspec
 
-from holdfast.store import catalog, index_tables, points, postgres, queries, sqlite
+from holdfast.store import fault_points, queries
 from holdfast.store.db import SessionDB
+from holdfast.store.postgres import catalog
+from holdfast.store.postgres import driver as postgres_driver
+from holdfast.store.search import postgres_index
+from holdfast.store.sqlite import driver as sqlite_driver
 from tests.faults import checker, copies
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -171,7 +175,7 @@ def _child(order: Order, folder: str, barrier: Any, index: int) -> None:
     try:
         told = os.open(f"{folder}/{pid}.told", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         stage = Stage(order, told, barrier, index)
-        points.hook = stage.reach if order.points else None
+        fault_points.hook = stage.reach if order.points else None
         module, _, name = order.task.partition(":")
         value, error = None, None
         try:
@@ -194,12 +198,12 @@ def _serve(kind: str) -> None:
         nursery = _Nursery(made)
         # Read once for all children; and a collection in one would copy every page it shares with the zygote.
         queries.load("sqlite")
-        sqlite._declared("sqlite")
+        sqlite_driver._declared("sqlite")
         if kind == SERVERS:
-            for dialect in (postgres.FOLDER, index_tables.FOLDER, catalog.LOOKS):
+            for dialect in (postgres_driver.FOLDER, postgres_index.FOLDER, catalog.LOOKS):
                 queries.load(dialect)
             catalog.declared()
-            postgres._psycopg()
+            postgres_driver._psycopg()
         gc.disable()
         try:
             for line in sys.stdin.buffer:

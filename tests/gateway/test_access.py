@@ -13,7 +13,8 @@ import pytest
 from holdfast import AsyncSessionDB, SessionDB, errors, types
 from holdfast.gateway import access, loopback, port, settings
 from holdfast.model import ScriptedModel
-from holdfast.store import people, points
+from holdfast.store import fault_points
+from holdfast.store.mail import contacts
 from tests.gateway import stage
 
 RULES = access.rules(
@@ -143,7 +144,7 @@ def test_a_stranger_is_given_a_code_and_let_in_by_it() -> None:
         assert not first.allowed
         assert second == access.REFUSED  # one code in ten minutes, and nothing else is said
         assert (first.say, first.pairs) == (access.PAIR, True)
-        code = await db.run(partial(people.code_again, db.db, "telegram", "eve"))
+        code = await db.run(partial(contacts.code_again, db.db, "telegram", "eve"))
         person = await db.pair("telegram", code or "")
         assert (person.sender, person.role, person.name) == ("eve", "user", "Eve")
         assert (await guard(came(), "r")).allowed
@@ -167,7 +168,7 @@ class Deaf(loopback.Loopback):
 
 
 def code_in(told: types.Outgoing) -> str:
-    (code,) = set(re.findall(rf"\b[{people.ALPHABET}]{{8}}\b", told.text))
+    (code,) = set(re.findall(rf"\b[{contacts.ALPHABET}]{{8}}\b", told.text))
     return str(code)
 
 
@@ -201,8 +202,8 @@ def test_a_code_that_would_be_good_for_nothing_is_not_told(change: str) -> None:
             db.deny_person("telegram", "eve")
         else:
             clock.now += HOUR
-        assert people.code_again(db, "telegram", "eve") is None
-        assert people.code_again(db, "telegram", "ann") is None
+        assert contacts.code_again(db, "telegram", "eve") is None
+        assert contacts.code_again(db, "telegram", "ann") is None
 
 
 def test_a_stranger_is_told_once_by_all_processes_and_also_after_a_restart(tmp_path: Path) -> None:
@@ -265,7 +266,7 @@ def test_a_flood_of_a_stranger_is_no_flood_of_writes() -> None:
     async def story(db: AsyncSessionDB) -> None:
         now, written = [0.0], list[str]()
         guard = access.Access(db, RULES, lambda: now[0])
-        points.hook = written.append
+        fault_points.hook = written.append
         try:
             for _ in range(50):
                 await guard(came(), "r")
@@ -273,7 +274,7 @@ def test_a_flood_of_a_stranger_is_no_flood_of_writes() -> None:
             now[0] += access.MOMENT
             await guard(came(), "r")
         finally:
-            points.hook = None
+            fault_points.hook = None
         assert 0 < some < 20
         assert len(written) > some
 
@@ -353,7 +354,7 @@ def test_guessing_is_stopped_whichever_process_is_asked_and_after_a_restart(
     with SessionDB(path, clock=clock) as asked:
         code = asked.ask_to_pair("telegram", "eve")
         assert code is not None
-        for guess in range(people.FAILURES):
+        for guess in range(contacts.FAILURES):
             # Each is another process, as far as the store can tell.
             with SessionDB(path, clock=clock) as other:
                 refused(other, f"WRONG{guess}", platform)
@@ -371,7 +372,7 @@ def test_guessing_is_stopped_whichever_process_is_asked_and_after_a_restart(
 def test_nobody_is_given_a_code_while_guessing_is_stopped() -> None:
     clock = Clock()
     with SessionDB(":memory:", clock=clock) as db:
-        for guess in range(people.FAILURES):
+        for guess in range(contacts.FAILURES):
             refused(db, f"WRONG{guess}")
         assert db.ask_to_pair("telegram", "eve") is None
         clock.now += HOUR + 1
@@ -388,7 +389,7 @@ def test_through_the_gateway_only_who_is_let_in_is_answered() -> None:
             (told,) = await chat.replies(1)
             assert await chat.say("Hi", chat="ann", sender="ann") is not None
             await chat.replies(2)
-            (code,) = set(re.findall(rf"\b[{people.ALPHABET}]{{8}}\b", told.text))
+            (code,) = set(re.findall(rf"\b[{contacts.ALPHABET}]{{8}}\b", told.text))
             assert f"holdfast gateway pair {code}" in told.text
             await db.pair(None, code)
             assert await chat.say("Hi", chat="eve", sender="eve") is not None

@@ -7,7 +7,7 @@ import pytest
 from holdfast import AsyncSessionDB, errors
 from holdfast.gateway import commanding, notices, outbox, router
 from holdfast.model import ScriptedModel
-from holdfast.store import points
+from holdfast.store import fault_points
 from tests.agent.stage import shape
 from tests.gateway import stage
 
@@ -48,11 +48,11 @@ def test_a_message_has_one_outcome_and_one_reply(point: str, error: Exception, m
             await chat.say("Before", key="0")
             await stage.settled(db, "0")
             await stage.quiet(opened, db)
-            monkeypatch.setattr(points, "hook", wrong)
+            monkeypatch.setattr(fault_points, "hook", wrong)
             await chat.say("Hi", key="1")
             (found,) = await stage.settled(db, "1")
             await stage.quiet(opened, db)
-            monkeypatch.setattr(points, "hook", None)
+            monkeypatch.setattr(fault_points, "hook", None)
             sent = [each for each in chat.sent if each.arrival == found.id]
         assert wrong.went_wrong
         assert (found.seq, [each.address for each in sent]) == (3, [{"chat": "local"}])
@@ -71,11 +71,11 @@ def test_a_command_is_carried_out_at_most_once(step: str, monkeypatch: pytest.Mo
             await chat.say("Before", key="0")
             await stage.settled(db, "0")
             await stage.quiet(opened, db)
-            monkeypatch.setattr(points, "hook", wrong)
+            monkeypatch.setattr(fault_points, "hook", wrong)
             await chat.say("/branch", key="1")
             (found,) = await stage.settled(db, "1")
             await stage.quiet(opened, db)
-            monkeypatch.setattr(points, "hook", None)
+            monkeypatch.setattr(fault_points, "hook", None)
             (said,) = [each.text for each in chat.sent if each.arrival == found.id]
         done = len(await db.list_sessions(owner="loopback:local")) - 1
         assert wrong.went_wrong

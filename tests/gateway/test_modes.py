@@ -11,7 +11,7 @@ from holdfast import AsyncSessionDB, SessionDB, errors, types
 from holdfast.gateway import commanding, port, replies, router, working
 from holdfast.model import ScriptedModel
 from holdfast.model import port as models
-from holdfast.store import points
+from holdfast.store import fault_points
 from tests.agent import stage as actors
 from tests.agent.stage import Stuck, Trickle, calls, shape, tool
 from tests.gateway import stage
@@ -352,7 +352,7 @@ def test_a_stop_that_could_not_be_begun_is_begun_again(monkeypatch: pytest.Monke
         async with stage.open_gateway(db, ScriptedModel([calls("wait")]), tools=[tool("wait", stuck)]) as (_, chat):
             await chat.say("Wait", key="1")
             await stuck.reached.wait()
-            monkeypatch.setattr(points, "hook", fails)
+            monkeypatch.setattr(fault_points, "hook", fails)
             await chat.say("/stop", key="2")
             one, two = await stage.settled(db, "1", "2")
             monkeypatch.undo()

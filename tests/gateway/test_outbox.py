@@ -11,8 +11,9 @@ import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, types
 from holdfast.gateway import claiming, loopback, outbox
-from holdfast.store import outbox as stored
-from holdfast.store import points, sqlite
+from holdfast.store import fault_points
+from holdfast.store.mail import outbox as stored
+from holdfast.store.sqlite import driver as sqlite_driver
 from tests.contract import steps
 from tests.gateway import stage
 from tests.gateway.test_gateway import new
@@ -211,7 +212,7 @@ def test_a_reply_that_would_go_elsewhere_than_its_turn_came_from_is_not_sent(wro
             )
             posted = await db.post(right, arrival=arrival.id)
             file = db.db.driver
-            assert isinstance(file, sqlite.SqliteDriver)
+            assert isinstance(file, sqlite_driver.SqliteDriver)
             file._writer.execute(f"DROP TRIGGER outgoing_is_what_was_said; UPDATE outbox SET {wrong}")
             platform = Moody(name="other") if "platform" in wrong else platform
             async with sending(db, platform):
@@ -252,7 +253,9 @@ def test_a_chat_that_another_process_sends_to_is_left_alone_for_a_while(
         theirs = await db.claim("out:loopback:dm:local")
         platform = Moody()
         sender = outbox.Sender(db, platform, db.db._clock)
-        monkeypatch.setattr(points, "hook", lambda point: asked.extend([point] if point.endswith(".begun") else []))
+        monkeypatch.setattr(
+            fault_points, "hook", lambda point: asked.extend([point] if point.endswith(".begun") else [])
+        )
         for _ in range(3):
             await sender._look()
             await asyncio.gather(*sender._sending.values())
@@ -276,7 +279,7 @@ def test_what_the_platform_has_taken_is_not_sent_again_because_the_store_could_n
                 raise failures.pop()
 
         platform = Moody()
-        monkeypatch.setattr(points, "hook", full)
+        monkeypatch.setattr(fault_points, "hook", full)
         monkeypatch.setattr(outbox, "EVERY", 0.01)
         await db.post(message("One"))
         async with sending(db, platform):

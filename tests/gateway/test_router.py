@@ -11,7 +11,7 @@ import pytest
 from holdfast import AsyncSessionDB, SessionDB, errors, types
 from holdfast.gateway import commanding, house, router, working
 from holdfast.model import ScriptedModel
-from holdfast.store import points
+from holdfast.store import fault_points
 from tests.agent.stage import Stuck, calls, tool
 from tests.contract import steps
 from tests.gateway import stage
@@ -147,7 +147,7 @@ def test_a_message_is_not_given_up_because_of_a_store_that_could_not_be_had(monk
             raise wrong.pop()
 
     async def story(db: AsyncSessionDB) -> None:
-        monkeypatch.setattr(points, "hook", full)
+        monkeypatch.setattr(fault_points, "hook", full)
         async with stage.open_gateway(db, ScriptedModel(["Yes."]), settings=house.Settings(attempts=2)) as (_, chat):
             await chat.say("Hi", key="1")
             (found,) = await stage.settled(db, "1")
@@ -169,7 +169,7 @@ def test_a_message_that_the_store_never_takes_is_given_up_in_the_end(monkeypatch
             raise wrong.pop()
 
     async def story(db: AsyncSessionDB) -> None:
-        monkeypatch.setattr(points, "hook", damaged)
+        monkeypatch.setattr(fault_points, "hook", damaged)
         async with stage.open_gateway(db, ScriptedModel(["Yes."]), settings=house.Settings(attempts=2)) as (_, chat):
             await chat.say("Hi", key="1")
             (found,) = await stage.settled(db, "1")
@@ -268,7 +268,7 @@ def test_who_was_overtaken_after_a_command_was_begun_does_not_carry_it_out(monke
             await stage.settled(db, "1")
             await stage.quiet(opened, db)
             before = await db.route(ROUTE)
-            monkeypatch.setattr(points, "hook", overtaken)
+            monkeypatch.setattr(fault_points, "hook", overtaken)
             await chat.say("/new", key="2")
             await stage.until(lambda: _left_alone(db, opened))
             monkeypatch.undo()

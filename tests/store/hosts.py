@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast import NewMessage, SessionDB
-from holdfast.store import port
+from holdfast.store.driver import Tx
 from tests.contract import steps
 from tests.faults import storms
 
@@ -22,7 +22,7 @@ class Pair:
         self.one = SessionDB(address, clock=self.clock)
         self.other = SessionDB(f"{address}&application_name={self.name}", clock=self.clock)
 
-    def meanwhile(self, change: Callable[[port.Tx], object], call: Callable[[], Any]) -> Any:
+    def meanwhile(self, change: Callable[[Tx], object], call: Callable[[], Any]) -> Any:
         """What the call of the other host gives (or raises) that had to wait for the change to be committed."""
         return storms.meanwhile(self.one, change, call, lambda _: storms.waits(self.name))
 
@@ -32,7 +32,7 @@ class Pair:
         self.other.close()
 
 
-def append(db: SessionDB, session_id: str, text: str, **more: Any) -> Callable[[port.Tx], object]:
+def append(db: SessionDB, session_id: str, text: str, **more: Any) -> Callable[[Tx], object]:
     return db.append_step(session_id, [NewMessage(role="user", content=text, **more)])
 
 

@@ -11,7 +11,8 @@ import apsw
 import pytest
 
 from holdfast import SessionDB, errors, types
-from holdfast.store import backup, points
+from holdfast.store import fault_points
+from holdfast.store.backup import backup
 from tests.contract import steps
 
 Open = Callable[..., SessionDB]
@@ -460,11 +461,11 @@ def test_nothing_is_written_between_the_last_look_and_the_replacement(open_db: O
         outcomes.append(other.append_message("talk", role="user", content="during", uid="during"))
 
     writer = threading.Thread(target=write)
-    points.hook = lambda point: writer.start() if point == "restore.finished" else None
+    fault_points.hook = lambda point: writer.start() if point == "restore.finished" else None
     try:
         db.restore(copy)
     finally:
-        points.hook = None
+        fault_points.hook = None
         writer.join()
     assert [message.uid for message in db.transcript("talk")][-1] == "during"
     assert len(outcomes) == 1

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.store import catalog, queries, reconcile
+from holdfast.store import queries
+from holdfast.store.postgres import catalog
+from holdfast.store.sqlite import migration as sqlite_migration
 
 TEXT = """-- A story.
 CREATE TABLE t (
@@ -103,7 +105,7 @@ def test_server_of_another_version_may_use_other_words_but_not_leave_out_a_thing
     other[("trigger", "g", "t")] = "said otherwise DISABLED"
     del other[("index", "t_once", "t")]
     told = catalog.faults(other, SOUND, PARTS, newer=False, same_words=False)
-    assert {fault.what for fault in told} == {catalog.DISABLED, reconcile.MISSING}
+    assert {fault.what for fault in told} == {catalog.DISABLED, sqlite_migration.MISSING}
 
 
 def test_what_a_newer_version_made_is_its_own_business() -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB, errors
-from holdfast.store import copying, notes, points, schedule
+from holdfast.store import fault_points, store_meta
+from holdfast.store.backup import schedule as backup_schedule
+from holdfast.store.transfer import copy as store_copy
 from tests.contract import steps
 
 CHANGES: dict[str, Callable[[SessionDB], object]] = {
@@ -28,10 +30,10 @@ CHANGES: dict[str, Callable[[SessionDB], object]] = {
 def test_a_row_that_only_one_side_has_is_found_in_whichever_table_it_is(table: str) -> None:
     with SessionDB(":memory:") as source, SessionDB(":memory:") as target:
         steps.begin(source, "talk", "hello")
-        copying.copy(source, target)
+        store_copy.copy(source, target)
         CHANGES[table](target)
         with pytest.raises(errors.CopyUnfinished) as caught:
-            copying.copy(source, target)
+            store_copy.copy(source, target)
         assert table in caught.value.differing
 
 
@@ -43,18 +45,18 @@ def test_a_copy_that_is_not_sound_is_not_called_finished(monkeypatch: pytest.Mon
             if point == "copy.belongings":
                 target.driver._writer.execute("DROP TRIGGER IF EXISTS tombstone_stays")
 
-        monkeypatch.setattr(points, "hook", hook)
+        monkeypatch.setattr(fault_points, "hook", hook)
         with pytest.raises(errors.CopyDamaged, match="tombstone_stays"):
-            copying.copy(source, target)
-        assert target.meta(notes.COPIED_AT) is None
+            store_copy.copy(source, target)
+        assert target.meta(store_meta.COPIED_AT) is None
 
 
 def test_a_store_is_known_as_itself_by_more_than_its_path(tmp_path: Path) -> None:
     one, other = tmp_path / "one.db", tmp_path / "other.db"
     with SessionDB(one) as source:
-        schedule.known(source.driver)  # which gives it a name
+        backup_schedule.known(source.driver)  # which gives it a name
     shutil.copy(one, other)
     with SessionDB(one) as source, SessionDB(other) as target:
         with pytest.raises(errors.CopyRefused, match="same store"):
-            copying.copy(source, target)
-        assert target.meta(notes.COPY_OF) is None
+            store_copy.copy(source, target)
+        assert target.meta(store_meta.COPY_OF) is None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.store import deadline
+from holdfast.store.postgres import deadline
 
 
 class Expired(Exception):

@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB, errors
-from holdfast.store import copying, place, salvage
+from holdfast.salvage import salvage
+from holdfast.store.sqlite import paths as sqlite_paths
+from holdfast.store.transfer import copy as store_copy
 from tests.cli import inside
 from tests.tools import doing
 
@@ -41,7 +43,7 @@ def _refused(*kinds: type[BaseException]) -> Callable[[Call], Call]:
 
 def _copied(db: SessionDB, path: Path) -> None:
     with SessionDB(path.with_name("target.db")) as target:
-        copying.copy(db, target)
+        store_copy.copy(db, target)
 
 
 def _read_by_tools(_: SessionDB, path: Path) -> None:
@@ -227,7 +229,7 @@ def test_new_shm_file_is_not_made_while_another_process_writes_with_the_one_befo
 def test_shm_file_replaced_while_a_store_is_opened_is_noticed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with SessionDB(path) as db:
         db.create_session("talk", source="test")
-    tighten = place.tighten
+    tighten = sqlite_paths.tighten
 
     def replace(paths: Iterable[str]) -> None:
         monkeypatch.undo()
@@ -235,7 +237,7 @@ def test_shm_file_replaced_while_a_store_is_opened_is_noticed(path: Path, monkey
         os.unlink(f"{path}-shm")
         subprocess.run([sys.executable, "-c", OTHER, str(path), "leave"], input="\n", check=True, text=True)
 
-    monkeypatch.setattr(place, "tighten", replace)
+    monkeypatch.setattr(sqlite_paths, "tighten", replace)
     with SessionDB(path) as db:
         assert db.append_message("talk", role="user", content="ours").seq == 21
     with SessionDB(path) as db:

@@ -11,22 +11,12 @@ from typing import Any
 import pytest
 
 from holdfast import NewConversation, NewMessage, SessionDB, errors
-from holdfast.store import (
-    blobs,
-    compactions,
-    erase,
-    holders,
-    inbox,
-    leases,
-    memories,
-    port,
-    processes,
-    routes,
-    schedule,
-    state,
-    titles,
-    together,
-)
+from holdfast.store import compactions, conversation_row, deletion, holders, leases, routes, titles, together
+from holdfast.store.backup import schedule as backup_schedule
+from holdfast.store.blobs import blobs
+from holdfast.store.driver import Tx
+from holdfast.store.mail import inbox
+from holdfast.store.records import memory, processes
 from tests import postgres
 from tests.contract import steps
 from tests.store import hosts
@@ -38,7 +28,7 @@ def test_a_process_that_was_told_of_meanwhile_is_not_told_of_again(pair: hosts.P
     steps.begin(pair.one, "talk", "a")
     pair.one.process_started(steps.process("p", "talk"))
 
-    def ends(tx: port.Tx) -> None:
+    def ends(tx: Tx) -> None:
         assert processes.ended(tx, "p", "exited", 0, "told first", "u", steps.NOON, steps.NOON)
 
     assert pair.meanwhile(ends, lambda: pair.other.process_ended("p", "killed", None, "told second")) is False
@@ -49,7 +39,8 @@ def test_a_process_that_went_with_its_conversation_meanwhile_is_not_told_of(pair
     steps.begin(pair.one, "talk", "a")
     pair.one.process_started(steps.process("p", "talk"))
     gone = pair.meanwhile(
-        lambda tx: erase.delete(tx, "talk", steps.NOON), lambda: pair.other.process_ended("p", "killed", None, "told")
+        lambda tx: deletion.delete(tx, "talk", steps.NOON),
+        lambda: pair.other.process_ended("p", "killed", None, "told"),
     )
     assert gone is False
 
@@ -60,7 +51,7 @@ def test_a_command_that_was_redacted_meanwhile_is_not_told(pair: hosts.Pair) -> 
     pair.one.append_message("talk", role="assistant", tool_calls=[call])
     pair.one.process_started(steps.process("p", "talk", "KEY=1 make"))
     ended = pair.meanwhile(
-        lambda tx: erase.redact(tx, "talk", 2, steps.NOON),
+        lambda tx: deletion.redact(tx, "talk", 2, steps.NOON),
         lambda: pair.other.process_ended("p", "exited", 0, "KEY=1 ended"),
     )
     assert ended is True
@@ -105,7 +96,7 @@ def test_stale_leases_of_a_conversation_deleted_meanwhile_hinder_nothing(pair: h
         steps.begin(pair.one, name, "a")
         pair.one.acquire_lease(name, "turn", "before", 1)
     pair.clock.advance(2)
-    assert pair.meanwhile(lambda tx: erase.delete(tx, "talk", steps.NOON), pair.other.free_stale_leases) == 1
+    assert pair.meanwhile(lambda tx: deletion.delete(tx, "talk", steps.NOON), pair.other.free_stale_leases) == 1
 
 
 def test_a_stale_turn_cannot_append_while_a_take_over_holds_the_row(pair: hosts.Pair) -> None:
@@ -219,7 +210,7 @@ def test_a_key_that_came_in_elsewhere_meanwhile_is_reused(pair: hosts.Pair) -> N
     for name in ("talk", "other"):
         steps.begin(pair.one, name, "a")
     reused = pair.meanwhile(
-        lambda tx: inbox.receive(tx, state.lock(tx, "talk"), "k", "notice", "text", steps.NOON),
+        lambda tx: inbox.receive(tx, conversation_row.lock(tx, "talk"), "k", "notice", "text", steps.NOON),
         lambda: pair.other.receive("other", "k", "text"),
     )
     assert isinstance(reused, errors.KeyReused)
@@ -227,7 +218,7 @@ def test_a_key_that_came_in_elsewhere_meanwhile_is_reused(pair: hosts.Pair) -> N
 
 def test_what_two_remember_at_once_is_one_memory(pair: hosts.Pair) -> None:
     same = pair.meanwhile(
-        lambda tx: memories.remember(tx, "me", "likes tea", None, steps.NOON),
+        lambda tx: memory.remember(tx, "me", "likes tea", None, steps.NOON),
         lambda: pair.other.remember("me", "likes tea"),
     )
     assert pair.one.memories("me") == [same]
@@ -240,12 +231,12 @@ def test_the_last_room_for_a_memory_is_given_once(pair: hosts.Pair) -> None:
     assert len(pair.one.memories("me")) == 500
 
 
-def _remember(tx: port.Tx, number: int) -> None:
+def _remember(tx: Tx, number: int) -> None:
     tx.run("memory_insert", owner="me", text=f"fact {number}", at=steps.NOON, updated_at=steps.NOON, source=None)
 
 
 def test_a_scheduled_backup_that_is_claimed_meanwhile_is_not_made_twice(pair: hosts.Pair) -> None:
-    claim = schedule.Claim(steps.NOON, 3600.0, None)
+    claim = backup_schedule.Claim(steps.NOON, 3600.0, None)
     assert pair.meanwhile(claim.take, lambda: pair.other.driver.write("claim", claim.take)) is False
 
 
@@ -256,7 +247,7 @@ def test_an_attachment_that_is_about_to_be_named_is_not_collected(pair: hosts.Pa
     digest = pair.one.put_blob(b"picture").digest
     pair.clock.advance(steps.DAY + 1)
 
-    def named(tx: port.Tx) -> None:
+    def named(tx: Tx) -> None:
         tx.run("blob_known", digest=digest, size=7, media_type="image/png", at=pair.clock())
 
     assert pair.meanwhile(named, pair.other.collect_blobs).blobs == 0
@@ -267,7 +258,7 @@ def test_an_attachment_that_is_put_while_it_is_collected_is_there_afterwards(pai
     digest = pair.one.put_blob(b"picture").digest
     pair.clock.advance(steps.DAY + 1)
 
-    def collect(tx: port.Tx) -> None:
+    def collect(tx: Tx) -> None:
         assert blobs._collect(tx, pair.one._shelf, set(), {}, pair.clock(), set()).blobs == 1
 
     pair.meanwhile(collect, lambda: pair.other.put_blob(b"picture"))
@@ -288,7 +279,7 @@ def test_steps_over_several_conversations_wait_in_one_order(pair: hosts.Pair) ->
             lambda seq=seq: pair.one.redact("trunk", seq),
             lambda seq=seq: pair.other.redact("leaf", seq + 1),
             lambda seq=seq: pair.other.redact("twig", seq),
-            lambda: pair.one.driver.write("test", lambda tx: state.lock_all(tx, ["leaf", "trunk", "twig"])),
+            lambda: pair.one.driver.write("test", lambda tx: conversation_row.lock_all(tx, ["leaf", "trunk", "twig"])),
         )
         assert not [each for each in outcomes if isinstance(each, BaseException)]
     assert _deadlocks() == before
@@ -328,13 +319,13 @@ def test_locks_in_a_circle_are_undone_and_both_get_done(pair: hosts.Pair) -> Non
     first = [True, True]
 
     def both(index: int, db: SessionDB, *names: str) -> None:
-        def step(tx: port.Tx) -> None:
-            state.lock(tx, names[0])
+        def step(tx: Tx) -> None:
+            conversation_row.lock(tx, names[0])
             if first[index]:
                 first[index] = False
                 met.wait()
-            state.lock(tx, names[1])
-            tx.run("title_set", key=state.lock(tx, names[0]).key, title=f"by {names[0]}")
+            conversation_row.lock(tx, names[1])
+            tx.run("title_set", key=conversation_row.lock(tx, names[0]).key, title=f"by {names[0]}")
 
         db.driver.write("test", step)
 

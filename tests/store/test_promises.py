@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast import SessionDB
-from holdfast.store import promises, standing
+from holdfast.store import promises
+from holdfast.store.postgres import server_status
 from tests import postgres
 from tests.contract import steps
 
@@ -139,4 +140,4 @@ def following(running: postgres.Server) -> Iterator[None]:
     [("/run/postgresql", True), ("127.0.0.1", True), ("::1", True), ("10.0.0.7", False), ("", False)],
 )
 def test_what_does_not_leave_this_machine_is_local(place: str, local: bool) -> None:
-    assert standing.Link(1, False, place).local is local
+    assert server_status.Link(1, False, place).local is local

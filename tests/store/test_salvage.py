@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from holdfast import SessionDB, errors, reports
-from holdfast.store import carve, remains, salvage
+from holdfast.salvage import page_reader, recovered_rows, salvage
 
 PAGE = 4096
 
@@ -150,8 +150,8 @@ def test_rows_of_older_versions_are_known_without_their_table() -> None:
     """They lack the columns that came later, whichever of them."""
     row = (None, "talk", "", "cli", None, 1.0, 1, 1, 3, 5, 0, None, None, None, None, None, None, 2_900_000, "/work")
     for width in (17, 18, 19):
-        left = remains.Remains()
-        left.gather([carve.Row(None, 7, row[:width])])
+        left = recovered_rows.Remains()
+        left.gather([page_reader.Row(None, 7, row[:width])])
         assert left.conversations == {7: (*row[:width], *(None,) * (19 - width))}
 
 
@@ -313,7 +313,7 @@ def test_salvage_needs_paths(damaged: Path, path: object) -> None:
 
 @pytest.mark.parametrize("number", [0, 1, 127, 128, 16_383, 16_384, 2**32, 2**56 - 1, 2**56, 2**63, 2**64 - 1])
 def test_numbers_of_any_length_are_read(number: int) -> None:
-    assert carve.varint(_varint(number), 0) == (number, len(_varint(number)))
+    assert page_reader.varint(_varint(number), 0) == (number, len(_varint(number)))
 
 
 def _varint(number: int) -> bytes:
@@ -339,7 +339,7 @@ def test_every_row_sqlite_has_is_carved_from_its_file(tmp_path: Path) -> None:
         for table in "tw":
             db.executemany(f"INSERT INTO {table} VALUES (?, ?, ?, ?, ?, ?)", values)
         # The only connection, in a process that never opens the file as a store.
-        book = carve.Book(Path(path).read_bytes(), carve.read_wal(Path(f"{path}-wal").read_bytes()))
+        book = page_reader.Book(Path(path).read_bytes(), page_reader.read_wal(Path(f"{path}-wal").read_bytes()))
         rows = list(book.rows())
         assert not book.damaged
         assert sorted(row.values for row in rows if row.table == "w") == values

@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 from holdfast import SessionDB, errors
-from holdfast.store import schedule
+from holdfast.store.backup import schedule as backup_schedule
 from tests.contract import steps
 
 Open = Callable[..., SessionDB]
@@ -92,9 +92,9 @@ def test_failed_attempt_is_made_again(open_db: Open, tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(errors.StoreUnusable):
             db.backup_if_due(tmp_path / "file" / "b")
-    assert db.meta(schedule.FAILED) is not None
+    assert db.meta(backup_schedule.FAILED) is not None
     assert db.backup_if_due(tmp_path / "b") is not None
-    assert db.meta(schedule.FAILED) is None
+    assert db.meta(backup_schedule.FAILED) is None
 
 
 @pytest.mark.parametrize(("every", "keep"), [(-1, 1), ("1", 1), (True, 1), (1, 0), (1, 1.5), (1, True)])
@@ -111,7 +111,7 @@ def test_schedule_of_nonsense_is_refused(open_db: Open, tmp_path: Path, every: o
 def test_one_that_is_asked_for_now_is_made_whoever_else_is_at_it(open_db: Open, tmp_path: Path) -> None:
     db, folder = open_db(), tmp_path / "b"
     fill(db)
-    note(db, schedule.CLAIMED, repr(steps.Clock()()))
+    note(db, backup_schedule.CLAIMED, repr(steps.Clock()()))
     assert db.backup_if_due(folder, 24) is None
     made = [db.backup_if_due(folder, 0) for _ in range(3)]
     assert [report is not None for report in made] == [True, True, True]
@@ -120,11 +120,11 @@ def test_one_that_is_asked_for_now_is_made_whoever_else_is_at_it(open_db: Open, 
 
 def test_claim_of_another_is_left_to_it_when_one_fails(open_db: Open) -> None:
     db, theirs = open_db(), repr(steps.Clock()() - 5)
-    claim = schedule.Claim(steps.Clock()(), 0.0, None)
+    claim = backup_schedule.Claim(steps.Clock()(), 0.0, None)
     assert db.driver.write("claim", claim.take)
-    note(db, schedule.CLAIMED, theirs)
+    note(db, backup_schedule.CLAIMED, theirs)
     db.driver.write("claim", lambda tx: claim.fail(tx, tell=True))
-    assert db.meta(schedule.CLAIMED) == theirs
+    assert db.meta(backup_schedule.CLAIMED) == theirs
 
 
 def test_restore_from_a_scheduled_backup_does_not_keep_the_next_from_being_made(
@@ -136,9 +136,9 @@ def test_restore_from_a_scheduled_backup_does_not_keep_the_next_from_being_made(
     assert report is not None
     connection = apsw.Connection(report.path)
     noted = [row[0] for row in connection.execute("SELECT key FROM meta")]
-    assert not {schedule.CLAIMED, schedule.FAILED} & set(noted)
+    assert not {backup_schedule.CLAIMED, backup_schedule.FAILED} & set(noted)
     # One that an older version made has the claim it was made under.
-    connection.execute("INSERT INTO meta VALUES (?, ?)", (schedule.CLAIMED, repr(clock())))
+    connection.execute("INSERT INTO meta VALUES (?, ?)", (backup_schedule.CLAIMED, repr(clock())))
     connection.close()
     clock.advance(60)
     db.restore(report.path)
@@ -175,10 +175,10 @@ def test_folder_without_one_gets_one_however_new_the_last_is(open_db: Open, tmp_
 
 def test_folder_seen_empty_before_another_made_one_gets_no_second(open_db: Open) -> None:
     db, now = open_db(), steps.Clock()()
-    claim = schedule.Claim(now, 3600.0, bare=now - 60)
-    note(db, schedule.DONE, repr(now - 1))
+    claim = backup_schedule.Claim(now, 3600.0, bare=now - 60)
+    note(db, backup_schedule.DONE, repr(now - 1))
     assert not db.driver.write("claim", claim.take)
-    note(db, schedule.DONE, repr(now - 60))
+    note(db, backup_schedule.DONE, repr(now - 60))
     assert db.driver.write("claim", claim.take)
 
 
@@ -207,14 +207,14 @@ def test_store_restored_from_the_backup_of_another_stays_itself(
     first = one.backup_if_due(folder, 24, keep=1)
     assert first is not None
     assert known.backup_if_due(folder, 24, keep=1) is not None
-    identity = known.meta(schedule.IDENTITY)
+    identity = known.meta(backup_schedule.IDENTITY)
     for other in (known, fresh):
         other.restore(first.path)
         clock.advance(86_400)
         assert other.backup_if_due(folder, 24, keep=1) is not None
         assert os.path.exists(first.path)
-    assert known.meta(schedule.IDENTITY) == identity
-    assert len({db.meta(schedule.IDENTITY) for db in (one, known, fresh)}) == 3
+    assert known.meta(backup_schedule.IDENTITY) == identity
+    assert len({db.meta(backup_schedule.IDENTITY) for db in (one, known, fresh)}) == 3
 
 
 def test_link_to_the_folder_is_the_folder(open_db: Open, clock: steps.Clock, tmp_path: Path) -> None:
@@ -252,5 +252,5 @@ def test_blobs_of_the_store_are_no_place_for_backups(open_db: Open) -> None:
     ],
 )
 def test_backups_that_do_not_come_are_told_of(done: str | None, failed: str | None, says: str | None) -> None:
-    told = schedule.late(done, failed, 24, now=1000.0)
+    told = backup_schedule.late(done, failed, 24, now=1000.0)
     assert told is None if says is None else says in str(told)

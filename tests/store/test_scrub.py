@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB, errors, types
-from holdfast.store import port
+from holdfast.store.driver import Tx
 from tests.cli import program
 
 PIECE = 6
@@ -136,7 +136,7 @@ def test_reader_in_the_way_is_an_error_that_says_so(folder: Path) -> None:
         fill(db, text, 10)
         db.delete_conversation("talk")
 
-        def read(tx: port.Tx) -> None:
+        def read(tx: Tx) -> None:
             tx.all("fsck_conversations")
             with pytest.raises(errors.StoreBusy):
                 db.scrub()
@@ -197,8 +197,8 @@ def test_copy_that_a_dead_process_left_half_made_is_gone(db: SessionDB, folder: 
     db.create_session("talk", source="test")
     db.append_message("talk", role="user", content=text)
     code = (
-        "import os, sys; from holdfast import SessionDB; from holdfast.store import points\n"
-        "points.hook = lambda point: point == 'backup.copied' and os._exit(9)\n"
+        "import os, sys; from holdfast import SessionDB; from holdfast.store import fault_points\n"
+        "fault_points.hook = lambda point: point == 'backup.copied' and os._exit(9)\n"
         "SessionDB(sys.argv[1]).backup(sys.argv[1] + '-copy')"
     )
     assert subprocess.run([sys.executable, "-c", code, str(folder / "store.db")], check=False).returncode == 9
@@ -243,7 +243,7 @@ def test_writers_wait_for_a_scrub_and_not_for_a_reader_it_waits_for(folder: Path
         db.delete_conversation("talk")
         scrubbing = threading.Thread(target=db.scrub)
 
-        def read(tx: port.Tx) -> None:
+        def read(tx: Tx) -> None:
             tx.all("fsck_conversations")
             scrubbing.start()
             for number in range(50):

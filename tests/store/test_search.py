@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB, errors
-from holdfast.store import indexing, words
+from holdfast.store.search import indexer, query_parser
 
 SIDE = ("", "-wal", "-shm", ".queue")
 
@@ -94,7 +94,7 @@ def test_an_index_of_another_store_is_not_believed(path: str, tmp_path: Path) ->
 def test_an_index_whose_words_were_cut_otherwise_is_made_again(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with SessionDB(path) as db:
         assert db.index_search() == 0
-        monkeypatch.setattr(words, "CUT", words.CUT + 1)
+        monkeypatch.setattr(query_parser, "CUT", query_parser.CUT + 1)
         assert db.index_search() == 1
         assert db.index_search() == 0
 
@@ -182,7 +182,7 @@ def test_a_locked_index_is_told_later_of_what_was_removed(path: str) -> None:
     with SessionDB(path) as db:
         db.append_message("c", role="user", content="a second bird")
         assert [hit.seq for hit in db.search("bird", own=True)] == [2]
-        tagged = db.searcher._opened().read(lambda tx: tx.all("index_redacted", tag=indexing.REDACTED))
+        tagged = db.searcher._opened().read(lambda tx: tx.all("index_redacted", tag=indexer.REDACTED))
         assert tagged == [(1, 1)]
 
 

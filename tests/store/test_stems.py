@@ -7,7 +7,7 @@ from pathlib import Path
 
 import apsw
 
-from holdfast.store import stems
+from holdfast.store.search import stems
 
 # Endings of every rule, on words of all lengths; and words that are little but an ending.
 ROOTS = [

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from holdfast import AsyncSessionDB, NewConversation, NewMessage, SessionDB, errors, types
-from holdfast.store import aio, points
+from holdfast.store import async_db, fault_points
 from tests import postgres
 from tests.contract import steps
 
@@ -108,7 +108,7 @@ def test_those_that_nobody_holds_share_one_commit_all_the_same(
     async def story(adb: AsyncSessionDB) -> None:
         elsewhere.hold("stuck")
         passed: list[str] = []
-        monkeypatch.setattr(points, "hook", passed.append)
+        monkeypatch.setattr(fault_points, "hook", passed.append)
         waiting, *others = [asyncio.create_task(append(adb, name)) for name in NAMES]
         await asyncio.gather(*others)
         assert passed.count("append.committed") == 1
@@ -157,7 +157,7 @@ def test_what_was_given_later_is_not_written_earlier_though_it_could_be(
             if point == "append.queued" and len(queued) == 3:
                 elsewhere.let_go()
 
-        monkeypatch.setattr(points, "hook", hook)
+        monkeypatch.setattr(fault_points, "hook", hook)
         both = [append(adb, "new", text, create=titled) for text in "ab"]
         receipts = await asyncio.gather(*both, append(adb, "one"))
         assert [receipt.seq for receipt in receipts] == [1, 2, 1]
@@ -191,7 +191,7 @@ def test_who_waited_for_one_that_waited_in_vain_does_not_wait_as_long_again(
         waited: list[int] = []
         patiently = adb._commit_patiently
 
-        def counted(steps: list[aio.Step]) -> list[aio.Outcome]:
+        def counted(steps: list[async_db.Step]) -> list[async_db.Outcome]:
             waited.append(len(steps))
             return patiently(steps)
 
@@ -211,7 +211,7 @@ def test_who_waited_for_one_that_waited_in_vain_does_not_wait_as_long_again(
 
 
 def test_as_many_as_are_held_at_once_hold_up_no_other_that_is_shared(address: str, elsewhere: Elsewhere) -> None:
-    held = [f"held {number}" for number in range(aio.BESIDE - 1)]
+    held = [f"held {number}" for number in range(async_db.BESIDE - 1)]
 
     async def story(adb: AsyncSessionDB) -> None:
         for name in held:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from holdfast import errors, types
-from holdfast.store import bodies
+from holdfast.store import message_codec
 
 
 def message(body: str) -> types.Message:
@@ -21,7 +21,7 @@ def test_body_is_decoded_when_it_is_looked_at_and_not_before() -> None:
 
 
 def test_body_is_decoded_once() -> None:
-    said = message(bodies.encode([{"a": 1}]))
+    said = message(message_codec.encode([{"a": 1}]))
     assert said.content is said.content
 
 

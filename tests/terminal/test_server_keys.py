@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import AsyncSessionDB, errors, events
 from holdfast.compaction import hooks
-from holdfast.store import hints
+from holdfast.store import notifications
 from tests.agent import house, stage
 from tests.compaction.test_compress import Writer, agent, filled, held
 from tests.terminal import calling
@@ -74,7 +74,7 @@ def test_a_compaction_of_another_process_moves_the_key_as_soon_as_it_is_heard_of
         await client.ask("session.resume", session_id="talk")
         made = await agent(desk.db).compress_context(force=True)
         for conversation in ("another", "talk", "talk"):
-            desk.db.hearing._spread(hints.Hint("moved", conversation))
+            desk.db.hearing._spread(notifications.Hint("moved", conversation))
         moved = await client.until("session.info")
         assert (moved["session_id"], moved["payload"]["previous"]) == (made.session_id, "talk")
         assert (await client.ask("session.info", session_id="talk"))["session_id"] == made.session_id

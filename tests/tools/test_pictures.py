@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast import parts, types
 from holdfast.model import anthropic_request, openai_request, port
-from holdfast.store import bodies
+from holdfast.store import message_codec
 from holdfast.tools import files, pictures
 from tests.tools import doing
 
@@ -90,7 +90,9 @@ def messages(content: types.Content) -> tuple[types.Message, ...]:
         ("tool", content, (), "c1"),
     ]
     return tuple(
-        types.Message(number, f"u{number}", "s", role, 0.0, bodies.encode(said, calls, call_id, None, types.Usage()))
+        types.Message(
+            number, f"u{number}", "s", role, 0.0, message_codec.encode(said, calls, call_id, None, types.Usage())
+        )
         for number, (role, said, calls, call_id) in enumerate(bodies_of, 1)
     )
 

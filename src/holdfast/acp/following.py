@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from holdfast import errors, types
 from holdfast.acp import backlog, replay, telling
 from holdfast.agent import runtime
-from holdfast.store import hints
+from holdfast.store import notifications
 
 logger = logging.getLogger("holdfast.acp")
 
@@ -66,7 +66,7 @@ class Following:
 
     # --- what others say -----------------------------------------------------------------------------
 
-    def hinted(self, hint: hints.Hint) -> None:
+    def hinted(self, hint: notifications.Hint) -> None:
         if hint.kind in ("moved", "lost") and hint.is_about(self.conversation_id):
             self.news.set()
 

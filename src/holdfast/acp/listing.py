@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from holdfast import errors, types
 from holdfast.rpc import frames
-from holdfast.store import aio
+from holdfast.store import async_db
 
 PAGE = 50
 """Conversations of one answer."""
@@ -45,7 +45,7 @@ def cursor(text: str) -> Cursor:
 
 
 async def page(
-    store: aio.AsyncSessionDB, after: Cursor | None, size: int = PAGE, folder: str | None = None
+    store: async_db.AsyncSessionDB, after: Cursor | None, size: int = PAGE, folder: str | None = None
 ) -> tuple[list[types.Session], Cursor | None]:
     """The heads behind this one, and where the next page begins, where there is one.
 
@@ -69,7 +69,7 @@ async def page(
     return found[:size], Cursor(at + heads.index(last) + 1, last.active_at, last.conversation_id)
 
 
-async def _heads(store: aio.AsyncSessionDB, folder: str | None, skip: int, limit: int) -> list[types.Session]:
+async def _heads(store: async_db.AsyncSessionDB, folder: str | None, skip: int, limit: int) -> list[types.Session]:
     return await store.list_sessions(owner="", folder=folder, limit=limit, skip=skip)
 
 

@@ -13,7 +13,7 @@ from functools import partial
 
 from holdfast import errors, parts, types
 from holdfast.acp import telling
-from holdfast.store import aio, db
+from holdfast.store import async_db, db
 
 logger = logging.getLogger("holdfast.acp")
 
@@ -23,7 +23,7 @@ LARGEST = 5_000_000
 
 
 async def messages(
-    store: aio.AsyncSessionDB, conversation_id: str, after: int, last: int, within: float | None = None
+    store: async_db.AsyncSessionDB, conversation_id: str, after: int, last: int, within: float | None = None
 ) -> AsyncIterator[types.Message]:
     """The messages behind `after`, up to `last`. TimeoutError where the store does not answer `within` so many
     seconds, as often as it is asked."""
@@ -42,7 +42,7 @@ async def messages(
 
 
 async def pictures(
-    store: aio.AsyncSessionDB, message: types.Message, within: float | None = None
+    store: async_db.AsyncSessionDB, message: types.Message, within: float | None = None
 ) -> list[telling.Update]:
     """Those that a person sent with a message; TimeoutError as above."""
     if message.role != "user":
@@ -59,7 +59,7 @@ def _is_hidden(message: types.Message, hides: Sequence[types.Hide]) -> bool:
     return any(each.from_seq <= message.seq <= each.to_seq for each in hides)
 
 
-async def _pictures(store: aio.AsyncSessionDB, uid: str, found: Sequence[parts.Part]) -> list[telling.Update]:
+async def _pictures(store: async_db.AsyncSessionDB, uid: str, found: Sequence[parts.Part]) -> list[telling.Update]:
     shown = [part for part in found if isinstance(part, parts.Image) and (part.blob or part.data)]
     made = [
         (part.media_type, part.data or await store.run(partial(_data, store.db, part.blob)))

@@ -24,7 +24,7 @@ from holdfast.acp import border, channel, convert, editor, listing, modes, telli
 from holdfast.acp import session as sessions
 from holdfast.agent import approvals, runtime, turn
 from holdfast.rpc import frames
-from holdfast.store import aio, state
+from holdfast.store import async_db, conversation_row
 from holdfast.store import folders as places
 
 logger = logging.getLogger("holdfast.acp")
@@ -51,7 +51,7 @@ class House(Protocol):
     """What the program gives a server."""
 
     @property
-    def db(self) -> aio.AsyncSessionDB: ...
+    def db(self) -> async_db.AsyncSessionDB: ...
     async def models(self) -> Sequence[str]:
         """Names of models that can be had; bounded in time."""
 
@@ -114,7 +114,7 @@ class Server:
     async def new_session(
         self, cwd: str, additional_directories: list[str] | None = None, mcp_servers: Servers | None = None, **_: Any
     ) -> schema.NewSessionResponse:
-        fresh = state.mint_session_id(time.time())
+        fresh = conversation_row.mint_session_id(time.time())
         folders = _folders(cwd, additional_directories)
         found = await self._opened(Place(fresh, fresh, folders, mcp_servers or ()), _nothing)
         return schema.NewSessionResponse(
@@ -159,7 +159,7 @@ class Server:
         """Between turns: half of one would be nobody's to finish."""
         folders = _folders(cwd, additional_directories)
         here = await self._known(session_id)
-        made = state.mint_session_id(time.time())
+        made = conversation_row.mint_session_id(time.time())
 
         async def forked() -> None:
             await self._forked(here, made, folders[0])

@@ -10,7 +10,7 @@ import logging
 
 from holdfast import types
 from holdfast.compaction import policy
-from holdfast.store import aio
+from holdfast.store import async_db
 
 logger = logging.getLogger("holdfast.agent")
 
@@ -18,7 +18,7 @@ SUMMARIES, REVIEWS = "summaries", "memory reviews"
 SWAPS = 8
 
 
-async def used(db: aio.AsyncSessionDB, session_id: str) -> dict[str, types.Usage]:
+async def used(db: async_db.AsyncSessionDB, session_id: str) -> dict[str, types.Usage]:
     """Return what the conversation used: by model for its replies, then summaries and memory reviews."""
     replies = await db.usage(session_id)
     budget = policy.read((await db.budget(session_id))[1])
@@ -32,7 +32,7 @@ def total_cost(used: dict[str, types.Usage]) -> float | None:
     return sum(known) if known else None
 
 
-async def charge_review(db: aio.AsyncSessionDB, session_id: str, usage: types.Usage) -> None:
+async def charge_review(db: async_db.AsyncSessionDB, session_id: str, usage: types.Usage) -> None:
     """Add what a memory review used. A failure is logged: it must not stop anything."""
     try:
         for _ in range(SWAPS):

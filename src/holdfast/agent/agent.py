@@ -37,7 +37,7 @@ from holdfast.compaction import hooks as telling
 from holdfast.compaction import port as compaction
 from holdfast.model import port as models
 from holdfast.model import tokens
-from holdfast.store import aio, db, folders, state
+from holdfast.store import async_db, conversation_row, db, folders
 from holdfast.tools import port as tools_port
 from holdfast.tools import registry
 
@@ -68,7 +68,7 @@ class AIAgent:
     def __init__(
         self,
         *,
-        db: db.SessionDB | aio.AsyncSessionDB,
+        db: db.SessionDB | async_db.AsyncSessionDB,
         model: models.Model,
         session_id: str | None = None,
         summarizer: compaction.Summarizer | Sequence[compaction.Summarizer] | None = None,
@@ -97,11 +97,11 @@ class AIAgent:
         skip_memory: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.db = db if isinstance(db, aio.AsyncSessionDB) else aio.AsyncSessionDB(db)
+        self.db = db if isinstance(db, async_db.AsyncSessionDB) else async_db.AsyncSessionDB(db)
         self.model = model
         self.name = f"{source}#{next(_numbers)}"
         """The agent within its process; its leases bear it."""
-        self.session_id = session_id or state.mint_session_id(clock())
+        self.session_id = session_id or conversation_row.mint_session_id(clock())
         self.conversation_id = self.session_id
         noted = None
         if remembers and not skip_memory:

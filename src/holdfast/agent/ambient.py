@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from holdfast import errors
-from holdfast.store import aio, db, holders
+from holdfast.store import async_db, db, holders
 
 VARIABLE = "HOLDFAST_SESSION_ID"
 
@@ -21,12 +21,12 @@ _current: ContextVar[tuple[str, db.SessionDB] | None] = ContextVar("holdfast_con
 
 
 @contextmanager
-def current_session(session_id: str, db: db.SessionDB | aio.AsyncSessionDB) -> Iterator[None]:
+def current_session(session_id: str, db: db.SessionDB | async_db.AsyncSessionDB) -> Iterator[None]:
     """Make this the current session in the block and in the tasks begun in it.
 
     Any session of a conversation names it: `current_session_id()` returns the head, also after a compaction.
     """
-    store = db.db if isinstance(db, aio.AsyncSessionDB) else db
+    store = db.db if isinstance(db, async_db.AsyncSessionDB) else db
     try:
         conversation_id = store.snapshot(session_id).conversation_id
     except errors.NoSuchSession:

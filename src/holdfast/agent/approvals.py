@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast import errors, events, secrets, types
 from holdfast.agent import loop
-from holdfast.store import bodies
+from holdfast.store import message_codec
 from holdfast.tools import permits, port
 
 logger = logging.getLogger("holdfast.agent")
@@ -258,7 +258,7 @@ class Approvals:
             return Decision(False, "nobody", NOBODY)
         self._numbers[here] += 1
         asked = events.ApprovalAsked(
-            bodies.mint_uid(),
+            message_codec.mint_uid(),
             call.id,
             act.tool,
             act.summary,

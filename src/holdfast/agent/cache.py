@@ -17,7 +17,7 @@ from time import monotonic
 
 from holdfast import errors
 from holdfast.agent import agent as agents
-from holdfast.store import hints
+from holdfast.store import notifications
 
 logger = logging.getLogger("holdfast.agent")
 
@@ -75,7 +75,7 @@ class Cache:
         for key in [key for key in self._built if key[0] == conversation_id]:
             self._drop(key)
 
-    def heard(self, hint: hints.Hint) -> None:
+    def heard(self, hint: notifications.Hint) -> None:
         """Somebody else may have written: agents that do nothing now are compared with the store at once."""
         for key, (agent, _) in self._built.items():
             if hint.is_about(key[0]) or hint.is_about(agent.conversation_id):

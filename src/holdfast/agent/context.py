@@ -12,13 +12,13 @@ from collections.abc import Sequence
 
 from holdfast import types
 from holdfast.model import tokens
-from holdfast.store import aio, bodies, view
+from holdfast.store import async_db, message_codec, tool_pairs
 
 
 class View:
     """The context of one conversation, as of (epoch, last_seq)."""
 
-    def __init__(self, db: aio.AsyncSessionDB, conversation_id: str) -> None:
+    def __init__(self, db: async_db.AsyncSessionDB, conversation_id: str) -> None:
         self._db = db
         self._conversation_id = conversation_id
         self._messages: list[types.Message] = []
@@ -67,7 +67,7 @@ class View:
         while start and self._messages[start - 1].role == "tool":
             start -= 1
         if start and len(self._messages) - start > 1:
-            arranged, _ = view.arrange(self._messages[start - 1 :], None)
+            arranged, _ = tool_pairs.arrange(self._messages[start - 1 :], None)
             self._messages[start - 1 :] = arranged
 
 
@@ -77,6 +77,6 @@ def _weigh(messages: Sequence[types.Message]) -> None:
 
 
 def _stored(receipt: types.Receipt, message: types.NewMessage) -> types.Message:
-    body = bodies.encode(message.content, message.tool_calls, message.tool_call_id, message.model, message.usage)
+    body = message_codec.encode(message.content, message.tool_calls, message.tool_call_id, message.model, message.usage)
     at = message.at if message.at is not None else 0.0
     return types.Message(receipt.seq, receipt.uid, receipt.session_id, message.role, at, body)

@@ -15,7 +15,7 @@ from hashlib import blake2b
 import msgspec
 
 from holdfast import errors, events
-from holdfast.store import aio
+from holdfast.store import async_db
 from holdfast.tools import guarded, workspace
 
 logger = logging.getLogger("holdfast.agent")
@@ -88,7 +88,7 @@ def _read(space: workspace.Workspace, path: str) -> ContextFile:
     return ContextFile(name, path, text if len(text) <= MAX_CHARACTERS else text[:MAX_CHARACTERS] + _CUT, size)
 
 
-async def unannounced(db: aio.AsyncSessionDB, files: Sequence[ContextFile]) -> Sequence[ContextFile]:
+async def unannounced(db: async_db.AsyncSessionDB, files: Sequence[ContextFile]) -> Sequence[ContextFile]:
     """Return the files that this store has not announced yet, as they are now, and record that they are.
 
     Fails open: where the store cannot be read or written, the file is announced once more.
@@ -96,7 +96,7 @@ async def unannounced(db: aio.AsyncSessionDB, files: Sequence[ContextFile]) -> S
     return [each for each in files if await _is_new(db, each)]
 
 
-async def _is_new(db: aio.AsyncSessionDB, file: ContextFile) -> bool:
+async def _is_new(db: async_db.AsyncSessionDB, file: ContextFile) -> bool:
     key = f"context_file:{blake2b(os.fsencode(file.path), digest_size=16).hexdigest()}"
     digest = blake2b(f"{file.size}\0{file.problem}\0{file.text}".encode(), digest_size=16).hexdigest()
     try:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 
 from holdfast import events
-from holdfast.store import aio, titles
+from holdfast.store import async_db, titles
 
 logger = logging.getLogger("holdfast.agent")
 
@@ -32,7 +32,7 @@ class Change:
         )
 
     async def record(
-        self, db: aio.AsyncSessionDB, conversation_id: str, emit: Callable[[events.AnyEvent], None]
+        self, db: async_db.AsyncSessionDB, conversation_id: str, emit: Callable[[events.AnyEvent], None]
     ) -> None:
         """Notify the user and record the folder, after the message with the note is in the log."""
         if self._before is not None:
@@ -44,7 +44,7 @@ class Change:
             _log(conversation_id, error)
 
 
-async def changed(db: aio.AsyncSessionDB, conversation_id: str, here: str) -> Change | None:
+async def changed(db: async_db.AsyncSessionDB, conversation_id: str, here: str) -> Change | None:
     """Return the change of folder that a turn in `here` means; None where there is none or the store cannot say."""
     try:
         before = (await db.conversation(conversation_id)).folder

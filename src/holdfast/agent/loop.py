@@ -21,7 +21,7 @@ from holdfast.agent import context, room, turn
 from holdfast.compaction import speaker
 from holdfast.model import failures, gather, tokens
 from holdfast.model import port as models
-from holdfast.store import bodies
+from holdfast.store import message_codec
 from holdfast.tools import port as tools_port
 from holdfast.tools import registry
 
@@ -265,7 +265,7 @@ class Run:
     async def append(self, message: types.NewMessage) -> types.Receipt:
         """Append under the lease. The wait cannot be cancelled: what is written must be known as written."""
         stamped = msgspec.structs.replace(
-            message, uid=message.uid or bodies.mint_uid(), at=self._clock() if message.at is None else message.at
+            message, uid=message.uid or message_codec.mint_uid(), at=self._clock() if message.at is None else message.at
         )
         return await unhurried(self._write(stamped))
 
@@ -280,7 +280,7 @@ class Run:
         if message.role == "tool":
             self._open.pop(message.tool_call_id or "", None)
         for call in message.tool_calls:
-            self._open[bodies.tool_call(call).id] = bodies.tool_call(call)
+            self._open[message_codec.tool_call(call).id] = message_codec.tool_call(call)
         self.written.append(self._view.add(receipt, message))
         self._emit(events.MessageStored(receipt.seq, receipt.uid, message.role))
 
@@ -322,8 +322,10 @@ def _as_overflow(error: Exception) -> errors.ContextOverflow | None:
 
 def steering_uid(uid: str | None = None) -> str:
     """What was said into a turn is told from what began one."""
-    said = f"{STEERED}{uid or bodies.mint_uid()}"
-    return said if len(said) <= bodies.MAX_ID else f"{STEERED}{blake2b(said.encode(), digest_size=20).hexdigest()}"
+    said = f"{STEERED}{uid or message_codec.mint_uid()}"
+    return (
+        said if len(said) <= message_codec.MAX_ID else f"{STEERED}{blake2b(said.encode(), digest_size=20).hexdigest()}"
+    )
 
 
 def marked(content: types.Content, why: str) -> types.Content:
@@ -337,7 +339,7 @@ def distinct(calls: Sequence[types.ToolCall]) -> tuple[types.ToolCall, ...]:
     seen = set[str]()
     kept = []
     for call in calls:
-        name = call.id if call.id and call.id not in seen else f"call_{bodies.mint_uid()}"
+        name = call.id if call.id and call.id not in seen else f"call_{message_codec.mint_uid()}"
         seen.add(name)
         kept.append(call if name == call.id else msgspec.structs.replace(call, id=name))
     return tuple(kept)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 
 from holdfast import errors, events, parts
-from holdfast.store import aio, titles
+from holdfast.store import async_db, titles
 
 logger = logging.getLogger("holdfast.agent")
 
@@ -22,7 +22,7 @@ Emit = Callable[[events.AnyEvent], None]
 
 
 async def settle(
-    db: aio.AsyncSessionDB, conversation_id: str, wanted: str | None, first_words: str | None, emit: Emit
+    db: async_db.AsyncSessionDB, conversation_id: str, wanted: str | None, first_words: str | None, emit: Emit
 ) -> tuple[str | None, str | None]:
     """Give the conversation a title, if there is one to give. Return what is left to do after the next turn.
 
@@ -48,7 +48,7 @@ async def settle(
     return None, None
 
 
-async def _first_words(db: aio.AsyncSessionDB, conversation_id: str) -> str | None:
+async def _first_words(db: async_db.AsyncSessionDB, conversation_id: str) -> str | None:
     """What the conversation began with, where somebody said it and was answered."""
     begun = await db.transcript(conversation_id, 0, 2)
     answered = [message.role for message in begun] == ["user", "assistant"]
@@ -56,7 +56,7 @@ async def _first_words(db: aio.AsyncSessionDB, conversation_id: str) -> str | No
     return parts.text(said) or None if not parts.noticed(said) else None
 
 
-async def _automatic(db: aio.AsyncSessionDB, conversation_id: str, title: str, emit: Emit) -> None:
+async def _automatic(db: async_db.AsyncSessionDB, conversation_id: str, title: str, emit: Emit) -> None:
     """The words, or the words and the first free number."""
     for number in range(1, TRIES):
         try:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from holdfast import errors, events, secrets, types
-from holdfast.store import aio, memories
+from holdfast.store import async_db
+from holdfast.store.records import memory as records_memory
 from holdfast.tools import memory
 
 Notify = Callable[[events.Notice], None]
@@ -32,7 +33,7 @@ class Notes:
 
     def __init__(
         self,
-        db: aio.AsyncSessionDB,
+        db: async_db.AsyncSessionDB,
         owner: str,
         source: Callable[[], str | None] = _nowhere,
         notify: Notify = _nobody,
@@ -64,7 +65,7 @@ class Notes:
 
 def _kept(text: str) -> str:
     """Cleaned first: nothing that cannot be seen hides a key from being found."""
-    return secrets.redacted(memories.clean(text))
+    return secrets.redacted(records_memory.clean(text))
 
 
 async def ordered(notes: Notes, order: str) -> tuple[str, bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from holdfast import errors, types
-from holdfast.store import aio
+from holdfast.store import async_db
 from holdfast.tools import recall
 
 MOST = 50
@@ -14,7 +14,7 @@ HITS = 15
 _NUMBERS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 
 
-async def recalled(db: aio.AsyncSessionDB, conversation_id: str, argument: str) -> str:
+async def recalled(db: async_db.AsyncSessionDB, conversation_id: str, argument: str) -> str:
     """What was asked for, word for word; OutOfRange where that is not the number of any message."""
     if not argument:
         raise errors.OutOfRange("/recall takes the number of a message, a range (17-23), or words.")
@@ -27,7 +27,7 @@ async def recalled(db: aio.AsyncSessionDB, conversation_id: str, argument: str) 
     return "\n".join(map(_line, found)) or "Nothing was found."
 
 
-async def _by_number(db: aio.AsyncSessionDB, conversation_id: str, first: int, last: int) -> str:
+async def _by_number(db: async_db.AsyncSessionDB, conversation_id: str, first: int, last: int) -> str:
     if not 1 <= first <= last:
         raise errors.OutOfRange("Messages are numbered from 1 on, and a range begins with the smaller number.")
     there = min(last, (await db.conversation(conversation_id)).last_seq)

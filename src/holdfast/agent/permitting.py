@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast import errors, events, moments, types
 from holdfast.agent import approvals
-from holdfast.store import aio
+from holdfast.store import async_db
 from holdfast.tools import permits
 
 MOST_WIDE = 24
@@ -87,7 +87,9 @@ def tools(specs: Iterable[types.ToolSpec], rules: Iterable[permits.Rule]) -> str
     return "\n".join(lines) or "There are no tools."
 
 
-async def permissions(db: aio.AsyncSessionDB, desk: approvals.Approvals, conversation_id: str, argument: str) -> str:
+async def permissions(
+    db: async_db.AsyncSessionDB, desk: approvals.Approvals, conversation_id: str, argument: str
+) -> str:
     """The rules of the settings and what was granted; `revoke ID` takes a grant back."""
     match argument.split():
         case []:
@@ -100,7 +102,7 @@ async def permissions(db: aio.AsyncSessionDB, desk: approvals.Approvals, convers
             return "/permissions takes nothing, or revoke and the number of a grant."
 
 
-async def _grants(db: aio.AsyncSessionDB, desk: approvals.Approvals, conversation_id: str) -> list[types.Grant]:
+async def _grants(db: async_db.AsyncSessionDB, desk: approvals.Approvals, conversation_id: str) -> list[types.Grant]:
     try:
         return await db.grants(desk.owner, conversation_id)
     except errors.ConversationDeleted:

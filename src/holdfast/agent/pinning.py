@@ -11,7 +11,7 @@ import re
 from holdfast import errors, types
 from holdfast.agent import agent as agents
 from holdfast.compaction import compress, cut, pace
-from holdfast.store import aio
+from holdfast.store import async_db
 from holdfast.tools import recall
 
 SHOWN = 80
@@ -19,7 +19,7 @@ SHOWN = 80
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 
-async def listed(db: aio.AsyncSessionDB, conversation_id: str) -> str:
+async def listed(db: async_db.AsyncSessionDB, conversation_id: str) -> str:
     """What is pinned, a line each."""
     try:
         pins, context = await db.pins(conversation_id), await db.context(conversation_id)
@@ -49,7 +49,7 @@ async def pin(agent: agents.AIAgent, argument: str) -> str:
     return f"Pinned, and kept by every compaction: {await _line(work.db, work.conversation_id, seq)}"
 
 
-async def unpin(db: aio.AsyncSessionDB, conversation_id: str, argument: str) -> str:
+async def unpin(db: async_db.AsyncSessionDB, conversation_id: str, argument: str) -> str:
     seq = numbered(argument, "/unpin takes the number of a message that is pinned; /pin lists them.")
     if not await db.unpin(conversation_id, seq):
         return f"Message {seq} was not pinned."
@@ -86,7 +86,7 @@ def _out_of_view(seq: int) -> errors.OutOfRange:
     )
 
 
-async def _line(db: aio.AsyncSessionDB, conversation_id: str, seq: int, seen: bool = True) -> str:
+async def _line(db: async_db.AsyncSessionDB, conversation_id: str, seq: int, seen: bool = True) -> str:
     (message,) = await db.transcript(conversation_id, seq - 1, seq)
     said = " ".join(recall.shown(message).split())
     short = said if len(said) <= SHOWN else said[: SHOWN - 2] + " …"

@@ -19,7 +19,7 @@ from holdfast import errors, parts, secrets, types
 from holdfast.agent import loop
 from holdfast.model import gather
 from holdfast.model import port as models
-from holdfast.store import bodies
+from holdfast.store import message_codec
 from holdfast.tools import memory, registry
 
 logger = logging.getLogger("holdfast.agent")
@@ -116,7 +116,7 @@ async def _looked_over(turn: Turn, model: models.Model, notes: memory.Notes, bil
     tools = registry.Registry([memory.memory(notes, ACTIONS)])
     # Off the loop: nobody knows how much was said.
     asked = await asyncio.to_thread(told, turn.messages, await notes.memories())
-    said = [_message("user", bodies.encode(asked))]
+    said = [_message("user", message_codec.encode(asked))]
     calls_left = CALLS
     for _ in range(STEPS):
         if turn.allowance is not None and (bill.used.cost or 0.0) >= turn.allowance:
@@ -127,10 +127,10 @@ async def _looked_over(turn: Turn, model: models.Model, notes: memory.Notes, bil
         if not calls or reply.finish == "length":
             return
         calls_left -= len(calls)
-        said.append(_message("assistant", bodies.encode(parts.written(reply.parts), calls)))
+        said.append(_message("assistant", message_codec.encode(parts.written(reply.parts), calls)))
         for call in calls:
             result = await tools.run(call)
-            said.append(_message("tool", bodies.encode(result.content, (), call.id)))
+            said.append(_message("tool", message_codec.encode(result.content, (), call.id)))
 
 
 async def _asked(model: models.Model, request: models.Request, bill: _Bill) -> models.Reply:

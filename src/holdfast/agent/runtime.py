@@ -23,7 +23,7 @@ from holdfast.agent import approvals as permissions
 from holdfast.agent import cache, commands, delivery
 from holdfast.model import gather
 from holdfast.model import port as models
-from holdfast.store import aio, hints, state
+from holdfast.store import async_db, conversation_row, notifications
 
 logger = logging.getLogger("holdfast.agent")
 
@@ -114,7 +114,7 @@ class Runtime:
 
     def __init__(
         self,
-        db: aio.AsyncSessionDB,
+        db: async_db.AsyncSessionDB,
         build: cache.Build,
         *,
         owner: str = "",
@@ -269,7 +269,7 @@ class Runtime:
 
     async def ask(self, request: models.Request) -> models.Reply:
         """Have the model answer once, outside any conversation and without tools. Nothing is stored."""
-        made = await self._build(state.mint_session_id(time.time()))
+        made = await self._build(conversation_row.mint_session_id(time.time()))
         return await gather.ask(made.model, request)
 
     def queued(self, conversation_id: str) -> int:
@@ -359,7 +359,7 @@ class Runtime:
             self._looks.add(look)
             look.add_done_callback(self._looks.discard)
 
-    def _heard(self, hint: hints.Hint) -> None:
+    def _heard(self, hint: notifications.Hint) -> None:
         """Of what another process wrote."""
         if hint.kind in ("came", "lost"):
             for conversation_id in [each for each in self._lanes if hint.is_about(each)]:

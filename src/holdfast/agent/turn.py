@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 
 from holdfast import errors, types
-from holdfast.store import aio, hearing, locks
+from holdfast.store import async_db, locks, notification_hub
 
 TTL = 30.0
 SOON, SELDOM = 0.02, 0.25
@@ -22,7 +22,7 @@ SOON, SELDOM = 0.02, 0.25
 class Turn:
     """The right to write the next messages of a conversation."""
 
-    def __init__(self, db: aio.AsyncSessionDB, began: types.Lease | types.Snapshot) -> None:
+    def __init__(self, db: async_db.AsyncSessionDB, began: types.Lease | types.Snapshot) -> None:
         self._db = db
         self.lease = began if isinstance(began, types.Lease) else None
         self.snapshot = began.snapshot if isinstance(began, types.Lease) else began
@@ -48,7 +48,7 @@ class Turn:
 
 @asynccontextmanager
 async def begin(
-    db: aio.AsyncSessionDB,
+    db: async_db.AsyncSessionDB,
     conversation_id: str,
     *,
     patience: float,
@@ -67,7 +67,7 @@ async def begin(
 
 
 @asynccontextmanager
-async def held(db: aio.AsyncSessionDB, began: types.Lease | types.Snapshot) -> AsyncIterator[Turn]:
+async def held(db: async_db.AsyncSessionDB, began: types.Lease | types.Snapshot) -> AsyncIterator[Turn]:
     """A turn whose lease was just taken, kept alive and given back; or one without a lease."""
     turn = Turn(db, began)
     if turn.lease is None:
@@ -88,7 +88,7 @@ async def held(db: aio.AsyncSessionDB, began: types.Lease | types.Snapshot) -> A
 
 
 async def _acquire(
-    db: aio.AsyncSessionDB,
+    db: async_db.AsyncSessionDB,
     conversation_id: str,
     patience: float,
     ttl: float,
@@ -98,12 +98,12 @@ async def _acquire(
 ) -> types.Lease | types.Snapshot:
     loop = asyncio.get_running_loop()
     deadline, pause = loop.time() + patience, SOON
-    freed: hearing.Expected | None = None
+    freed: notification_hub.Expected | None = None
     with ExitStack() as stack:
         while True:
             try:
                 taking = db.acquire_lease(conversation_id, "turn", None, ttl)
-                return await aio.kept(taking, lambda lease: release(db, lease))
+                return await async_db.kept(taking, lambda lease: release(db, lease))
             except errors.Busy as error:
                 if loop.time() >= deadline or given_up():
                     raise errors.TurnBusy(error.holder, error.expires_in) from None
@@ -118,7 +118,7 @@ async def _acquire(
 
 
 async def without_lease(
-    db: aio.AsyncSessionDB, conversation_id: str, error: Exception, warn: Callable[[str], None]
+    db: async_db.AsyncSessionDB, conversation_id: str, error: Exception, warn: Callable[[str], None]
 ) -> types.Snapshot:
     """Begin a turn that could get no lease from a bare snapshot; raises `error` if the lock did not fail."""
     if not locks.is_lock_failure(error):
@@ -129,7 +129,7 @@ async def without_lease(
     return snapshot
 
 
-async def _beat(db: aio.AsyncSessionDB, turn: Turn, lease: types.Lease) -> None:
+async def _beat(db: async_db.AsyncSessionDB, turn: Turn, lease: types.Lease) -> None:
     """Renew every third of the lease's time. Only a lost lease stops the turn: a store that is busy or full
     for a moment does not, and if it stays so, the lease runs out and the appends are refused. If the lock subsystem
     fails, the turn continues without the lease."""
@@ -149,7 +149,7 @@ async def _beat(db: aio.AsyncSessionDB, turn: Turn, lease: types.Lease) -> None:
         await asyncio.sleep(lease.ttl / 3)
 
 
-async def release(db: aio.AsyncSessionDB, lease: types.Lease) -> None:
+async def release(db: async_db.AsyncSessionDB, lease: types.Lease) -> None:
     """Release the lease, also while the turn is being cancelled. A lease that cannot be released expires."""
 
     async def work() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from holdfast import errors
-from holdfast.store import copying, db
+from holdfast.store import db
+from holdfast.store.transfer import copy as store_copy
 
 
 def open_to_look(target: str, *, whole: bool = True) -> db.SessionDB:
@@ -27,7 +28,7 @@ def open_to_look(target: str, *, whole: bool = True) -> db.SessionDB:
 
 def refuse_unfinished(store: db.SessionDB) -> None:
     """What is written into half a copy would be in the way of the other half."""
-    if store.driver.read(copying.unfinished):
+    if store.driver.read(store_copy.unfinished):
         raise errors.StoreUnusable(
             f"{store.driver.path} is a copy that was begun and not finished. Run the same `holdfast db copy` again."
         )

@@ -16,7 +16,7 @@ from holdfast import config
 from holdfast.acp import channel, editor, files, plans, server, servers, terminals
 from holdfast.agent import approvals, runtime
 from holdfast.app import hands, running
-from holdfast.store import aio
+from holdfast.store import async_db
 from holdfast.tools import dangers, port
 
 logger = logging.getLogger("holdfast.app")
@@ -35,7 +35,7 @@ class House(NamedTuple):
     late: terminals.Late
 
     @property
-    def db(self) -> aio.AsyncSessionDB:
+    def db(self) -> async_db.AsyncSessionDB:
         return self.house.store
 
     async def models(self) -> Sequence[str]:

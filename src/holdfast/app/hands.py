@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast import config, types
 from holdfast.agent import ambient
-from holdfast.store import aio
+from holdfast.store import async_db
 from holdfast.tools import (
     dangers,
     files,
@@ -48,7 +48,7 @@ def of_project(folder: str, own: Sequence[str], epoch: Callable[[], object]) -> 
     return files.tools([folder], off_limits=own, epoch=epoch)
 
 
-def of_past(store: aio.AsyncSessionDB) -> list[port.Tool]:
+def of_past(store: async_db.AsyncSessionDB) -> list[port.Tool]:
     """The tools that look into the past of a conversation."""
 
     async def find(query: str, limit: int) -> Sequence[types.Hit]:

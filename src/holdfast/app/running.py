@@ -16,7 +16,8 @@ from holdfast.agent import agent, approvals, loop, runtime
 from holdfast.app import hands, models, watching
 from holdfast.compaction import policy, summary
 from holdfast.model import tokens
-from holdfast.store import aio, db, schedule
+from holdfast.store import async_db, db
+from holdfast.store.backup import schedule as backup_schedule
 from holdfast.tools import folders, permits, processes
 from holdfast.tools import port as tools_port
 from holdfast.tools.mcp import servers
@@ -44,7 +45,7 @@ class Where(TypedDict):
 class Running(NamedTuple):
     """The program at work: its store, its runtime, and what was found on the way."""
 
-    db: aio.AsyncSessionDB
+    db: async_db.AsyncSessionDB
     runtime: runtime.Runtime
     model: str
     notice: str | None
@@ -55,7 +56,7 @@ class House(NamedTuple):
 
     settings: config.Settings
     database: str
-    store: aio.AsyncSessionDB
+    store: async_db.AsyncSessionDB
     models: models.Models
     summarizer: list[summary.ModelSummarizer] | None
     processes: processes.Processes
@@ -108,7 +109,7 @@ async def housed(
         stack.push_async_callback(answering.close)
         summarizer = await summarizer_of(stack, settings, chosen)
         database = database or settings.database
-        store = await stack.enter_async_context(aio.AsyncSessionDB(db.SessionDB(database)))
+        store = await stack.enter_async_context(async_db.AsyncSessionDB(db.SessionDB(database)))
         await store.run(partial(app.refuse_unfinished, store.db))
         late = await late_backups(store, settings.backup)
         stack.push_async_callback(stopped, asyncio.create_task(looking_after(store, settings.backup)))
@@ -171,7 +172,7 @@ async def started(
 
 
 def known_processes(
-    settings: config.Settings, store: aio.AsyncSessionDB, came_in: Callable[[str], object]
+    settings: config.Settings, store: async_db.AsyncSessionDB, came_in: Callable[[str], object]
 ) -> processes.Processes:
     """The programs that agents have started, in this process or before it."""
     return processes.Processes(
@@ -191,7 +192,7 @@ class Making(NamedTuple):
     """All an agent of this program is made of, but for its conversation."""
 
     settings: config.Settings
-    store: aio.AsyncSessionDB
+    store: async_db.AsyncSessionDB
     models: models.Models
     summarizer: list[summary.ModelSummarizer] | None
     permissions: approvals.Approvals
@@ -249,16 +250,16 @@ async def summarizer_of(
     return [summary.ModelSummarizer(each.model) for each in (small, chosen)]
 
 
-async def late_backups(store: aio.AsyncSessionDB, kept: config.Backup) -> str | None:
+async def late_backups(store: async_db.AsyncSessionDB, kept: config.Backup) -> str | None:
     """What there is to say of backups that do not come. One that never came may be the one that comes now."""
-    done, failed = await store.meta(schedule.DONE), await store.meta(schedule.FAILED)
+    done, failed = await store.meta(backup_schedule.DONE), await store.meta(backup_schedule.FAILED)
     if kept.folder is None or (done is None and failed is None):
         return None
-    said = schedule.late(done, failed, kept.every_hours, time.time())
+    said = backup_schedule.late(done, failed, kept.every_hours, time.time())
     return said and f"{said} `holdfast backup` says what is in the way."
 
 
-async def looking_after(store: aio.AsyncSessionDB, kept: config.Backup) -> None:
+async def looking_after(store: async_db.AsyncSessionDB, kept: config.Backup) -> None:
     """What a store needs now and then, beside the work: it is nobody's to wait for, and stops nothing."""
 
     async def back_up() -> None:

@@ -23,7 +23,7 @@ from holdfast.gateway import access, gateway, house, http, keys, limits, loopbac
 from holdfast.gateway import settings as said
 from holdfast.gateway import stdio as stdios
 from holdfast.model import tokens
-from holdfast.store import aio, db
+from holdfast.store import async_db, db
 from holdfast.tools import permits, processes
 from holdfast.tools import port as tools_port
 from holdfast.tools.mcp import servers
@@ -41,7 +41,7 @@ TOKENS = "Listening at {address}: point an OpenAI client at {address}/v1, with o
 class Serving(NamedTuple):
     """A gateway at work."""
 
-    db: aio.AsyncSessionDB
+    db: async_db.AsyncSessionDB
     gateway: gateway.Gateway
     model: str
     notices: tuple[str, ...]
@@ -108,7 +108,7 @@ class _Ways(NamedTuple):
 
 
 async def _ways(
-    stack: AsyncExitStack, settings: config.Settings, store: aio.AsyncSessionDB, meter: metrics.Meter
+    stack: AsyncExitStack, settings: config.Settings, store: async_db.AsyncSessionDB, meter: metrics.Meter
 ) -> _Ways:
     """Opened before the gateway and closed after it: what was taken is still answered when a gateway stops."""
     wanted, ways = settings.gateway, _Ways([], [])
@@ -201,7 +201,7 @@ class _Desks(NamedTuple):
 
     settings: config.Settings
     database: str
-    store: aio.AsyncSessionDB
+    store: async_db.AsyncSessionDB
     models: models.Models
     model: str
     summarizer: list[summary.ModelSummarizer] | None
@@ -271,7 +271,7 @@ async def _desks(settings: config.Settings, database: str, model: str | None) ->
         answering = models.Models(settings, chosen.model, wrap)
         stack.push_async_callback(answering.close)
         summarizer = await running.summarizer_of(stack, settings, chosen)
-        store = await stack.enter_async_context(aio.AsyncSessionDB(db.SessionDB(database)))
+        store = await stack.enter_async_context(async_db.AsyncSessionDB(db.SessionDB(database)))
         await store.run(partial(app.refuse_unfinished, store.db))
         late = await running.late_backups(store, settings.backup)
         stack.push_async_callback(running.stopped, asyncio.create_task(running.looking_after(store, settings.backup)))

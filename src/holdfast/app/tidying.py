@@ -7,7 +7,8 @@ import logging
 from functools import partial
 
 from holdfast import errors
-from holdfast.store import aio, tidying
+from holdfast.store import async_db
+from holdfast.store.mail import expiry
 
 logger = logging.getLogger("holdfast.app")
 
@@ -18,7 +19,7 @@ BREATH = 0.05
 """Seconds between two steps, for those who have something to say."""
 
 
-async def looking_after(store: aio.AsyncSessionDB, days: float) -> None:
+async def looking_after(store: async_db.AsyncSessionDB, days: float) -> None:
     """Until cancelled. Where several processes do it, the second finds nothing."""
     await asyncio.sleep(FIRST)
     while True:
@@ -30,12 +31,12 @@ async def looking_after(store: aio.AsyncSessionDB, days: float) -> None:
         await asyncio.sleep(EVERY)
 
 
-async def once(store: aio.AsyncSessionDB, days: float, breath: float = BREATH) -> int:
+async def once(store: async_db.AsyncSessionDB, days: float, breath: float = BREATH) -> int:
     """All that is old, step by step; how much it was."""
-    window: tidying.Window | None = tidying.Window()
+    window: expiry.Window | None = expiry.Window()
     gone = 0
     while window is not None:
-        done = await store.run(partial(tidying.step, store.db, days, window))
+        done = await store.run(partial(expiry.step, store.db, days, window))
         gone, window = gone + done.gone, done.then
         await asyncio.sleep(breath)
     return gone

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast import types
-from holdfast.store import aio
+from holdfast.store import async_db
 
 
 class Book:
@@ -15,7 +15,7 @@ class Book:
     that another program wrote, which is seen by its process not running any more.
     """
 
-    def __init__(self, db: aio.AsyncSessionDB, came_in: Callable[[str], object]) -> None:
+    def __init__(self, db: async_db.AsyncSessionDB, came_in: Callable[[str], object]) -> None:
         self._db, self._came_in = db, came_in
         self._running: dict[str, str] = {}
 

@@ -16,8 +16,8 @@ import msgspec
 from holdfast import app, config, errors, events, types
 from holdfast.app import logs
 from holdfast.cli import console, lazy, sessions, shapes, stdin
+from holdfast.store import conversation_row
 from holdfast.store import db as store
-from holdfast.store import state
 
 # The source of conversations that -p begins.
 ONE_SHOT = "cli"
@@ -204,7 +204,7 @@ def start(out: console.Console, asked: Asked, settings: config.Settings, *, one_
     keep_logs(settings)
     target = asked.path or settings.database
     if not asked.go_on and asked.resume is None:
-        return Start(target, asked.model, state.mint_session_id(time.time()), settings, begins=True)
+        return Start(target, asked.model, conversation_row.mint_session_id(time.time()), settings, begins=True)
     # Who goes on never makes a store: nothing is there to go on with.
     with app.open_to_look(target) as db:
         notices = list[str | None]()

@@ -20,7 +20,11 @@ import holdfast
 from holdfast import app, config, errors, types
 from holdfast.cli import console, findings, lazy, mending, mistakes
 from holdfast.store import db as store
-from holdfast.store import erase, reaching, reconcile, schedule, visitors
+from holdfast.store import deletion
+from holdfast.store.backup import schedule as backup_schedule
+from holdfast.store.postgres import dsn
+from holdfast.store.sqlite import migration as sqlite_migration
+from holdfast.store.sqlite import open_files
 from holdfast.terminal import text
 
 SHOWN = 20
@@ -33,7 +37,7 @@ class Examination(NamedTuple):
     findings: list[findings.Finding]
     store: dict[str, Any]
     versions: dict[str, str | None]
-    processes: list[visitors.Visitor] | None
+    processes: list[open_files.Visitor] | None
     leases: list[types.LeaseHeld]
     report: types.Report | None
     search: dict[str, Any] | None
@@ -45,7 +49,7 @@ class Look(NamedTuple):
     """What only a store that opens can tell."""
 
     leases: list[types.LeaseHeld]
-    faults: list[reconcile.Fault]
+    faults: list[sqlite_migration.Fault]
     report: types.Report
     search: dict[str, Any]
     facts: dict[str, Any]
@@ -114,7 +118,7 @@ def examine(target: str, out: console.Console, kept: config.Backup) -> Examinati
     found: list[findings.Finding] = findings.of_settings(mistakes.everywhere() if out.wrong else [])
     before = findings.modes(target)
     # Whoever is connected to a server may be anywhere: `holdfast db status` counts them.
-    here = [] if reaching.is_address(target) else visitors.visitors(target)
+    here = [] if dsn.is_address(target) else open_files.visitors(target)
     look: Look | None = None
     try:
         with app.open_to_look(target, whole=False) as db:
@@ -127,7 +131,7 @@ def examine(target: str, out: console.Console, kept: config.Backup) -> Examinati
     found += _about(look, target, before, kept) if look else []
     found += findings.of_visitors(here)
     versions = _versions(found)
-    facts = look.facts if look else {"path": reaching.shown(target)}
+    facts = look.facts if look else {"path": dsn.shown(target)}
     return Examination(
         ok=not any(finding.level == "problem" for finding in found),
         findings=found,
@@ -155,9 +159,9 @@ def _look(db: store.SessionDB, found: list[findings.Finding], out: console.Conso
         search=db.search_facts(),
         facts=facts,
         leftovers=mending.leftovers(str(facts["path"])),
-        claimed_at=db.meta(schedule.CLAIMED),
-        done_at=db.meta(schedule.DONE),
-        failed_at=db.meta(schedule.FAILED),
+        claimed_at=db.meta(backup_schedule.CLAIMED),
+        done_at=db.meta(backup_schedule.DONE),
+        failed_at=db.meta(backup_schedule.FAILED),
         removed_at=_removed_at(db),
         upkeep_due=db.meta("upkeep_done_at") is None,
     )
@@ -165,7 +169,7 @@ def _look(db: store.SessionDB, found: list[findings.Finding], out: console.Conso
 
 def _removed_at(db: store.SessionDB) -> float | None:
     try:
-        return db.driver.read(erase.unscrubbed)
+        return db.driver.read(deletion.unscrubbed)
     except (errors.StoreCorrupt, errors.StoreBroken):
         return None  # fsck has said it already
 
@@ -186,7 +190,7 @@ def _about(look: Look, target: str, before: dict[str, os.stat_result], kept: con
         *findings.of_schema(look.faults),
         *findings.of_leases(look.leases),
         *findings.of_leftovers(look.leftovers),
-        *findings.of_removals(look.removed_at, reaching.is_address(target)),
+        *findings.of_removals(look.removed_at, dsn.is_address(target)),
         *findings.of_claim(look.claimed_at),
         *findings.of_schedule(kept, look.done_at, look.failed_at),
         *findings.of_files(target, before),

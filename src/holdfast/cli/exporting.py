@@ -15,7 +15,9 @@ import msgspec
 from holdfast import app, errors, reports
 from holdfast.cli import console, lazy, sessions
 from holdfast.store import db as store
-from holdfast.store import exports, pages, reaching
+from holdfast.store.postgres import dsn
+from holdfast.store.transfer import export as transfer_export
+from holdfast.store.transfer import render
 from holdfast.terminal import text
 
 Write = Callable[[str], object]
@@ -29,7 +31,7 @@ SHOWN = 10
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["jsonl", *pages.FORMS]),
+    type=click.Choice(["jsonl", *render.FORMS]),
     default="jsonl",
     show_default=True,
     help="JSON Lines can be imported again; Markdown and HTML are for reading.",
@@ -69,10 +71,10 @@ def export(
 
 
 def _written(
-    out: console.Console, db: store.SessionDB, target: exports.Target, ids: Sequence[str] | None, form: str
+    out: console.Console, db: store.SessionDB, target: transfer_export.Target, ids: Sequence[str] | None, form: str
 ) -> reports.ExportReport | None:
     """What lines say of themselves when they are written; a page says nothing."""
-    if form in pages.FORMS:
+    if form in render.FORMS:
         db.export_pages(target, ids, form)
         return None
     report = db.export_to(target, ids, progress=lambda done, total: out.progress(f"{done:,} of {total:,} messages"))
@@ -100,7 +102,7 @@ def _remark(out: console.Console, report: reports.ExportReport, whole: bool) -> 
 
 
 @contextlib.contextmanager
-def _output(out: console.Console, path: str | None) -> Iterator[exports.Target]:
+def _output(out: console.Console, path: str | None) -> Iterator[transfer_export.Target]:
     """Standard output, a file that is there in full or not at all, or a device, which is never replaced."""
     if path is None or path == "-":
         yield _to_terminal(out) if out.tty else _to_pipe(out)
@@ -158,7 +160,7 @@ def import_(out: console.Console, file: str, path: str | None, as_json: bool, re
     if as_json:
         lost = {"blobs": report.blobs, "lost_blobs": list(report.lost_blobs)}
         told = {"messages": report.messages, "ok": report.ok, "outcomes": _shapes(report)}
-        out.json({"database": reaching.shown(target), **told, **lost})
+        out.json({"database": dsn.shown(target), **told, **lost})
     else:
         _summary(out, report)
         _missing(out, report.lost_blobs, file)

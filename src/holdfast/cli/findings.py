@@ -12,7 +12,12 @@ from typing import Any, Literal, NamedTuple
 
 from holdfast import config, errors, moments, types
 from holdfast.cli import mistakes
-from holdfast.store import place, promises, reaching, reconcile, schedule, visitors
+from holdfast.store import promises
+from holdfast.store.backup import schedule as backup_schedule
+from holdfast.store.postgres import dsn
+from holdfast.store.sqlite import migration as sqlite_migration
+from holdfast.store.sqlite import open_files
+from holdfast.store.sqlite import paths as sqlite_paths
 from holdfast.terminal import text
 
 LARGE_WAL = 256 * 1024 * 1024
@@ -54,7 +59,7 @@ def of_error(error: errors.HoldfastError, target: str) -> Finding:
 
 def rescue(target: str, *, opens: bool) -> str:
     """The way out of a damaged file, to be copied and run; what is on a server, its keeper brings back."""
-    if reaching.is_address(target):
+    if dsn.is_address(target):
         return (
             "stop every process that uses it, and bring back a backup of the server. With a backup of Holdfast: make "
             "an empty schema or database, and `holdfast restore BACKUP --db` its address."
@@ -96,8 +101,8 @@ def of_report(report: types.Report, target: str) -> Iterator[Finding]:
 
 def attachment(target: str) -> str:
     """The way to get back what a message names, where the database itself is sound."""
-    if reaching.is_address(target):
-        again = f"holdfast sessions import EXPORT --db {shlex.quote(reaching.shown(target))}"
+    if dsn.is_address(target):
+        again = f"holdfast sessions import EXPORT --db {shlex.quote(dsn.shown(target))}"
         return f"import an export that has it in its folder: `{again}` brings back what is missing."
     path = os.path.abspath(target)
     return (
@@ -112,7 +117,7 @@ def damaged(report: types.Report) -> bool:
     return any(violation.promise not in ("schema", "blobs") for violation in report.violations)
 
 
-def of_schema(faults: Sequence[reconcile.Fault]) -> Iterator[Finding]:
+def of_schema(faults: Sequence[sqlite_migration.Fault]) -> Iterator[Finding]:
     """Promises rest on the schema: one that was changed keeps other promises, or none."""
     for fault in faults:
         what = f"In the database, {fault}."
@@ -164,7 +169,7 @@ def of_leftovers(leftovers: Sequence[str]) -> Iterator[Finding]:
         yield Finding("note", "leftover", what, "Run `holdfast doctor --fix`: it removes what dead processes left.")
 
 
-def of_visitors(found: Sequence[visitors.Visitor] | None) -> Iterator[Finding]:
+def of_visitors(found: Sequence[open_files.Visitor] | None) -> Iterator[Finding]:
     for each in found or ():
         if each.stale:
             what = f"Process {each.pid} ({each.command}) has a file open that was at this path before."
@@ -189,7 +194,7 @@ def of_claim(claimed_at: str | None) -> Iterator[Finding]:
         since = time.time() - float(claimed_at or "")
     except ValueError:
         return
-    if since > schedule.CLAIM_LASTS:
+    if since > backup_schedule.CLAIM_LASTS:
         what = f"A scheduled backup was begun {text.when(float(claimed_at or ''))} and never finished."
         yield Finding("note", "backup", what, "Nothing: the next one that is due goes ahead.")
 
@@ -198,7 +203,7 @@ def of_schedule(kept: config.Backup, done_at: str | None, failed_at: str | None)
     """Backups that the settings ask for and that do not come."""
     if kept.folder is None:
         return
-    what = schedule.late(done_at, failed_at, kept.every_hours, time.time())
+    what = backup_schedule.late(done_at, failed_at, kept.every_hours, time.time())
     if what is not None:
         advice = f"Run `holdfast backup`: it makes one in {kept.folder} now, or says what is in the way."
         yield Finding("note", "backup", what, advice)
@@ -240,7 +245,7 @@ def of_disk(facts: dict[str, Any]) -> Iterator[Finding]:
     if facts.get("read_only"):
         what = f"{facts['path']} can only be read: {facts['read_only']}."
         yield Finding("problem", "read-only", what, "Make the file and its folder writable for this user.")
-    elif facts.get("files") and place.full(os.path.dirname(facts["path"])):
+    elif facts.get("files") and sqlite_paths.full(os.path.dirname(facts["path"])):
         what = f"The disk of {facts['path']} is full, or a quota is reached: no message can be stored."
         yield Finding("problem", "full", what, "Free some space on that disk.")
 

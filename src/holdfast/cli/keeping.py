@@ -18,9 +18,12 @@ import msgspec
 
 from holdfast import app, errors, parts, reports, types
 from holdfast.cli import consent, console, lazy, sessions
-from holdfast.store import backup as backups
+from holdfast.store import conversation_row, deletion
 from holdfast.store import db as store
-from holdfast.store import drafts, erase, port, reaching, state
+from holdfast.store.backup import atomic_file
+from holdfast.store.backup import backup as backups
+from holdfast.store.driver import Tx
+from holdfast.store.postgres import dsn
 from holdfast.terminal import text
 
 SHOWN = 60
@@ -106,7 +109,7 @@ def restore(out: console.Console, source: str, path: str | None, as_json: bool, 
     coming, made, now = _looked(source, target)
     if say := consent.preview(out, as_json, yes):
         come = f"was made {text.when(made)}" if made else f"is no backup but a store, used {_changed(source)},"
-        named = reaching.shown(target)
+        named = dsn.shown(target)
         there = f"{named} has {_amount(now)}, which will be replaced." if now else f"{named} will be made."
         for line in (f"{source} {come} and has {_amount(coming)}.", there):
             for piece in text.wrapped(text.safe(line), out.width):
@@ -125,7 +128,7 @@ def restore(out: console.Console, source: str, path: str | None, as_json: bool, 
 
 def _looked(source: str, target: str) -> tuple[types.Report, float | None, types.Report | None]:
     """What the backup holds, when it was made, and what the store holds; one that is not there is not made by this."""
-    there = reaching.is_address(target) or os.path.exists(target)
+    there = dsn.is_address(target) or os.path.exists(target)
     with _opened(target if there else ":memory:") as db:
         made, coming, now = backups.made_at(db.driver, source), db.check_backup(source), db.fsck()
         backups.refuse_filled(db.driver)
@@ -143,7 +146,7 @@ def _opened(target: str) -> store.SessionDB:
         return store.SessionDB(target)
     except errors.StoreCorrupt as error:
         raise errors.StoreCorrupt(
-            f"{reaching.shown(target)} is too damaged to be replaced in place ({error}). Stop every process that "
+            f"{dsn.shown(target)} is too damaged to be replaced in place ({error}). Stop every process that "
             "uses it, rename it and the files beside it, and restore again."
         ) from error
 
@@ -171,7 +174,7 @@ def _reserved(stem: str) -> str:
     number = 1
     while True:
         path = f"{stem}.db" if number == 1 else f"{stem}-{number}.db"
-        with drafts.saying(path), contextlib.suppress(FileExistsError):
+        with atomic_file.saying(path), contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             return path
         number += 1
@@ -254,8 +257,8 @@ def _line(head: types.Session) -> str:
 def _readers(db: store.SessionDB, ids: list[str]) -> dict[str, set[str]]:
     """Of each of these conversations, the branches that read from it."""
 
-    def look(tx: port.Tx) -> dict[str, set[str]]:
-        rows = {name: tx.all("branches_reading", conversation=state.look(tx, name).key) for name in ids}
+    def look(tx: Tx) -> dict[str, set[str]]:
+        rows = {name: tx.all("branches_reading", conversation=conversation_row.look(tx, name).key) for name in ids}
         return {name: {row[1] for row in found} for name, found in rows.items()}
 
     return db.driver.read(look)
@@ -299,7 +302,7 @@ def scrub(out: console.Console, db: store.SessionDB) -> Scrubbed:
     """The files too, where they are ours: whoever reads for long may be in the way."""
     out.progress("scrubbing the files and the search index")
     _forget_outputs(out, db)
-    if reaching.is_address(db.driver.path):
+    if dsn.is_address(db.driver.path):
         return _scrub_server(out, db)
     try:
         db.scrub()
@@ -384,7 +387,7 @@ def _message(db: store.SessionDB, head: types.Session, seq: int) -> types.Messag
 
 
 def _titles(db: store.SessionDB, head: types.Session, seq: int) -> list[str]:
-    return db.driver.read(lambda tx: erase.titles_going(tx, head.id, seq))
+    return db.driver.read(lambda tx: deletion.titles_going(tx, head.id, seq))
 
 
 def _beginning(message: types.Message) -> str:

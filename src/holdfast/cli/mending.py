@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.store import db as store
-from holdfast.store import drafts, reaching, reconcile
+from holdfast.store.backup import atomic_file
+from holdfast.store.postgres import dsn
+from holdfast.store.sqlite import migration as sqlite_migration
 from holdfast.terminal import text
 
 Progress = Callable[[int, int], None]
@@ -35,7 +37,7 @@ class Sick(NamedTuple):
     """What a store has that can be put right."""
 
     facts: dict[str, Any]
-    faults: Sequence[reconcile.Fault]
+    faults: Sequence[sqlite_migration.Fault]
     stale_leases: int
     leftovers: Sequence[str]
     unscrubbed: bool
@@ -59,7 +61,7 @@ def _useful(sick: Sick) -> Iterator[Repair]:
         would = f"remove {text.count(len(sick.leftovers), 'file')} that dead processes left half written"
         yield Repair("leftovers", would, _sweep)
     # Of a server this makes everybody wait: `holdfast db scrub` is for whoever means that.
-    if sick.unscrubbed and not reaching.is_address(str(sick.facts["path"])):
+    if sick.unscrubbed and not dsn.is_address(str(sick.facts["path"])):
         yield Repair("scrub", "clear the files of what was deleted and redacted", _scrub)
     if sick.search["complaints"]:
         yield Repair("search", "throw the damaged search index away and make it again", _rebuild)
@@ -81,7 +83,7 @@ def room(facts: dict[str, Any]) -> int:
 
 def leftovers(path: str) -> list[str]:
     """Files beside a store that processes were writing when they died."""
-    return [each for folder in _folders(path) for each in drafts.left(folder)]
+    return [each for folder in _folders(path) for each in atomic_file.left(folder)]
 
 
 def _folders(path: str) -> list[str]:
@@ -99,7 +101,7 @@ def _free_leases(db: store.SessionDB, _: Progress) -> str:
 
 
 def _sweep(db: store.SessionDB, _: Progress) -> str:
-    removed = sum(drafts.sweep(folder) for folder in _folders(str(db.facts()["path"])))
+    removed = sum(atomic_file.sweep(folder) for folder in _folders(str(db.facts()["path"])))
     return f"removed {text.count(removed, 'file')} that dead processes left"
 
 

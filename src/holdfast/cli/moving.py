@@ -9,8 +9,8 @@ import msgspec
 
 from holdfast import app, errors, reports
 from holdfast.cli import console, lazy
-from holdfast.store import copying
 from holdfast.store import db as store
+from holdfast.store.transfer import copy as store_copy
 from holdfast.terminal import text
 
 
@@ -54,7 +54,7 @@ def copy(out: console.Console, source: str, target: str, as_json: bool) -> int:
     """
     with app.open_to_look(source) as old, store.SessionDB(target) as new:
         try:
-            report = copying.copy(old, new, lambda done, total: _told(out, done, total))
+            report = store_copy.copy(old, new, lambda done, total: _told(out, done, total))
         except KeyboardInterrupt:
             out.progress("")
             out.note("What went over so far stays: the same command goes on from there.")

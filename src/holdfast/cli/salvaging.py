@@ -7,7 +7,7 @@ import msgspec
 
 from holdfast import reports
 from holdfast.cli import console, lazy
-from holdfast.store import salvage
+from holdfast.salvage import salvage
 from holdfast.terminal import text
 
 SHOWN = 40

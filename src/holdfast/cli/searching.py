@@ -13,7 +13,8 @@ import msgspec
 
 from holdfast import app, errors, types
 from holdfast.cli import console, lazy, sessions, shapes
-from holdfast.store import reaching, words
+from holdfast.store.postgres import dsn
+from holdfast.store.search import query_parser
 from holdfast.terminal import text
 
 _TIMES = ("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
@@ -63,7 +64,7 @@ def command(
         hits = db.search(asked, session_id=session_id, **options)
         titles = {name: db.conversation(name).title for name in {hit.conversation_id for hit in hits}}
     if as_json:
-        out.json({"database": reaching.shown(target), "question": asked, "hits": [_shape(hit, titles) for hit in hits]})
+        out.json({"database": dsn.shown(target), "question": asked, "hits": [_shape(hit, titles) for hit in hits]})
     else:
         for number, hit in enumerate(hits):
             _print(out, hit, titles[hit.conversation_id], asked, first=number == 0)
@@ -94,13 +95,13 @@ def _print(out: console.Console, hit: types.Hit, title: str | None, asked: str, 
     if not first and (hit.before or hit.after):
         out.print()
     for message in hit.before:
-        _line(out, f"{message.seq} {message.role}", words.text_of_content(message.content), "dim")
+        _line(out, f"{message.seq} {message.role}", query_parser.text_of_content(message.content), "dim")
     where = f"{hit.conversation_id} {hit.seq} {hit.role} {text.when(hit.at)}" + (f"  {title}" if title else "")
     out.print(out.style(text.safe(where), "bold"))
     for piece in text.wrapped(text.safe(hit.snippet), out.width and out.width - 3):
         out.print(f"   {_marked(out, piece, asked)}")
     for message in hit.after:
-        _line(out, f"{message.seq} {message.role}", words.text_of_content(message.content), "dim")
+        _line(out, f"{message.seq} {message.role}", query_parser.text_of_content(message.content), "dim")
 
 
 def _line(out: console.Console, where: str, said: str, style: str) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from holdfast import app, errors, types
 from holdfast.cli import console, lazy, sessions, shapes
 from holdfast.store import db as store
-from holdfast.store import pages
+from holdfast.store.transfer import render
 from holdfast.terminal import text
 
 STRETCH = 500
@@ -216,7 +216,7 @@ def _said(db: store.SessionDB, message: types.Message, notes: bool) -> Iterator[
             yield message.content
     else:
         yield from (
-            pages.part_text(part, db.get_blob) for part in message.content if notes or part.get("type") != "note"
+            render.part_text(part, db.get_blob) for part in message.content if notes or part.get("type") != "note"
         )
     for call in message.tool_calls:
         arguments = call.arguments if isinstance(call.arguments, str) else msgspec.json.encode(call.arguments).decode()

@@ -10,8 +10,9 @@ import msgspec
 
 from holdfast import app
 from holdfast.cli import console, lazy
-from holdfast.store import copying, promises
 from holdfast.store import db as store
+from holdfast.store import promises
+from holdfast.store.transfer import copy as store_copy
 from holdfast.terminal import text
 
 
@@ -39,14 +40,14 @@ def command(out: console.Console, target: str | None, as_json: bool) -> int:
 
 
 def _looked(db: store.SessionDB) -> dict[str, Any]:
-    conversations, messages = db.driver.read(copying.counted)
+    conversations, messages = db.driver.read(store_copy.counted)
     return {
         **db.driver.standing(),
         "revision": db.meta("schema_revision"),
         "generation": db.meta("generation"),
         "conversations": conversations,
         "messages": messages,
-        "unfinished": db.driver.read(copying.unfinished),
+        "unfinished": db.driver.read(store_copy.unfinished),
         "leases": msgspec.to_builtins(db.leases()),
     }
 

@@ -11,7 +11,7 @@ import click
 from holdfast import app, moments, types
 from holdfast.cli import console, lazy
 from holdfast.gateway import settings
-from holdfast.store import backlog
+from holdfast.store.mail import queue_status
 from holdfast.terminal import text
 
 ROUTE = "route:"
@@ -24,8 +24,8 @@ class Standing(NamedTuple):
     """How things stand in a store."""
 
     facts: dict[str, int]
-    waiting: list[backlog.Waiting]
-    unsent: list[backlog.Unsent]
+    waiting: list[queue_status.Waiting]
+    unsent: list[queue_status.Unsent]
     failed: list[types.Outgoing]
     claims: list[types.ClaimHeld]
     people: list[types.Person]
@@ -39,7 +39,12 @@ def command(out: console.Console, path: str | None, as_json: bool) -> None:
     """What waits, what is worked on and by whom, what could not be sent, and which platforms are set up."""
     with app.open_to_look(path or out.settings.database) as db:
         found = Standing(
-            db.mail_facts(), backlog.waiting(db), backlog.unsent(db), backlog.failed(db), db.claims(), db.people()
+            db.mail_facts(),
+            queue_status.waiting(db),
+            queue_status.unsent(db),
+            queue_status.failed(db),
+            db.claims(),
+            db.people(),
         )
     ways = _ways(out.settings.gateway)
     if as_json:
@@ -75,7 +80,10 @@ def _told(found: Standing, ways: list[dict[str, Any]]) -> dict[str, list[str]]:
 def _not_sent(failed: list[types.Outgoing]) -> list[str]:
     if not failed:
         return ["nothing"]
-    last, many = failed[0], f"{backlog.MOST} messages or more" if len(failed) >= backlog.MOST else _many(len(failed))
+    last, many = (
+        failed[0],
+        f"{queue_status.MOST} messages or more" if len(failed) >= queue_status.MOST else _many(len(failed)),
+    )
     return [
         f"{many}; `holdfast gateway failed` lists them",
         f"  the last, to {last.platform} {last.chat}: {last.error}",
@@ -106,7 +114,7 @@ def _shape(found: Standing, ways: list[dict[str, Any]]) -> dict[str, Any]:
         "unsent": [each._asdict() for each in found.unsent],
         "failed": len(found.failed),
         # Lists that end here though there may be more.
-        "cut": [name for name in ("waiting", "failed") if len(getattr(found, name)) >= backlog.MOST],
+        "cut": [name for name in ("waiting", "failed") if len(getattr(found, name)) >= queue_status.MOST],
         "last_error": None if last is None else {"id": last.id, "platform": last.platform, "error": last.error},
         "people": len(found.people),
         "claims": [

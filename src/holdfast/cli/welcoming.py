@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 
 from holdfast import config, errors
-from holdfast.store import aio
+from holdfast.store import async_db
 
 TOLD = "welcomed_at"
 
 
-async def words(store: aio.AsyncSessionDB, settings: config.Settings, model: str, named: bool) -> str | None:
+async def words(store: async_db.AsyncSessionDB, settings: config.Settings, model: str, named: bool) -> str | None:
     """One line, the first time; `named` says that somebody chose the model."""
     try:
         if await store.meta(TOLD) is not None:

@@ -19,7 +19,7 @@ import msgspec
 from holdfast import errors, types
 from holdfast.compaction import cut, extract, hooks, ledger, pace, policy, port, reading, speaker, summary
 from holdfast.model import tokens
-from holdfast.store import aio, bodies, holders, locks
+from holdfast.store import async_db, holders, locks, message_codec
 
 logger = logging.getLogger("holdfast.compaction")
 T = TypeVar("T")
@@ -37,7 +37,7 @@ ENDED = "The conversation was ended. Say something first: that opens it again, a
 class Work(msgspec.Struct, frozen=True, kw_only=True):
     """All a compaction of one conversation needs to know."""
 
-    db: aio.AsyncSessionDB
+    db: async_db.AsyncSessionDB
     conversation_id: str
     meter: tokens.Meter
     window: int
@@ -312,7 +312,7 @@ async def _after(work: Work, head: str, epoch: int, found: cut.Cut, text: str) -
         return (await work.db.context(work.conversation_id)).messages
     except Exception as error:  # noqa: BLE001 -- the compaction is committed: nothing changes its outcome
         logger.warning("the context after a compaction could not be read: %s", error)
-    uid, body = f"{speaker.SUMMARY}{epoch}", bodies.written(text)
+    uid, body = f"{speaker.SUMMARY}{epoch}", message_codec.written(text)
     stands = types.Message(found.cut_seq, uid, head, "user", work.clock(), body)
     tail = next(place for place, each in enumerate(found.staying) if each.seq == found.cut_seq + 1)
     return (*found.staying[:tail], stands, *found.staying[tail:])
@@ -363,7 +363,7 @@ def _redacted(message: types.Message) -> types.Message:
             for part in content
         ]
     calls = [msgspec.structs.replace(call, arguments=_hidden(call.arguments)) for call in message.tool_calls]
-    body = bodies.encode(content, calls, message.tool_call_id)
+    body = message_codec.encode(content, calls, message.tool_call_id)
     return types.Message(message.seq, message.uid, message.session_id, message.role, message.at, body)
 
 
@@ -372,7 +372,7 @@ def _hidden(arguments: str | dict[str, Any]) -> str:
 
 
 def _as_message(text: str) -> types.Message:
-    return types.Message(0, "summary", "", "user", 0.0, bodies.encode(text))
+    return types.Message(0, "summary", "", "user", 0.0, message_codec.encode(text))
 
 
 # --- the lease while a model writes --------------------------------------------------------------------
@@ -392,7 +392,7 @@ async def _begin(work: Work) -> _Began:
     """Take the lease; if the lock subsystem fails in whatever way, begin from a bare snapshot."""
     try:
         taking = work.db.begin_compaction(work.conversation_id, None, work.ttl)
-        return _Began(await aio.kept(taking, lambda taken: _release(work, _Began(taken))))
+        return _Began(await async_db.kept(taking, lambda taken: _release(work, _Began(taken))))
     except errors.Busy:
         raise
     except Exception as error:  # noqa: BLE001 -- the lease saves work only; the commit decides

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast import types
 from holdfast.compaction import cut, speaker
-from holdfast.store import bodies
+from holdfast.store import message_codec
 
 # Of what is shown, so much is the head: beginnings say what a text is, ends say what came of it.
 HEAD = 0.6
@@ -106,7 +106,7 @@ def _rewritten(message: types.Message, keep: int, images: bool) -> types.Message
     content = message.content
     said = less(content) if isinstance(content, str) else [part_of(part) for part in content]
     calls = [_call(call, less) for call in message.tool_calls]
-    body = bodies.encode(said, calls, message.tool_call_id, message.model, message.usage)
+    body = message_codec.encode(said, calls, message.tool_call_id, message.model, message.usage)
     return types.Message(message.seq, message.uid, message.session_id, message.role, message.at, body)
 
 

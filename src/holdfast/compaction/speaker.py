@@ -7,7 +7,7 @@ summary. To whoever looks for what a person wants, none of them is a person, wha
 from __future__ import annotations
 
 from holdfast import parts, types
-from holdfast.store import view
+from holdfast.store import tool_pairs
 
 SUMMARY = "summary:"
 STEERED = "steer:"
@@ -16,7 +16,7 @@ STEERED = "steer:"
 
 def of(message: types.Message) -> types.Role:
     """The role of whoever said it: `user` is a person, `tool` also a program or a late result."""
-    return "tool" if message.role == "user" and (view.is_late(message) or is_notice(message)) else message.role
+    return "tool" if message.role == "user" and (tool_pairs.is_late(message) or is_notice(message)) else message.role
 
 
 def is_summary(message: types.Message) -> bool:

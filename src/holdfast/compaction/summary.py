@@ -19,7 +19,7 @@ from holdfast import errors, parts, types
 from holdfast.compaction import ledger, pace, port, reading, sections, speaker
 from holdfast.model import gather, tokens
 from holdfast.model import port as models
-from holdfast.store import bodies
+from holdfast.store import message_codec
 
 logger = logging.getLogger("holdfast.compaction")
 
@@ -64,7 +64,7 @@ class ModelSummarizer:
         window = self.model.window
         request = msgspec.structs.replace(request, budget=min(request.budget, int(window * OUTPUT)))
         # Off the loop: it reads everything that goes.
-        body = await pace.aside(lambda: bodies.encode(_asked(request, window)))
+        body = await pace.aside(lambda: message_codec.encode(_asked(request, window)))
         asked = types.Message(1, "summary", "", "user", 0.0, body)
         said = gather.Gathering(self.model.name)
         call = models.Request(messages=(asked,), system=INSTRUCTIONS, max_output=request.budget)
@@ -158,7 +158,7 @@ async def _tried(
 def _judged(said: str, gate: Gate) -> tuple[str, list[str]]:
     try:
         text = marked(said)
-        bodies.encode(text)
+        message_codec.encode(text)
     except errors.MessageInvalid as error:
         return "", [str(error)]
     return (text, gate(text)) if bare(text) else ("", ["said nothing"])

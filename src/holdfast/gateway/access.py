@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast import errors, types
 from holdfast.gateway import port, settings
-from holdfast.store import aio
+from holdfast.store import async_db
 
 logger = logging.getLogger("holdfast.gateway")
 
@@ -65,7 +65,7 @@ def judged(rules: Rules, platform: str, sender: str, person: types.Person | None
 class Access:
     """A guard of the door, and who is an admin. People are looked up each time: what is said now counts now."""
 
-    def __init__(self, db: aio.AsyncSessionDB, rules: Rules, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, db: async_db.AsyncSessionDB, rules: Rules, clock: Callable[[], float] = time.monotonic) -> None:
         self._db, self._rules, self._clock = db, rules, clock
         self._heard: OrderedDict[tuple[str, str], float] = OrderedDict()
         """Strangers who were answered, or not, a moment ago: a flood of theirs is none of writes."""

@@ -12,7 +12,7 @@ from holdfast import types
 from holdfast.agent import commands, permitting
 from holdfast.agent import runtime as runtimes
 from holdfast.gateway import house, keys
-from holdfast.store import aio
+from holdfast.store import async_db
 
 MOST = 1_000
 """How many messages with questions are looked at, the last ones; what is further back counts as not shown."""
@@ -41,7 +41,7 @@ def part_of(key: str | None) -> Part | None:
             return None
 
 
-async def next_number(db: aio.AsyncSessionDB, conversation_id: str) -> int:
+async def next_number(db: async_db.AsyncSessionDB, conversation_id: str) -> int:
     """The number of the next question of a conversation."""
     known = [part_of(each.key) for each in await db.questions(conversation_id)]
     return 1 + max((each.number for each in known if each is not None), default=0)
@@ -62,7 +62,7 @@ async def answered(home: house.House, runtime: runtimes.Runtime, arrival: types.
 
 
 async def _shown(
-    db: aio.AsyncSessionDB, answer: types.Arrival, here: str, asked: set[str]
+    db: async_db.AsyncSessionDB, answer: types.Arrival, here: str, asked: set[str]
 ) -> dict[str, tuple[int, int | None]]:
     """Of these questions, those of which all was in the chat of an answer before that came: their numbers, and what
     came in that their turns are about."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from holdfast import errors, events, types
 from holdfast.gateway import resets
-from holdfast.store import aio, state
+from holdfast.store import async_db, conversation_row
 
 MOST = 10_000
 
@@ -19,7 +19,7 @@ MOST = 10_000
 class Binding:
     """The routes of a store. What is remembered here is only how conversations to come are to be called."""
 
-    def __init__(self, db: aio.AsyncSessionDB, policy: resets.Policy, clock: Callable[[], float]) -> None:
+    def __init__(self, db: async_db.AsyncSessionDB, policy: resets.Policy, clock: Callable[[], float]) -> None:
         self._db, self._policy, self._clock = db, policy, clock
         self._to_come: OrderedDict[str, str] = OrderedDict()
 
@@ -77,7 +77,7 @@ class Binding:
         """The same each time until it is there: a title may be waiting for it."""
         coming = self._to_come.get(route)
         if coming is None or await self._is_there(coming):
-            coming = self._remember(route, state.mint_session_id(self._clock()))
+            coming = self._remember(route, conversation_row.mint_session_id(self._clock()))
         return coming
 
     def _remember(self, route: str, conversation_id: str) -> str:

@@ -27,7 +27,7 @@ from holdfast import errors, events, parts, types
 from holdfast.agent import naming
 from holdfast.gateway import history, keys, openai, pictures, port, replies, sse, wire
 from holdfast.model import port as models
-from holdfast.store import aio, bodies, holders, state
+from holdfast.store import async_db, conversation_row, holders, message_codec
 
 logger = logging.getLogger("holdfast.gateway")
 
@@ -106,7 +106,7 @@ class Chats:
 
     def __init__(
         self,
-        db: aio.AsyncSessionDB,
+        db: async_db.AsyncSessionDB,
         models: Sequence[str],
         *,
         header: str = CONVERSATION,
@@ -213,7 +213,7 @@ class Chats:
         # The next request is known by the history that this one leaves: see `history`. One with a name does not show
         # all of its conversation, so no history leads there.
         prefix = history.digest(owner, [*asked.before, asked.now]) if named is None else _digest([owner, named])
-        key = prefix + _digest([owner, repeat or bodies.mint_uid()])
+        key = prefix + _digest([owner, repeat or message_codec.mint_uid()])
         digest = _digest([named, asked.model, asked.before, asked.now, asked.instructions, asked.max_output])
         listening = self._join(key)
         try:
@@ -364,7 +364,7 @@ class Chats:
                 await naming.settle(self._db, here, None, first_words, lambda _: None)
 
     def _new_id(self) -> str:
-        return state.mint_session_id(self._clock())
+        return conversation_row.mint_session_id(self._clock())
 
     # --- side requests -----------------------------------------------------------------------------------
 
@@ -374,9 +374,9 @@ class Chats:
         if len(latest) == SIDE_REQUESTS and latest[0] > now - 60.0:
             raise wire.not_taken(port.NotTaken("limit", retry_after=60.0))
         latest.append(now)
-        uid = bodies.mint_uid()
+        uid = message_codec.mint_uid()
         came = port.Came(platform=NAME, key=uid, chat=(owner, uid), sender=owner, text=asked.now.text)
-        message = types.Message(1, uid, "", "user", now, bodies.encode(asked.now.text))
+        message = types.Message(1, uid, "", "user", now, message_codec.encode(asked.now.text))
         request = models.Request(messages=(message,), system=asked.instructions or "", max_output=asked.max_output)
 
         async def work(scope: Scope, receive: Receive, send: Send) -> None:

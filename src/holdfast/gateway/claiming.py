@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from holdfast import errors, types
-from holdfast.store import aio
+from holdfast.store import async_db
 
 logger = logging.getLogger("holdfast.gateway")
 
@@ -30,7 +30,7 @@ class Held:
 class Claims:
     """The claims of one process. One task renews all of them, as most are given back long before their time."""
 
-    def __init__(self, db: aio.AsyncSessionDB, ttl: float = TTL) -> None:
+    def __init__(self, db: async_db.AsyncSessionDB, ttl: float = TTL) -> None:
         self._db, self.ttl = db, ttl
         self._held = set[Held]()
         self._heart: asyncio.Task[None] | None = None

@@ -14,7 +14,7 @@ from holdfast.agent import commands
 from holdfast.agent import runtime as runtimes
 from holdfast.agent.commands import turns
 from holdfast.gateway import asking, binding, house, keys, saying
-from holdfast.store import aio
+from holdfast.store import async_db
 
 ONCE = (
     "{line} was begun before, and this program was stopped in the middle of it: whether it was done is not known, so "
@@ -64,7 +64,7 @@ async def refusal(home: house.House, arrival: types.Arrival) -> str:
         return UNSURE
 
 
-async def said_before(db: aio.AsyncSessionDB, arrival: types.Arrival, uid: str) -> events.Submit | None:
+async def said_before(db: async_db.AsyncSessionDB, arrival: types.Arrival, uid: str) -> events.Submit | None:
     """The message that a command had asked for before a process died, as /retry does; None where it had not, or it is
     gone. It is in the log, so its turn goes on like that of any other."""
     try:

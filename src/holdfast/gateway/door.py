@@ -14,7 +14,7 @@ import msgspec
 from holdfast import types
 from holdfast.gateway import keys, pairing, port, spans
 from holdfast.model import port as models
-from holdfast.store import aio, points, titles
+from holdfast.store import async_db, fault_points, titles
 
 LONGEST_NAME = 100
 LONGEST_KEY = 150
@@ -35,7 +35,7 @@ class Door:
 
     def __init__(
         self,
-        db: aio.AsyncSessionDB,
+        db: async_db.AsyncSessionDB,
         poke: Callable[[str], object],
         *,
         profile: str = "main",
@@ -118,7 +118,7 @@ class Door:
                 home=came.home,
             )
         )
-        points.reach("gateway", "arrived")
+        fault_points.reach("gateway", "arrived")
         if new:
             self._counted(came.platform)
         self._poke(route)

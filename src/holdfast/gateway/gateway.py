@@ -17,7 +17,7 @@ from holdfast import errors
 from holdfast.agent import commands
 from holdfast.gateway import desks, door, house, metrics, outbox, pairing, port, router
 from holdfast.model import port as models
-from holdfast.store import aio, profiles
+from holdfast.store import async_db, profiles
 
 logger = logging.getLogger("holdfast.gateway")
 
@@ -36,7 +36,7 @@ class Gateway:
 
     def __init__(
         self,
-        db: aio.AsyncSessionDB,
+        db: async_db.AsyncSessionDB,
         make: desks.Make,
         platforms: Sequence[port.Platform],
         *,

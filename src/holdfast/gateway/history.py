@@ -18,7 +18,7 @@ import msgspec
 from holdfast import errors, parts, types
 from holdfast.agent import loop
 from holdfast.gateway import openai, pictures, replies
-from holdfast.store import aio
+from holdfast.store import async_db
 
 MOST_CANDIDATES = 50
 LONGEST_TURN = 1_000
@@ -64,7 +64,7 @@ def digest(owner: str, said: Sequence[openai.Said]) -> str:
     return blake2b(msgspec.json.encode(told), digest_size=20).hexdigest()
 
 
-async def find(db: aio.AsyncSessionDB, platform: str, owner: str, before: Sequence[openai.Said]) -> Match | None:
+async def find(db: async_db.AsyncSessionDB, platform: str, owner: str, before: Sequence[openai.Said]) -> Match | None:
     """Return the request whose answer is the last message of `before`; None where there is none, or it is unclear.
 
     Of several chats that are the same to the word, one that still ends there is preferred, then the latest. If two
@@ -89,7 +89,7 @@ async def find(db: aio.AsyncSessionDB, platform: str, owner: str, before: Sequen
     return tip or other
 
 
-async def _turn(db: aio.AsyncSessionDB, arrival: types.Arrival) -> _Turn | None:
+async def _turn(db: async_db.AsyncSessionDB, arrival: types.Arrival) -> _Turn | None:
     """Return the answer to a request from the log, and whether the conversation ends with it."""
     if arrival.conversation_id is None or arrival.seq is None or arrival.redacted:
         return None

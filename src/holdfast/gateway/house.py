@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast import types
 from holdfast.gateway import busy, desks, keys, metrics, port, resets
-from holdfast.store import aio
+from holdfast.store import async_db
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,7 +51,7 @@ class Place(NamedTuple):
 class House(NamedTuple):
     """The store, the desks where turns are taken, and the platforms of this process by name."""
 
-    db: aio.AsyncSessionDB
+    db: async_db.AsyncSessionDB
     desks: desks.Desks
     platforms: Mapping[str, port.Platform]
     speaking: dict[str, Place]

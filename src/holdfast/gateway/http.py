@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 
 from holdfast import errors, events, types
 from holdfast.gateway import chats, metrics, openai, openapi, port, server, settings, webhooks, wire
-from holdfast.store import aio
+from holdfast.store import async_db
 
 logger = logging.getLogger("holdfast.gateway")
 
@@ -38,7 +38,7 @@ class Http:
 
     def __init__(
         self,
-        db: aio.AsyncSessionDB,
+        db: async_db.AsyncSessionDB,
         wanted: settings.Http | None = None,
         *,
         tokens: Mapping[str, str] | None = None,

@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 from holdfast.agent import commands
 from holdfast.gateway import busy, port, settings
-from holdfast.store import aio, arrivals
+from holdfast.store import async_db
+from holdfast.store.mail import inbound
 
 MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
 MOST_TOLD = 10_000
@@ -32,8 +33,8 @@ TOO_LARGE = "That is too large: the files of one message have at most {most:,} k
 
 def oversized(came: port.Came, kilobytes: int) -> str:
     """Why this can never be taken, whoever sends it; empty where it can. Pure."""
-    if len(came.text) > arrivals.LONGEST:
-        return TOO_LONG.format(most=arrivals.LONGEST)
+    if len(came.text) > inbound.LONGEST:
+        return TOO_LONG.format(most=inbound.LONGEST)
     if sum(len(each.data) for each in came.attachments) > kilobytes * 1_000:
         return TOO_LARGE.format(most=kilobytes)
     return ""
@@ -48,7 +49,9 @@ def allowance(limit: int, text: str) -> int:
 class Limits:
     """A guard of the door. Whoever is over a limit is told so once in its time: answers are no less of a flood."""
 
-    def __init__(self, db: aio.AsyncSessionDB, said: settings.Limits, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, db: async_db.AsyncSessionDB, said: settings.Limits, clock: Callable[[], float] = time.time
+    ) -> None:
         self._db, self._clock, self._kilobytes = db, clock, said.attachments
         self._kinds = ((said.minute, MINUTE, SLOWLY), (said.day, DAY, ENOUGH))
         self._of_person = ((said.person_minute, MINUTE, SLOWLY_YOU), (said.person_day, DAY, ENOUGH_YOU))

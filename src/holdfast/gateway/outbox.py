@@ -16,7 +16,7 @@ from time import monotonic
 
 from holdfast import errors, types
 from holdfast.gateway import claiming, port, spans
-from holdfast.store import aio, hints, points
+from holdfast.store import async_db, fault_points, notifications
 
 logger = logging.getLogger("holdfast.gateway")
 
@@ -42,7 +42,7 @@ def pause(attempts: int, retry_after: float | None = None) -> float:
 class Sender:
     """Sends what goes out by one platform. `run` is called once."""
 
-    def __init__(self, db: aio.AsyncSessionDB, platform: port.Platform, clock: Callable[[], float]) -> None:
+    def __init__(self, db: async_db.AsyncSessionDB, platform: port.Platform, clock: Callable[[], float]) -> None:
         self._db, self._platform, self._clock = db, platform, clock
         self._owns = platform.owns if isinstance(platform, port.Owns) else None
         self._alone = isinstance(platform, port.Owns) and platform.alone
@@ -119,7 +119,7 @@ class Sender:
             claim = await self._claim(outgoing.chat)
             asked = self._clock()
             begun = await self._db.begin_sending(claim, outgoing.id)
-            points.reach("gateway", "sending")
+            fault_points.reach("gateway", "sending")
             if claim is not None and abs(self._clock() - asked) > claim.ttl / 3:
                 raise errors.LeaseLost("This process slept: another one may have sent it meanwhile.")
             if begun is not None:
@@ -141,7 +141,7 @@ class Sender:
         try:
             if outgoing.id not in self._unmarked:
                 self._unmarked[outgoing.id] = await self._sent(claim, outgoing)
-                points.reach("gateway", "sent")
+                fault_points.reach("gateway", "sent")
         except errors.SendRefused as error:
             await self._refused(outgoing, error)
         except errors.SendFailed as error:
@@ -228,7 +228,7 @@ class Sender:
             await asyncio.wait(list(self._sending.values()), timeout=TAKES)
         await asyncio.gather(*(self._given_back(chat) for chat in list(self._claims)))
 
-    def _heard(self, hint: hints.Hint) -> None:
+    def _heard(self, hint: notifications.Hint) -> None:
         if hint.kind == "lost" or (hint.kind == "outgoing" and hint.conversation_id == self._platform.name):
             self.wake()
 
@@ -237,7 +237,7 @@ class Senders:
     """The senders of all platforms of a process."""
 
     def __init__(
-        self, db: aio.AsyncSessionDB, platforms: Mapping[str, port.Platform], clock: Callable[[], float]
+        self, db: async_db.AsyncSessionDB, platforms: Mapping[str, port.Platform], clock: Callable[[], float]
     ) -> None:
         self._each = {name: Sender(db, platform, clock) for name, platform in platforms.items()}
 

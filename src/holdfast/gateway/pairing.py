@@ -12,7 +12,8 @@ import msgspec
 
 from holdfast import errors, types
 from holdfast.gateway import port
-from holdfast.store import aio, people
+from holdfast.store import async_db
+from holdfast.store.mail import contacts
 
 STRANGER = "stranger"
 """In the address of such a message: whom the code is for."""
@@ -23,7 +24,7 @@ VOID = "The code ran out, or was used or taken back, before it was told."
 class Telling:
     """A platform that tells strangers their codes."""
 
-    def __init__(self, db: aio.AsyncSessionDB, platform: port.Platform) -> None:
+    def __init__(self, db: async_db.AsyncSessionDB, platform: port.Platform) -> None:
         self._db, self._platform = db, platform
 
     @property
@@ -44,13 +45,13 @@ class Telling:
         stranger = outgoing.address.get(STRANGER)
         if not isinstance(stranger, str):
             return outgoing
-        code = await self._db.run(partial(people.code_again, self._db.db, outgoing.platform, stranger))
+        code = await self._db.run(partial(contacts.code_again, self._db.db, outgoing.platform, stranger))
         if code is None:
             raise errors.SendRefused(VOID)
         address = {name: value for name, value in outgoing.address.items() if name != STRANGER}
         return msgspec.structs.replace(outgoing, address=address, text=outgoing.text.replace(CODE, code))
 
 
-def telling(db: aio.AsyncSessionDB, platform: port.Platform) -> port.Platform:
+def telling(db: async_db.AsyncSessionDB, platform: port.Platform) -> port.Platform:
     """The same platform where it only answers who is known already: it then has the connections, and no strangers."""
     return platform if isinstance(platform, port.Owns) else Telling(db, platform)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from holdfast import errors, types
-from holdfast.store import aio, db
+from holdfast.store import async_db, db
 
 SMALL = 256 * 1024
 """Bytes of a picture that stands in the text itself."""
@@ -19,7 +19,7 @@ SHOWN = re.compile(r"!\[[^][]*\]\([^][()]*\)|\[A picture[^][]*\]")
 _KIND = re.compile(r"image/[a-z0-9.+-]{1,40}")
 
 
-async def shown(store: aio.AsyncSessionDB, digests: Sequence[str]) -> str:
+async def shown(store: async_db.AsyncSessionDB, digests: Sequence[str]) -> str:
     """These pictures as Markdown, a paragraph for each."""
     return "\n\n".join([await store.run(partial(_one, store.db, digest)) for digest in digests])
 

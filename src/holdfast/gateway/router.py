@@ -13,7 +13,7 @@ from time import monotonic
 
 from holdfast import errors, types
 from holdfast.gateway import house, lanes, notices, working
-from holdfast.store import hints
+from holdfast.store import notifications
 
 logger = logging.getLogger("holdfast.gateway")
 
@@ -146,7 +146,7 @@ class Router:
         seconds = min(PAUSE * 2 ** min(lane.attempts, 10), LONGEST_PAUSE)
         self._paused[lane.route] = monotonic() + seconds
 
-    def _heard(self, hint: hints.Hint) -> None:
+    def _heard(self, hint: notifications.Hint) -> None:
         """Of what another process wrote. What is not worked on here is for that one; if it dies, a look finds it."""
         if hint.kind == "arrived":
             if hint.conversation_id in self._known:

@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast import errors, types
 from holdfast.gateway import loopback, port
-from holdfast.store import aio, holders
+from holdfast.store import async_db, holders
 
 logger = logging.getLogger("holdfast.gateway")
 
@@ -28,7 +28,7 @@ SOON = 0.05
 class Stdio(loopback.Loopback):
     """Lines on two file descriptors."""
 
-    def __init__(self, db: aio.AsyncSessionDB, reads: int = 0, writes: int = 1) -> None:
+    def __init__(self, db: async_db.AsyncSessionDB, reads: int = 0, writes: int = 1) -> None:
         super().__init__(NAME)
         self._db, self._reads, self._writes = db, reads, writes
         self._process = holders.encode(holders.this_process(None))

@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from holdfast import errors, types
 from holdfast.gateway import callbacks, keys, openai, port, settings, signing, wire
-from holdfast.store import aio
+from holdfast.store import async_db
 
 NAME = "hooks"
 DELIVERY = "x-holdfast-delivery"
@@ -73,7 +73,7 @@ class Hooks:
 
     def __init__(
         self,
-        db: aio.AsyncSessionDB,
+        db: async_db.AsyncSessionDB,
         hooks: Mapping[str, Hook],
         *,
         posting: callbacks.Callbacks | None = None,

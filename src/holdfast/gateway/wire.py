@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast import errors
 from holdfast.gateway import port
-from holdfast.store import bodies
+from holdfast.store import message_codec
 
 logger = logging.getLogger("holdfast.gateway")
 
@@ -311,7 +311,7 @@ def decoded(body: bytes) -> dict[str, Any]:
         raise Refused(400, f"JSON is at most {DEEPEST} deep here.", code="too_deep") from None
     if not isinstance(found, dict):
         raise Refused(400, "The body is an object.", code="invalid_json")
-    if bodies.too_deep(found, DEEPEST):
+    if message_codec.too_deep(found, DEEPEST):
         raise Refused(400, f"JSON is at most {DEEPEST} deep here.", code="too_deep")
     return found
 

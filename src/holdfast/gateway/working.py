@@ -31,7 +31,7 @@ from holdfast.gateway import (
     spans,
     watching,
 )
-from holdfast.store import aio, points
+from holdfast.store import async_db, fault_points
 
 logger = logging.getLogger("holdfast.gateway")
 
@@ -94,11 +94,11 @@ class Worker:
 
     async def work(self, lane: lanes.Lane) -> None:
         """All that is open in a chat, until nothing is left. Busy where another works on it; Later."""
-        taken = await aio.kept(self._taken_up(lane), self._untaken)
+        taken = await async_db.kept(self._taken_up(lane), self._untaken)
         if taken.claim is None:
             return
         async with self.claims.held(taken.claim) as held:
-            points.reach("gateway", "claimed")
+            fault_points.reach("gateway", "claimed")
             while taken.waiting or lane.notices:
                 if taken.waiting:
                     lane.attempts = taken.waiting[0].attempts
@@ -154,7 +154,7 @@ class Worker:
             named = arrival.target or port.terms_of(arrival).conversation_id
             target = named or await self._bound.target(arrival.route)
             begun = await self._db.begin_arrival(held.claim, arrival.id, target, [each.id for each in joined])
-        points.reach("gateway", "begun")
+        fault_points.reach("gateway", "begun")
         if begun is None:
             return
         self._home.meter.begun(begun.attempts)
@@ -222,7 +222,7 @@ class Worker:
             other = await self._bound.elsewhere(arrival.route, here)
             if other is not None:
                 result, watch = await self._turn(held, lane, arrival, other, message)
-        points.reach("gateway", "answered")
+        fault_points.reach("gateway", "answered")
         stored = watch.seq is not None
         history = len(await self._db.context(result.conversation_id)) if result.failed and stored else 0
         # One that gave way to the next message is answered with that.
@@ -419,7 +419,7 @@ class Worker:
         else:
             # Whoever slept since it was begun, and was overtaken, does nothing now.
             await self._still_held(held)
-            points.reach("gateway", "commanded")
+            fault_points.reach("gateway", "commanded")
             async with self._home.desks.at(owner_of(arrival)) as runtime:
                 others = [each for each in waiting if running is None or each.id not in running.within]
                 carried = commanding.carry_out(self._home, runtime, self._bound, arrival, here, others)
@@ -522,7 +522,7 @@ class Worker:
         except errors.NoSuchSession:
             # Deleted at this moment, and everything that was said in it with it.
             first, last = await self._db.settle_arrival(held.claim, arrival.id, "deleted"), False
-        points.reach("gateway", "settled")
+        fault_points.reach("gateway", "settled")
         self._harmless.pop(arrival.id, None)
         self._withdrawn.pop(arrival.id, None)
         if first:

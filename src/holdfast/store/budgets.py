@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from holdfast import errors
-from holdfast.store import bodies, port, state
+from holdfast.store import conversation_row, message_codec
+from holdfast.store.driver import Driver, Tx
 
 MAX_BUDGET = 64 * 1024
 
@@ -27,7 +28,7 @@ class Body(msgspec.Struct, frozen=True):
 class Budgets:
     """The part of SessionDB that remembers what was spent."""
 
-    driver: port.Driver
+    driver: Driver
 
     def budget(self, session_id: str) -> tuple[int, dict[str, Any]]:
         """What was spent on the conversation, and the version to give to `spend`; 0 and {} when nothing was."""
@@ -40,12 +41,12 @@ class Budgets:
         MessageInvalid.
         """
         _checked_version(version)
-        text, uid = encoded(body), bodies.mint_uid()
+        text, uid = encoded(body), message_codec.mint_uid()
         return self.driver.write("budget", lambda tx: put(tx, session_id, version, text, uid))
 
 
-def get(tx: port.Tx, session_id: str) -> tuple[int, dict[str, Any]]:
-    here = state.look(tx, session_id)
+def get(tx: Tx, session_id: str) -> tuple[int, dict[str, Any]]:
+    here = conversation_row.look(tx, session_id)
     row = tx.one("budget_get", conversation=here.key)
     if row is None:
         return 0, {}
@@ -55,9 +56,9 @@ def get(tx: port.Tx, session_id: str) -> tuple[int, dict[str, Any]]:
         raise errors.StoreCorrupt(f"The budget of conversation {here.id} cannot be read.") from None
 
 
-def put(tx: port.Tx, session_id: str, version: int, text: str, uid: str) -> bool:
+def put(tx: Tx, session_id: str, version: int, text: str, uid: str) -> bool:
     """The uid is minted before the first attempt: a repeated one finds that it was the faster itself."""
-    key = state.lock(tx, session_id).key
+    key = conversation_row.lock(tx, session_id).key
     query = "budget_swap" if version else "budget_open"
     if tx.run(query, conversation=key, version=version, uid=uid, body=text) == 1:
         return True
@@ -68,7 +69,7 @@ def put(tx: port.Tx, session_id: str, version: int, text: str, uid: str) -> bool
 def encoded(body: object) -> str:
     if not isinstance(body, Mapping):
         raise errors.MessageInvalid("A budget is an object.")
-    text = bodies.exact(Body(dict(body)), "budget")
+    text = message_codec.exact(Body(dict(body)), "budget")
     if len(text.encode()) > MAX_BUDGET:
         raise errors.MessageInvalid(f"The budget has {len(text.encode()):,} bytes; at most {MAX_BUDGET:,} are kept.")
     return text

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store import bodies, given, hints, leases, port, sessions, state
+from holdfast.store import arguments, conversation_row, leases, message_codec, notifications, sessions
+from holdfast.store.driver import Asked, Row, Tx
 
 
 class Body(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -43,7 +44,7 @@ def draft(
     model: str | None,
     keep_lease: bool = False,
 ) -> Draft:
-    given.flags(keep_lease)
+    arguments.flags(keep_lease)
     if not isinstance(summary, str):
         raise errors.MessageInvalid("A summary is text.")
     if not isinstance(ledger, Mapping | None):
@@ -57,10 +58,10 @@ def draft(
     if not 0 <= cut_seq <= seen_seq:
         raise errors.OutOfRange(f"cut_seq {cut_seq} lies outside 0 to seen_seq, which is {seen_seq}.")
     body = Body(summary, kept, dict(ledger or {}))
-    return Draft(cut_seq, seen_seq, body, bodies.exact(body, "summary or its ledger"), model, keep_lease)
+    return Draft(cut_seq, seen_seq, body, message_codec.exact(body, "summary or its ledger"), model, keep_lease)
 
 
-def commit(tx: port.Tx, work: types.Lease | types.Snapshot, child_id: str, draft: Draft, now: float) -> None:
+def commit(tx: Tx, work: types.Lease | types.Snapshot, child_id: str, draft: Draft, now: float) -> None:
     """End the head, open its continuation, and let the context stand on the summary: all or nothing.
 
     Raises LeaseLost when the lease no longer holds, Superseded when head or view changed meanwhile.
@@ -69,7 +70,7 @@ def commit(tx: port.Tx, work: types.Lease | types.Snapshot, child_id: str, draft
     lease = work if isinstance(work, types.Lease) else None
     seen = lease.snapshot if lease else work
     assert isinstance(seen, types.Snapshot)
-    here = state.lock(tx, seen.conversation_id)
+    here = conversation_row.lock(tx, seen.conversation_id)
     if _committed_before(tx, here, child_id, draft, lease):
         return
     if lease is not None:
@@ -85,13 +86,15 @@ def commit(tx: port.Tx, work: types.Lease | types.Snapshot, child_id: str, draft
 class Commit:
     """A commit as a step of its own, which gives the new head; it may run again."""
 
-    def __init__(self, work: types.Lease | types.Snapshot, child: state.NewId, made: Draft, now: float) -> None:
+    def __init__(
+        self, work: types.Lease | types.Snapshot, child: conversation_row.NewId, made: Draft, now: float
+    ) -> None:
         self._work, self._child, self._draft, self._now = work, child, made, now
         self._lease = work if isinstance(work, types.Lease) else None
         self._seen = work.snapshot if isinstance(work, types.Lease) else work
         self._tried = False
 
-    def __call__(self, tx: port.Tx) -> types.Session:
+    def __call__(self, tx: Tx) -> types.Session:
         if self._tried and tx.one("session_place", id=self._child.id):
             # Ours, if the attempt nobody heard the end of was done; or an id that somebody else has.
             self._child.keep(tx, self._seen.conversation_id)
@@ -100,7 +103,7 @@ class Commit:
         assert found is not None  # it was just made
         return found
 
-    def plain(self) -> port.Asked | None:
+    def plain(self) -> Asked | None:
         made, seen, lease = self._draft, self._seen, self._lease
         if made.seen_seq > seen.last_seq:
             return None
@@ -117,28 +120,28 @@ class Commit:
             "cut_seq": made.cut_seq,
             "seen_seq": made.seen_seq,
             "body": made.text,
-            "digest": bodies.summary_digest(seen.conversation_id, seen.epoch + 1, made.text),
+            "digest": message_codec.summary_digest(seen.conversation_id, seen.epoch + 1, made.text),
             "model": made.model,
             "keep_lease": made.keep_lease,
         }
-        told = [hints.Hint("moved", seen.conversation_id)]
+        told = [notifications.Hint("moved", seen.conversation_id)]
         if lease and not made.keep_lease:
-            told.append(hints.Hint("freed", seen.conversation_id))
-        return port.Asked("commit_plain", values, told)
+            told.append(notifications.Hint("freed", seen.conversation_id))
+        return Asked("commit_plain", values, told)
 
-    def answered(self, row: port.Row) -> types.Session:
+    def answered(self, row: Row) -> types.Session:
         return types.Session(*row)
 
 
 def rotate(
-    tx: port.Tx,
-    here: state.State,
+    tx: Tx,
+    here: conversation_row.State,
     child_id: str,
     draft: Draft,
     token: int | None,
     now: float,
     source: str | None = None,
-) -> state.State:
+) -> conversation_row.State:
     """The one way a compaction is written; the head is live, or was ended for this very purpose."""
     origin, model, _ = tx.one("session_origin", conversation=here.key, ordinal=here.head) or ("", None, None)
     if here.live:
@@ -155,14 +158,16 @@ def rotate(
         token=token,
         body=draft.text,
         at=now,
-        digest=bodies.summary_digest(here.id, here.epoch + 1, draft.text),
+        digest=message_codec.summary_digest(here.id, here.epoch + 1, draft.text),
     )
-    return state.moved(tx, here, head=here.head + 1, live=1, compaction_epoch=here.epoch + 1, redo_epoch=None)._replace(
-        head_id=child_id
-    )
+    return conversation_row.moved(
+        tx, here, head=here.head + 1, live=1, compaction_epoch=here.epoch + 1, redo_epoch=None
+    )._replace(head_id=child_id)
 
 
-def _committed_before(tx: port.Tx, here: state.State, child_id: str, draft: Draft, lease: types.Lease | None) -> bool:
+def _committed_before(
+    tx: Tx, here: conversation_row.State, child_id: str, draft: Draft, lease: types.Lease | None
+) -> bool:
     row = tx.one("session_place", id=child_id)
     if row is None:
         sessions.refuse_taken(tx, child_id)
@@ -175,7 +180,7 @@ def _committed_before(tx: port.Tx, here: state.State, child_id: str, draft: Draf
     raise errors.IdTaken(child_id)
 
 
-def _check_cut(tx: port.Tx, here: state.State, draft: Draft, seen: types.Snapshot) -> None:
+def _check_cut(tx: Tx, here: conversation_row.State, draft: Draft, seen: types.Snapshot) -> None:
     if draft.seen_seq > seen.last_seq:
         raise errors.OutOfRange(
             f"seen_seq {draft.seen_seq} lies beyond {seen.last_seq}, the last message when the work began."
@@ -188,14 +193,14 @@ def _check_cut(tx: port.Tx, here: state.State, draft: Draft, seen: types.Snapsho
 # --- reading -----------------------------------------------------------------------------------------
 
 
-def current(tx: port.Tx, here: state.State) -> types.Compaction | None:
+def current(tx: Tx, here: conversation_row.State) -> types.Compaction | None:
     """The compaction the context stands on: the conversation's own, else the one inherited by a branch."""
     if here.compaction_epoch is not None:
         return at(tx, here.key, here.compaction_epoch)
     return _inherited(tx, here.origin, here.forked_at, here.forked_epoch)
 
 
-def _inherited(tx: port.Tx, origin: int | None, limit: int, epoch: int | None) -> types.Compaction | None:
+def _inherited(tx: Tx, origin: int | None, limit: int, epoch: int | None) -> types.Compaction | None:
     # No epoch: nothing on the origin's own chain fits, so what the origin itself inherited may.
     passed: set[int] = set()
     while origin is not None:
@@ -210,7 +215,7 @@ def _inherited(tx: port.Tx, origin: int | None, limit: int, epoch: int | None) -
     return None
 
 
-def newest_seen(tx: port.Tx, key: int, epoch: int | None, limit: int) -> types.Compaction | None:
+def newest_seen(tx: Tx, key: int, epoch: int | None, limit: int) -> types.Compaction | None:
     """Down the chain of bases from epoch: the newest compaction made from nothing after limit."""
     while epoch is not None:
         found = at(tx, key, epoch)
@@ -222,14 +227,14 @@ def newest_seen(tx: port.Tx, key: int, epoch: int | None, limit: int) -> types.C
     return None
 
 
-def at(tx: port.Tx, key: int, epoch: int) -> types.Compaction:
+def at(tx: Tx, key: int, epoch: int) -> types.Compaction:
     row = tx.one("compaction_at", conversation=key, epoch=epoch)
     if row is None:
         raise errors.StoreCorrupt(f"Compaction {epoch}, on which a context stands, does not exist.")
     return from_row(row)
 
 
-def from_row(row: port.Row) -> types.Compaction:
+def from_row(row: Row) -> types.Compaction:
     epoch, base_epoch, session_id, cut_seq, seen_seq, token, made_at, text = row
     try:
         body = msgspec.json.decode(text, type=Body)
@@ -243,31 +248,31 @@ def from_row(row: port.Row) -> types.Compaction:
 # --- undo and redo -----------------------------------------------------------------------------------
 
 
-def undo(tx: port.Tx, session_id: str) -> types.Compaction:
+def undo(tx: Tx, session_id: str) -> types.Compaction:
     """The context stands on what the current compaction stood on; every message is still there."""
-    here = state.lock(tx, session_id)
+    here = conversation_row.lock(tx, session_id)
     meant = tx.meant.setdefault("undo", here.compaction_epoch)
     if meant is not None and not _in_force(tx, here, meant):
         return at(tx, here.key, meant)
     if here.compaction_epoch is None:
         raise errors.NothingToUndo("This conversation stands on no compaction of its own.")
     undone = at(tx, here.key, here.compaction_epoch)
-    state.moved(tx, here, compaction_epoch=undone.base_epoch, redo_epoch=undone.epoch)
+    conversation_row.moved(tx, here, compaction_epoch=undone.base_epoch, redo_epoch=undone.epoch)
     return undone
 
 
-def redo(tx: port.Tx, session_id: str) -> types.Compaction:
-    here = state.lock(tx, session_id)
+def redo(tx: Tx, session_id: str) -> types.Compaction:
+    here = conversation_row.lock(tx, session_id)
     meant = tx.meant.setdefault("redo", here.redo_epoch)
     if meant is not None and _in_force(tx, here, meant):
         return at(tx, here.key, meant)
     if here.redo_epoch is None:
         raise errors.NothingToRedo()
-    state.moved(tx, here, compaction_epoch=here.redo_epoch, redo_epoch=None)
+    conversation_row.moved(tx, here, compaction_epoch=here.redo_epoch, redo_epoch=None)
     return at(tx, here.key, here.redo_epoch)
 
 
-def _in_force(tx: port.Tx, here: state.State, epoch: int) -> bool:
+def _in_force(tx: Tx, here: conversation_row.State, epoch: int) -> bool:
     """Whether the context stands on this compaction, itself or beneath those made since."""
     stands = here.compaction_epoch
     while stands is not None and stands > epoch:

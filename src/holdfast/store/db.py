@@ -16,44 +16,38 @@ import msgspec
 
 from holdfast import errors, types
 from holdfast.store import (
-    arrivals,
-    backup,
-    blobs,
-    bodies,
+    arguments,
     budgets,
     compactions,
-    erase,
-    exports,
+    conversation_row,
+    deletion,
     folders,
     fsck,
-    given,
-    hides,
     holders,
-    imports,
-    inbox,
     leases,
-    lineage,
     locks,
     log,
-    memories,
-    notes,
+    message_codec,
     opening,
-    people,
-    permits,
     pins,
-    port,
-    processes,
-    retention,
     routes,
-    search,
     sessions,
     small,
-    state,
-    tips,
+    store_meta,
     titles,
     upkeep,
     usage,
+    visibility,
 )
+from holdfast.store import branches as branches_module
+from holdfast.store.backup import backup, retention
+from holdfast.store.blobs import blobs
+from holdfast.store.driver import Driver, Tx
+from holdfast.store.mail import contacts, inbound, inbox
+from holdfast.store.postgres import fast_append
+from holdfast.store.records import memory, permissions, processes
+from holdfast.store.search import search
+from holdfast.store.transfer import export, import_
 
 
 class SessionDB(
@@ -61,19 +55,19 @@ class SessionDB(
     search.Finding,
     usage.Accounts,
     budgets.Budgets,
-    memories.Memories,
+    memory.Memories,
     inbox.Inbox,
-    arrivals.Arrivals,
-    people.People,
+    inbound.Arrivals,
+    contacts.People,
     processes.Processes,
-    permits.Permits,
+    permissions.Permits,
     pins.Pins,
     titles.Titles,
     folders.Folders,
     backup.Backups,
     retention.Retention,
-    exports.Exports,
-    imports.Imports,
+    export.Exports,
+    import_.Imports,
 ):
     """Conversations that cannot fork, in a SQLite file (or `:memory:`), or in PostgreSQL (`postgresql://…`).
 
@@ -95,9 +89,9 @@ class SessionDB(
     ) -> None:
         self._clock = clock or time.time
         super().__init__()
-        self.driver: port.Driver = opening.driver(target, clock, durability, write_timeout, begin)
+        self.driver: Driver = opening.driver(target, clock, durability, write_timeout, begin)
         self.searcher = search.Searcher(self.driver)
-        self._tips = tips.Tips() if self.driver.asks_plainly else None
+        self._tips = fast_append.Tips() if self.driver.asks_plainly else None
 
     def __enter__(self) -> Self:
         return self
@@ -131,10 +125,12 @@ class SessionDB(
         that only remembers where it came from. The same call again returns the session it made.
         """
         now = self._clock()
-        new = state.NewId(session_id, now)
-        parent = parent_session_id if parent_session_id is None else bodies.checked_id(parent_session_id)
-        birth = lineage.Birth(parent=parent, **lineage.checked(source, model, title, owner, folder))
-        return self._session(self.driver.write("create", lambda tx: lineage.create(tx, new.settle(tx), birth, now)))
+        new = conversation_row.NewId(session_id, now)
+        parent = parent_session_id if parent_session_id is None else message_codec.checked_id(parent_session_id)
+        birth = branches_module.Birth(parent=parent, **branches_module.checked(source, model, title, owner, folder))
+        return self._session(
+            self.driver.write("create", lambda tx: branches_module.create(tx, new.settle(tx), birth, now))
+        )
 
     def get_session(self, session_id: str) -> types.Session | None:
         return self.driver.read(lambda tx: sessions.get(tx, session_id))
@@ -142,8 +138,8 @@ class SessionDB(
     def conversation(self, session_id: str) -> types.Conversation:
         """Where the conversation of this session stands."""
 
-        def look(tx: port.Tx) -> types.Conversation:
-            found = sessions.conversation(tx, state.look(tx, session_id))
+        def look(tx: Tx) -> types.Conversation:
+            found = sessions.conversation(tx, conversation_row.look(tx, session_id))
             return msgspec.structs.replace(found, live=bool(found.live))
 
         return self.driver.read(look)
@@ -163,8 +159,8 @@ class SessionDB(
     def branches(self, session_id: str) -> list[str]:
         """Ids of the conversations that began from this one."""
 
-        def look(tx: port.Tx) -> list[str]:
-            return [row[0] for row in tx.all("branches_of", conversation=state.look(tx, session_id).key)]
+        def look(tx: Tx) -> list[str]:
+            return [row[0] for row in tx.all("branches_of", conversation=conversation_row.look(tx, session_id).key)]
 
         return self.driver.read(look)
 
@@ -183,9 +179,9 @@ class SessionDB(
 
         With `folder`, those of this folder, and those of no folder.
         """
-        given.whole(limit, skip)
-        given.text_or_none(owner, source)
-        given.flags(live, every)
+        arguments.whole(limit, skip)
+        arguments.text_or_none(owner, source)
+        arguments.flags(live, every)
         wanted = sessions.Wanted(owner, source, live, folders.clean_or_none(folder), every)
         return self.driver.read(lambda tx: sessions.listed(tx, wanted, limit, skip))
 
@@ -197,8 +193,8 @@ class SessionDB(
         """
         if not isinstance(text, str) or not text.isprintable() or not text.strip():
             raise errors.IdInvalid("Give an id, the beginning of one, a title, or `last`.")
-        given.text_or_none(owner)
-        given.flags(near)
+        arguments.text_or_none(owner)
+        arguments.flags(near)
         return self.driver.read(lambda tx: sessions.resolve(tx, text, owner, near))
 
     def end_session(self, session_id: str, end_reason: str) -> bool:
@@ -230,10 +226,12 @@ class SessionDB(
         Its folder is this one's, unless another is given.
         """
         now = self._clock()
-        new = state.NewId(branch_id, now)
-        cut = lineage.Cut(at_seq, titles.clean(title) if title is not None else None, folders.clean_or_none(folder))
+        new = conversation_row.NewId(branch_id, now)
+        cut = branches_module.Cut(
+            at_seq, titles.clean(title) if title is not None else None, folders.clean_or_none(folder)
+        )
         return self._session(
-            self.driver.write("branch", lambda tx: lineage.branch(tx, session_id, new.settle(tx), cut, now))
+            self.driver.write("branch", lambda tx: branches_module.branch(tx, session_id, new.settle(tx), cut, now))
         )
 
     # --- the log -------------------------------------------------------------------------------------
@@ -296,8 +294,8 @@ class SessionDB(
         if not isinstance(messages, Sequence) or not messages:
             raise errors.MessageInvalid("A batch is a list of messages.")
         request = self._request(create) if create is not None else None
-        target = state.NewId(session_id, now) if request else bodies.checked_id(session_id)
-        prepared = [bodies.prepare(bodies.given(message), now) for message in messages]
+        target = conversation_row.NewId(session_id, now) if request else message_codec.checked_id(session_id)
+        prepared = [message_codec.prepare(message_codec.given(message), now) for message in messages]
         return log.Append(target, prepared, expect_head, request, lease, now, self._tips)
 
     def begin_conversation(
@@ -309,47 +307,47 @@ class SessionDB(
         """
         leases.checked("turn", None, ttl)
         step, who = self.append_step(session_id, [message], create=create), holders.this_process(None)
-        return small.done(self.driver, small.Step("append", lambda tx: lineage.begin(tx, step, who, ttl)))
+        return small.done(self.driver, small.Step("append", lambda tx: branches_module.begin(tx, step, who, ttl)))
 
     def context(self, session_id: str, upto: int | None = None) -> types.Context:
         """What the model sees: pinned messages, summary, and all that came after the cut, in one snapshot."""
-        given.whole_or_none(upto)
+        arguments.whole_or_none(upto)
         return self.driver.read(lambda tx: log.context(tx, session_id, upto))
 
     def transcript(self, session_id: str, after: int = 0, upto: int | None = None) -> list[types.Message]:
         """What people see: the whole log of the conversation, or the stretch after < seq <= upto."""
-        given.whole(after)
-        given.whole_or_none(upto)
+        arguments.whole(after)
+        arguments.whole_or_none(upto)
         return self.driver.read(lambda tx: log.transcript(tx, session_id, after, upto))
 
     def seq_of(self, session_id: str, uid: str) -> int | None:
         """Where the message that bears this uid stands in the log of the conversation; None where none does."""
-        return self.driver.read(lambda tx: log.seq_of(tx, session_id, bodies.checked_id(uid, "uid")))
+        return self.driver.read(lambda tx: log.seq_of(tx, session_id, message_codec.checked_id(uid, "uid")))
 
     def hide(self, session_id: str, from_seq: int, to_seq: int | None = None) -> types.Hide:
         """Take a range of messages (default: to the last) out of the context. Nothing is deleted."""
-        given.whole(from_seq)
-        given.whole_or_none(to_seq)
-        return self.driver.write("hide", lambda tx: hides.hide(tx, session_id, from_seq, to_seq))
+        arguments.whole(from_seq)
+        arguments.whole_or_none(to_seq)
+        return self.driver.write("hide", lambda tx: visibility.hide(tx, session_id, from_seq, to_seq))
 
     def show(self, session_id: str, hide_epoch: int | None = None) -> types.Hide:
         """Bring back what one hide took out (default: the newest still hidden)."""
-        given.whole_or_none(hide_epoch)
-        return self.driver.write("show", lambda tx: hides.show(tx, session_id, hide_epoch))
+        arguments.whole_or_none(hide_epoch)
+        return self.driver.write("show", lambda tx: visibility.show(tx, session_id, hide_epoch))
 
     def hides(self, session_id: str) -> list[types.Hide]:
-        return self.driver.read(lambda tx: hides.every(tx, state.look(tx, session_id).key))
+        return self.driver.read(lambda tx: visibility.every(tx, conversation_row.look(tx, session_id).key))
 
     def redact(self, session_id: str, seq: int) -> None:
         """Remove a message's text for good, with every summary that may have been made from it."""
         now = self._clock()
-        key = self.driver.write("redact", lambda tx: erase.redact(tx, session_id, seq, now))
+        key = self.driver.write("redact", lambda tx: deletion.redact(tx, session_id, seq, now))
         self.searcher.forget(key, seq)
 
     def delete_conversation(self, session_id: str) -> None:
         """Remove a conversation for good. HasBranches lists the conversations that still read from it."""
         now = self._clock()
-        key = self.driver.write("delete", lambda tx: erase.delete(tx, session_id, now))
+        key = self.driver.write("delete", lambda tx: deletion.delete(tx, session_id, now))
         self.searcher.forget(key)
 
     # --- compactions ---------------------------------------------------------------------------------
@@ -380,9 +378,9 @@ class SessionDB(
             leases.checked_lease(work, "compact")
         now = self._clock()
         snapshot = work.snapshot if isinstance(work, types.Lease) else work
-        child = state.NewId(child_id, now)
+        child = conversation_row.NewId(child_id, now)
         seen = snapshot.last_seq if seen_seq is None else seen_seq
-        named = bodies.checked_id(model, "model") if model is not None else None
+        named = message_codec.checked_id(model, "model") if model is not None else None
         draft = compactions.draft(cut_seq, seen, summary, pinned, ledger, named, keep_lease)
         made = self.driver.write("commit", compactions.Commit(work, child, draft, now))
         if self._tips is not None:
@@ -400,8 +398,8 @@ class SessionDB(
     def compactions(self, session_id: str) -> list[types.Compaction]:
         """Every compaction of the conversation, first to last, undone ones too."""
 
-        def look(tx: port.Tx) -> list[types.Compaction]:
-            key = state.look(tx, session_id).key
+        def look(tx: Tx) -> list[types.Compaction]:
+            key = conversation_row.look(tx, session_id).key
             return [compactions.from_row(row) for row in tx.all("compactions_of", conversation=key)]
 
         return self.driver.read(look)
@@ -416,15 +414,15 @@ class SessionDB(
     def routes(self, session_id: str | None = None) -> list[types.Route]:
         """Every route, or those that name one conversation."""
 
-        def look(tx: port.Tx) -> list[types.Route]:
-            return routes.every(tx, state.look(tx, session_id).key if session_id is not None else None)
+        def look(tx: Tx) -> list[types.Route]:
+            return routes.every(tx, conversation_row.look(tx, session_id).key if session_id is not None else None)
 
         return self.driver.read(look)
 
     def bind_route(self, key: str, session_id: str | None, *, version: int) -> types.Route:
         """Let a key name a conversation (None: the next message begins one), if it still has this version."""
         routes.checked(key)
-        given.whole(version)
+        arguments.whole(version)
         now = self._clock()
         return self.driver.write("route", lambda tx: routes.bind(tx, key, session_id, version, now))
 
@@ -466,13 +464,13 @@ class SessionDB(
 
     def meta(self, key: str) -> str | None:
         """A note about the store itself."""
-        bodies.checked_id(key, "meta key")
+        message_codec.checked_id(key, "meta key")
         row = self.driver.read(lambda tx: tx.one("meta_get", key=key))
         return str(row[0]) if row else None
 
     def set_meta(self, key: str, value: str) -> None:
-        bodies.checked_id(key, "meta key")
-        if key in notes.RESERVED:
+        message_codec.checked_id(key, "meta key")
+        if key in store_meta.RESERVED:
             raise errors.OutOfRange(f"The store itself keeps {key}.")
         if not isinstance(value, str) or not value.isascii():
             raise errors.OutOfRange("A meta value is ASCII text.")
@@ -489,6 +487,6 @@ class SessionDB(
     def _request(self, create: types.NewConversation) -> types.NewConversation:
         if not isinstance(create, types.NewConversation):
             raise errors.MessageInvalid("`create` is a NewConversation.")
-        checked = lineage.checked(create.source, create.model, create.title, create.owner, create.folder)
+        checked = branches_module.checked(create.source, create.model, create.title, create.owner, create.folder)
         route = routes.checked(create.route) if create.route is not None else None
         return types.NewConversation(route=route, **checked)

@@ -12,7 +12,8 @@ import posixpath
 from pathlib import PureWindowsPath
 
 from holdfast import errors
-from holdfast.store import port, state
+from holdfast.store import conversation_row
+from holdfast.store.driver import Driver, Tx
 
 MAX_FOLDER = 4096
 
@@ -20,7 +21,7 @@ MAX_FOLDER = 4096
 class Folders:
     """The part of SessionDB that knows where conversations are worked on."""
 
-    driver: port.Driver
+    driver: Driver
 
     def set_session_folder(self, session_id: str, folder: str | None) -> str | None:
         """The conversation's folder, an absolute path, cleaned; None: it has none any more.
@@ -75,5 +76,5 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def set_folder(tx: port.Tx, session_id: str, folder: str | None) -> None:
-    tx.run("folder_set", key=state.lock(tx, session_id).key, folder=folder)
+def set_folder(tx: Tx, session_id: str, folder: str | None) -> None:
+    tx.run("folder_set", key=conversation_row.lock(tx, session_id).key, folder=folder)

@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable
 
 from holdfast import errors, types
-from holdfast.store import bodies, port, reconcile
+from holdfast.store import message_codec
+from holdfast.store.driver import Readable, Tx
+from holdfast.store.sqlite import migration as sqlite_migration
 
 CHUNK = 5_000
 
@@ -49,7 +51,7 @@ CHECKS = {
 Progress = Callable[[int, int], None]
 
 
-def check(driver: port.Readable, progress: Progress | None = None, *, schema: bool = False) -> types.Report:
+def check(driver: Readable, progress: Progress | None = None, *, schema: bool = False) -> types.Report:
     """Every promise, then every digest; one snapshot for all of it.
 
     With `schema`, triggers and indexes that are not as declared count too. Tables do not: one that an older
@@ -65,22 +67,22 @@ def check(driver: port.Readable, progress: Progress | None = None, *, schema: bo
     return types.Report(*counts, tuple(found + violations), time.monotonic() - began)
 
 
-def _complaints(driver: port.Readable) -> list[str]:
+def _complaints(driver: Readable) -> list[str]:
     try:
         return driver.complaints()
     except (errors.StoreCorrupt, errors.StoreBroken) as error:
         return [str(error)]  # too damaged to be examined is a finding too
 
 
-def _faults(driver: port.Readable, every: bool) -> list[reconcile.Fault]:
+def _faults(driver: Readable, every: bool) -> list[sqlite_migration.Fault]:
     try:
         found = driver.faults()
-        return [each for each in found if each.what == reconcile.MISSING or (every and each.kind != "table")]
+        return [each for each in found if each.what == sqlite_migration.MISSING or (every and each.kind != "table")]
     except (errors.StoreCorrupt, errors.StoreBroken):
         return []  # what hinders the look at it is found by the other looks
 
 
-def _everything(tx: port.Tx, progress: Progress | None) -> tuple[tuple[int, int, int], list[types.Violation]]:
+def _everything(tx: Tx, progress: Progress | None) -> tuple[tuple[int, int, int], list[types.Violation]]:
     counts = tx.one("fsck_counts")
     assert counts is not None  # a row of counts always comes
     violations: list[types.Violation] = []
@@ -91,7 +93,7 @@ def _everything(tx: port.Tx, progress: Progress | None) -> tuple[tuple[int, int,
     return (counts[0], counts[1], counts[2]), violations
 
 
-def _broken(tx: port.Tx, query: str, promise: str) -> list[types.Violation]:
+def _broken(tx: Tx, query: str, promise: str) -> list[types.Violation]:
     try:
         with tx.savepoint():
             return [types.Violation(promise, str(where), detail) for where, detail in tx.all(query)]
@@ -99,15 +101,15 @@ def _broken(tx: port.Tx, query: str, promise: str) -> list[types.Violation]:
         return [types.Violation("database", "", str(error))]
 
 
-def _summaries(tx: port.Tx) -> list[types.Violation]:
+def _summaries(tx: Tx) -> list[types.Violation]:
     return [
         types.Violation("P5", conversation_id, f"the summary of compaction {epoch} is not what was written")
         for conversation_id, epoch, body, digest in tx.all("fsck_summaries")
-        if bodies.summary_digest(conversation_id, epoch, body) != digest
+        if message_codec.summary_digest(conversation_id, epoch, body) != digest
     ]
 
 
-def _digests(tx: port.Tx, total: int, progress: Progress | None) -> list[types.Violation]:
+def _digests(tx: Tx, total: int, progress: Progress | None) -> list[types.Violation]:
     violations: list[types.Violation] = []
     done = 0
     for key, conversation_id, _ in tx.all("fsck_conversations"):
@@ -116,7 +118,7 @@ def _digests(tx: port.Tx, total: int, progress: Progress | None) -> list[types.V
             violations += [
                 types.Violation("P1", conversation_id, f"message {seq} is not what was written")
                 for seq, uid, role, body, digest in rows
-                if bodies.digest(conversation_id, seq, uid, role, body) != digest
+                if message_codec.digest(conversation_id, seq, uid, role, body) != digest
             ]
             if rows[-1][0] <= after:
                 # A damaged tree can come back to where it was, and would do so for ever.

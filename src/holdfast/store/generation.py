@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 
-from holdfast.store import port
+from holdfast.store.driver import Tx
 
 KEY = "generation"
 
 
-def leap(tx: port.Tx, generation: int) -> None:
+def leap(tx: Tx, generation: int) -> None:
     """Void all leases, and raise every counter that work in flight is compared by past all values used before.
 
     The generation counts restores and copies. Counters of generation n begin at n * 2^32 and grow by one at a
@@ -26,7 +26,7 @@ def leap(tx: port.Tx, generation: int) -> None:
     tx.run("meta_set", key=KEY, value=str(generation))
 
 
-def current(tx: port.Tx) -> int:
+def current(tx: Tx) -> int:
     """How often the store was restored or copied."""
     row = tx.one("meta_get", key=KEY)
     return int(row[0]) if row and str(row[0]).isdigit() else 0

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from typing import Literal
 
 from holdfast import errors, types
-from holdfast.store import holders, port, state
+from holdfast.store import conversation_row, holders
+from holdfast.store.driver import Row, Tx
 
 PURPOSES: tuple[types.Purpose, ...] = ("compact", "turn")
 MAX_TTL = 86_400.0
@@ -48,7 +49,7 @@ def reachable() -> Iterator[None]:
 
 
 def acquire(
-    tx: port.Tx,
+    tx: Tx,
     session_id: str,
     purpose: types.Purpose,
     holder: holders.Holder,
@@ -59,7 +60,7 @@ def acquire(
 
     abandoned: names of holders whose leases this process could not release, and may take.
     """
-    here = state.lock(tx, session_id)
+    here = conversation_row.lock(tx, session_id)
     with reachable():
         row = tx.one("lease_row", conversation=here.key, purpose=purpose)
         if row is not None:
@@ -80,18 +81,18 @@ def acquire(
     return types.Lease(snapshot(here), purpose, token, holder.name, ttl)
 
 
-def _refuse_if_held(clock: holders.Timeline, row: port.Row, name: str, abandoned: Collection[str]) -> None:
+def _refuse_if_held(clock: holders.Timeline, row: Row, name: str, abandoned: Collection[str]) -> None:
     _, text, expires, boot, _ = row
     holder, left = holders.decode(text), clock.left(boot, expires)
     if holder.name != name and left > 0 and not holder.is_dead() and holder.name not in abandoned:
         raise errors.Busy(holder.name, left)
 
 
-def snapshot(here: state.State) -> types.Snapshot:
+def snapshot(here: conversation_row.State) -> types.Snapshot:
     return types.Snapshot(here.id, here.head_id, here.epoch, here.last_seq)
 
 
-def check_held(tx: port.Tx, here: state.State, lease: types.Lease) -> None:
+def check_held(tx: Tx, here: conversation_row.State, lease: types.Lease) -> None:
     """The lease's own row, under the conversation's lock: this token, this holder, not run out."""
     if lease.conversation_id != here.id:
         raise errors.LeaseLost("The lease belongs to another conversation.")
@@ -104,8 +105,8 @@ def check_held(tx: port.Tx, here: state.State, lease: types.Lease) -> None:
         raise errors.LeaseLost()
 
 
-def renew(tx: port.Tx, lease: types.Lease) -> None:
-    here = state.lock(tx, lease.conversation_id)
+def renew(tx: Tx, lease: types.Lease) -> None:
+    here = conversation_row.lock(tx, lease.conversation_id)
     check_held(tx, here, lease)
     with reachable():
         tx.run(
@@ -118,19 +119,19 @@ def renew(tx: port.Tx, lease: types.Lease) -> None:
         )
 
 
-def release(tx: port.Tx, lease: types.Lease) -> bool:
+def release(tx: Tx, lease: types.Lease) -> bool:
     """Free the lease if it is still this one; whether it was."""
-    return free(tx, state.lock(tx, lease.conversation_id), lease.purpose, lease.token)
+    return free(tx, conversation_row.lock(tx, lease.conversation_id), lease.purpose, lease.token)
 
 
-def free(tx: port.Tx, here: state.State, purpose: types.Purpose, token: int) -> bool:
+def free(tx: Tx, here: conversation_row.State, purpose: types.Purpose, token: int) -> bool:
     with reachable():
         return tx.run("lease_delete", conversation=here.key, purpose=purpose, token=token) == 1
 
 
-def named(tx: port.Tx, session_id: str, purpose: types.Purpose, holder: str, ttl: float) -> types.Lease | None:
+def named(tx: Tx, session_id: str, purpose: types.Purpose, holder: str, ttl: float) -> types.Lease | None:
     """The lease that goes by this holder's name, for callers that keep no lease of their own."""
-    here = state.lock(tx, session_id)
+    here = conversation_row.lock(tx, session_id)
     with reachable():
         row = tx.one("lease_row", conversation=here.key, purpose=purpose)
     if row is None or holders.decode(row[1]).name != holder:
@@ -138,9 +139,9 @@ def named(tx: port.Tx, session_id: str, purpose: types.Purpose, holder: str, ttl
     return types.Lease(snapshot(here), purpose, row[0], holder, ttl)
 
 
-def holder_name(tx: port.Tx, session_id: str, purpose: types.Purpose) -> str | None:
+def holder_name(tx: Tx, session_id: str, purpose: types.Purpose) -> str | None:
     """Who holds it now; a lease that ran out or whose holder died is held by nobody."""
-    here = state.look(tx, session_id)
+    here = conversation_row.look(tx, session_id)
     with reachable():
         row = tx.one("lease_row", conversation=here.key, purpose=purpose)
     if row is None:
@@ -148,7 +149,7 @@ def holder_name(tx: port.Tx, session_id: str, purpose: types.Purpose) -> str | N
     return holders.decode(row[1]).name if _state(tx.clock, row) == "held" else None
 
 
-def turn_began(tx: port.Tx, here: state.State) -> int | None:
+def turn_began(tx: Tx, here: conversation_row.State) -> int | None:
     """The last seq before the running turn began; None when no turn runs (or nobody can tell)."""
     try:
         with reachable():
@@ -158,21 +159,23 @@ def turn_began(tx: port.Tx, here: state.State) -> int | None:
         return None
 
 
-def every(tx: port.Tx) -> list[types.LeaseHeld]:
+def every(tx: Tx) -> list[types.LeaseHeld]:
     with reachable():
         rows = tx.all("leases_all")
     return [_as_seen(tx.clock, row[0], row[1], row[2:]) for row in rows]
 
 
-def free_stale(tx: port.Tx) -> int:
+def free_stale(tx: Tx) -> int:
     """Free every lease that ran out or whose holder died; how many. Nobody's work is touched by it."""
-    state.lock_all(tx, (lease.conversation_id for lease in every(tx) if lease.state != "held"))
+    conversation_row.lock_all(tx, (lease.conversation_id for lease in every(tx) if lease.state != "held"))
     # Looked at again: one may have been taken anew, or gone with its conversation, before it was locked.
     stale = [lease for lease in every(tx) if lease.state != "held"]
-    return sum(free(tx, state.lock(tx, lease.conversation_id), lease.purpose, lease.token) for lease in stale)
+    return sum(
+        free(tx, conversation_row.lock(tx, lease.conversation_id), lease.purpose, lease.token) for lease in stale
+    )
 
 
-def _as_seen(clock: holders.Timeline, conversation: str, purpose: types.Purpose, row: port.Row) -> types.LeaseHeld:
+def _as_seen(clock: holders.Timeline, conversation: str, purpose: types.Purpose, row: Row) -> types.LeaseHeld:
     token, text, expires, boot, snap_seq, acquired_at = row
     holder = holders.decode(text)
     return types.LeaseHeld(
@@ -191,7 +194,7 @@ def _as_seen(clock: holders.Timeline, conversation: str, purpose: types.Purpose,
     )
 
 
-def _state(clock: holders.Timeline, row: port.Row) -> Literal["held", "expired", "dead"]:
+def _state(clock: holders.Timeline, row: Row) -> Literal["held", "expired", "dead"]:
     if clock.left(row[3], row[2]) <= 0:
         return "expired"
     return "dead" if holders.decode(row[1]).is_dead() else "held"

@@ -9,7 +9,8 @@ import logging
 from collections import deque
 
 from holdfast import errors, types
-from holdfast.store import holders, leases, port, small, state
+from holdfast.store import conversation_row, holders, leases, small
+from holdfast.store.driver import Driver, Tx
 
 logger = logging.getLogger("holdfast.store")
 
@@ -22,7 +23,7 @@ MAX_ABANDONED = 1000
 class Leases:
     """The part of SessionDB that gives leases. However they fail, compactions and turns continue without."""
 
-    driver: port.Driver
+    driver: Driver
 
     def __init__(self) -> None:
         self._said: set[str] = set()
@@ -73,7 +74,7 @@ class Leases:
 
     def snapshot(self, session_id: str) -> types.Snapshot:
         """Where the conversation stands, for a compaction without a lease."""
-        return self.driver.read(lambda tx: leases.snapshot(state.look(tx, session_id)))
+        return self.driver.read(lambda tx: leases.snapshot(conversation_row.look(tx, session_id)))
 
     def begin_compaction(
         self, session_id: str, holder: str | None = None, ttl: float = LEASE_TTL
@@ -108,7 +109,7 @@ class Leases:
         """Start the lock's time anew; whether this holder still had it."""
         leases.checked("compact", _name(holder), ttl_seconds)
 
-        def step(tx: port.Tx) -> bool:
+        def step(tx: Tx) -> bool:
             lease = leases.named(tx, session_id, "compact", holder, ttl_seconds)
             if lease is not None:
                 leases.renew(tx, lease)
@@ -126,7 +127,7 @@ class Leases:
         """Free the lock if this holder has it; whether it had."""
         leases.checked("compact", _name(holder), LOCK_TTL)
 
-        def step(tx: port.Tx) -> bool:
+        def step(tx: Tx) -> bool:
             lease = leases.named(tx, session_id, "compact", holder, LOCK_TTL)
             return lease is not None and leases.release(tx, lease)
 

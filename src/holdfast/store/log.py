@@ -10,7 +10,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast import errors, types
-from holdfast.store import bodies, compactions, hides, hints, leases, port, routes, sessions, state, tips, titles, view
+from holdfast.store import (
+    compactions,
+    conversation_row,
+    leases,
+    message_codec,
+    notifications,
+    routes,
+    sessions,
+    titles,
+    tool_pairs,
+    visibility,
+)
+from holdfast.store.driver import Asked, Row, Tx
+from holdfast.store.postgres import fast_append
 
 # Characters that one statement may bring.
 AT_ONCE = 16 * 1024 * 1024
@@ -25,13 +38,13 @@ class Append:
 
     def __init__(
         self,
-        session_id: str | state.NewId,
-        messages: Sequence[bodies.Prepared],
+        session_id: str | conversation_row.NewId,
+        messages: Sequence[message_codec.Prepared],
         expect_head: bool,
         create: types.NewConversation | None,
         lease: types.Lease | None,
         now: float,
-        seen: tips.Tips | None = None,
+        seen: fast_append.Tips | None = None,
     ) -> None:
         self.session_id = session_id if isinstance(session_id, str) else session_id.id
         self.new_id = None if isinstance(session_id, str) else session_id
@@ -41,19 +54,19 @@ class Append:
         self.lease = lease
         self.now = now
         self.tips = seen
-        self.tip: tips.Tip | None = None
+        self.tip: fast_append.Tip | None = None
         self.born = False
         # Uids minted just now cannot be known yet, so the first attempt need not look for them.
         self.fresh = messages[0].minted and (len(messages) == 1 or all(message.minted for message in messages))
 
-    def __call__(self, tx: port.Tx) -> list[types.Receipt]:
+    def __call__(self, tx: Tx) -> list[types.Receipt]:
         """Known uids return what is stored, the others get the next numbers in order."""
         fresh, self.fresh = self.fresh, False
         if self.new_id is not None:
             self.session_id = self.new_id.settle(tx)
         messages, row = self.messages, self._locked(tx)
         self.born = row is None
-        here = state.State(*row) if row is not None else self._born(tx)
+        here = conversation_row.State(*row) if row is not None else self._born(tx)
         if self.create is not None and self.create.owner != here.owner:
             raise errors.IdTaken(self.session_id)
         known = {} if fresh or row is None else _known(tx, here, messages)
@@ -67,14 +80,14 @@ class Append:
         stored = _write(tx, here, messages, known)
         if self.tips is not None:
             new = sum(not duplicate for _, _, duplicate in stored)
-            place = tips.Place(here.key, here.head, here.id, here.head_id)
+            place = fast_append.Place(here.key, here.head, here.id, here.head_id)
             self.tips.note(self.session_id, place, here.last_seq + new, new)
         return [
             types.Receipt(seq, message.uid, session, here.id, here.epoch, self._moved(session), duplicate, resumed)
             for message, (seq, session, duplicate) in zip(messages, stored, strict=True)
         ]
 
-    def plain(self) -> port.Asked | None:
+    def plain(self) -> Asked | None:
         """In one statement, where nothing is special about it and the end of the log can be guessed; once."""
         if len(self.messages) > 1:
             return several([self])
@@ -84,7 +97,7 @@ class Append:
         (message,), (fresh, self.fresh), place, seen = self.messages, (self.fresh, False), tip.place, tip.last_seq
         said = {"uid": message.uid, "role": message.role, "at": message.at, "body": message.body, "seen": seen}
         digests = [_digest(place, seq, message) for seq in range(seen + 1, seen + 1 + tip.digests(message.body))]
-        told = (hints.Hint("moved", place.conversation_id),)
+        told = (notifications.Hint("moved", place.conversation_id),)
         if len(digests) == 1:
             where = {
                 "key": place.key,
@@ -92,12 +105,12 @@ class Append:
                 "head": place.head,
                 "digest": digests[0],
             }
-            return port.Asked("append_plain", said | where, told)
+            return Asked("append_plain", said | where, told)
         # Where others write too, none of them is to wait for the disk.
         how = {"id": self.session_id, "strict": self.expect_head, "fresh": fresh, "digests": b"".join(digests)}
-        return port.Asked("append_shared", said | how, told, shared=True)
+        return Asked("append_shared", said | how, told, shared=True)
 
-    def guess(self) -> tips.Tip | None:
+    def guess(self) -> fast_append.Tip | None:
         """Where the log seems to end, if that is all there is to know for this append."""
         if self.tips is None or self.create is not None or self.lease is not None:
             return None
@@ -115,7 +128,7 @@ class Append:
         tip = self.guess()
         return tip is not None and tip.spread > 1
 
-    def answered(self, row: port.Row) -> list[types.Receipt]:
+    def answered(self, row: Row) -> list[types.Receipt]:
         assert self.tip is not None  # there was something to ask
         place, seq = self.tip.place, self.tip.last_seq + len(self.messages)
         if len(self.messages) > 1:
@@ -127,7 +140,7 @@ class Append:
             place = place._replace(key=key, head=head)
         return self.written(place._replace(head_id=head_id), seq, epoch)
 
-    def written(self, place: tips.Place, last: int, epoch: int) -> list[types.Receipt]:
+    def written(self, place: fast_append.Place, last: int, epoch: int) -> list[types.Receipt]:
         """What is to be told of messages that were new, the last of which got this number."""
         if self.tips is not None:
             self.tips.note(self.session_id, place, last, len(self.messages))
@@ -137,7 +150,7 @@ class Append:
             for seq, message in enumerate(self.messages, last - len(self.messages) + 1)
         ]
 
-    def _locked(self, tx: port.Tx) -> port.Row | None:
+    def _locked(self, tx: Tx) -> Row | None:
         """None when it is not there, which is looked at last: another may have begun it since the first look."""
         row = tx.one("lock_conversation", id=self.session_id)
         while row is None and self.create is not None and tx.one("session_place", id=self.session_id):
@@ -147,22 +160,22 @@ class Append:
     def _moved(self, session: str) -> str | None:
         return self.session_id if session != self.session_id else None
 
-    def _check(self, tx: port.Tx, here: state.State) -> None:
+    def _check(self, tx: Tx, here: conversation_row.State) -> None:
         if self.expect_head and here.asked != here.head:
             raise errors.Superseded(here.head_id, here.epoch)
         if self.lease is not None:
             leases.check_held(tx, here, self.lease)
 
-    def _born(self, tx: port.Tx) -> state.State:
+    def _born(self, tx: Tx) -> conversation_row.State:
         if self.create is None:
-            raise state.missing(tx, self.session_id)
+            raise conversation_row.missing(tx, self.session_id)
         return _born(tx, self.session_id, self.create, self.now)
 
 
-def several(steps: Sequence[Append]) -> port.Asked | None:
+def several(steps: Sequence[Append]) -> Asked | None:
     """Appends that share a commit, in one statement: all of them or, where one of them is special, none."""
     ends: dict[int, int] = {}
-    firsts: dict[int, tips.Tip] = {}
+    firsts: dict[int, fast_append.Tip] = {}
     rows: list[tuple[Any, ...]] = []
     for step in steps:
         tip = step.guess()
@@ -181,15 +194,15 @@ def several(steps: Sequence[Append]) -> port.Asked | None:
     where = [(tip.place.conversation_id, tip.last_seq, tip.place.head) for tip in firsts.values()]
     seen = dict(zip(("ids", "seen", "heads"), map(list, zip(*where, strict=True)), strict=True))
     values = {"keys": list(firsts), **seen, **dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True))}
-    told = [hints.Hint("moved", tip.place.conversation_id) for tip in firsts.values()]
-    return port.Asked("append_several", values, told)
+    told = [notifications.Hint("moved", tip.place.conversation_id) for tip in firsts.values()]
+    return Asked("append_several", values, told)
 
 
-def _digest(place: tips.Place, seq: int, message: bodies.Prepared) -> bytes:
-    return bodies.digest(place.conversation_id, seq, message.uid, message.role, message.body)
+def _digest(place: fast_append.Place, seq: int, message: message_codec.Prepared) -> bytes:
+    return message_codec.digest(place.conversation_id, seq, message.uid, message.role, message.body)
 
 
-def _born(tx: port.Tx, session_id: str, create: types.NewConversation, now: float) -> state.State:
+def _born(tx: Tx, session_id: str, create: types.NewConversation, now: float) -> conversation_row.State:
     if tx.one("tombstone", id=session_id):
         raise errors.ConversationDeleted(session_id)
     if create.title is not None:
@@ -212,7 +225,7 @@ def _born(tx: port.Tx, session_id: str, create: types.NewConversation, now: floa
 Stored = tuple[int, str, bool]
 
 
-def _known(tx: port.Tx, here: state.State, messages: Sequence[bodies.Prepared]) -> dict[str, Stored]:
+def _known(tx: Tx, here: conversation_row.State, messages: Sequence[message_codec.Prepared]) -> dict[str, Stored]:
     """What is stored already of these uids; other content under a known uid is refused."""
     known: dict[str, Stored] = {}
     for message in messages:
@@ -227,11 +240,11 @@ def _known(tx: port.Tx, here: state.State, messages: Sequence[bodies.Prepared]) 
 
 
 def _write(
-    tx: port.Tx, here: state.State, messages: Sequence[bodies.Prepared], known: dict[str, Stored]
+    tx: Tx, here: conversation_row.State, messages: Sequence[message_codec.Prepared], known: dict[str, Stored]
 ) -> list[Stored]:
     seq = here.last_seq
     results: list[Stored] = []
-    written: dict[str, bodies.Prepared] = {}
+    written: dict[str, message_codec.Prepared] = {}
     for message in messages:
         if message.uid in known:
             first = written.get(message.uid, message)
@@ -249,7 +262,7 @@ def _write(
             role=message.role,
             at=message.at,
             body=message.body,
-            digest=bodies.digest(here.id, seq, message.uid, message.role, message.body),
+            digest=message_codec.digest(here.id, seq, message.uid, message.role, message.body),
         )
         results.append((seq, here.head_id, False))
         if len(messages) > 1:
@@ -260,35 +273,35 @@ def _write(
 # --- reading -----------------------------------------------------------------------------------------
 
 
-def seq_of(tx: port.Tx, session_id: str, uid: str) -> int | None:
-    row = tx.one("message_by_uid", conversation=state.look(tx, session_id).key, uid=uid)
+def seq_of(tx: Tx, session_id: str, uid: str) -> int | None:
+    row = tx.one("message_by_uid", conversation=conversation_row.look(tx, session_id).key, uid=uid)
     return None if row is None else int(row[0])
 
 
-def transcript(tx: port.Tx, session_id: str, after: int = 0, upto: int | None = None) -> list[types.Message]:
+def transcript(tx: Tx, session_id: str, after: int = 0, upto: int | None = None) -> list[types.Message]:
     """The whole log of the conversation, first to last, origins included, hidden turns too."""
-    here = state.look(tx, session_id)
+    here = conversation_row.look(tx, session_id)
     last = here.last_seq if upto is None else min(upto, here.last_seq)
     return between(tx, here, after, last)
 
 
-def context(tx: port.Tx, session_id: str, upto: int | None = None) -> types.Context:
+def context(tx: Tx, session_id: str, upto: int | None = None) -> types.Context:
     """Pinned + summary + what comes after the cut and is not hidden, all of one snapshot."""
-    here = state.look(tx, session_id)
+    here = conversation_row.look(tx, session_id)
     last = here.last_seq if upto is None else min(upto, here.last_seq)
     compaction = compactions.current(tx, here)
     cut = compaction.cut_seq if compaction else 0
     tail = between(tx, here, cut, last)
     pinned = [message for seq in _pinned(compaction, last) for message in between(tx, here, seq - 1, seq)]
-    hidden = hides.in_force(tx, here.key)
+    hidden = visibility.in_force(tx, here.key)
     if hidden:
-        tail = [message for message in tail if not hides.covers(hidden, message.seq)]
-        pinned = [message for message in pinned if not hides.covers(hidden, message.seq)]
+        tail = [message for message in tail if not visibility.covers(hidden, message.seq)]
+        pinned = [message for message in pinned if not visibility.covers(hidden, message.seq)]
     running: frozenset[str] = frozenset()
     # One list: a pinned call may have its result after the cut.
     shown = [*pinned, *_summary(compaction), *tail]
-    if view.has_calls(shown):
-        shown, running = view.arrange(shown, leases.turn_began(tx, here))
+    if tool_pairs.has_calls(shown):
+        shown, running = tool_pairs.arrange(shown, leases.turn_began(tx, here))
     return types.Context(
         shown,
         conversation_id=here.id,
@@ -309,11 +322,11 @@ def _summary(compaction: types.Compaction | None) -> list[types.Message]:
     """The summary as the model sees it: one message, which stands in no log and has the cut's seq."""
     if compaction is None or not compaction.summary:
         return []
-    uid, body = f"summary:{compaction.epoch}", bodies.written(compaction.summary)
+    uid, body = f"summary:{compaction.epoch}", message_codec.written(compaction.summary)
     return [types.Message(compaction.cut_seq, uid, compaction.session_id, "user", compaction.at, body)]
 
 
-def between(tx: port.Tx, here: state.State, after: int, upto: int) -> list[types.Message]:
+def between(tx: Tx, here: conversation_row.State, after: int, upto: int) -> list[types.Message]:
     """Messages with after < seq <= upto, going down the origins of a branch."""
     messages: list[types.Message] = []
     key, origin, forked_at = here.key, here.origin, here.forked_at
@@ -331,7 +344,7 @@ def between(tx: port.Tx, here: state.State, after: int, upto: int) -> list[types
     return messages
 
 
-def _stretch(tx: port.Tx, key: int, after: int, upto: int) -> list[types.Message]:
+def _stretch(tx: Tx, key: int, after: int, upto: int) -> list[types.Message]:
     rows = tx.all("messages_between", conversation=key, after=after, upto=upto)
     if not rows:
         return []

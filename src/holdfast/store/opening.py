@@ -6,7 +6,12 @@ import os
 from collections.abc import Callable
 
 from holdfast import errors
-from holdfast.store import given, port, postgres, reaching, reconcile, sqlite
+from holdfast.store import arguments
+from holdfast.store.driver import Driver
+from holdfast.store.postgres import driver as postgres_driver
+from holdfast.store.postgres import dsn
+from holdfast.store.sqlite import driver as sqlite_driver
+from holdfast.store.sqlite import migration as sqlite_migration
 
 
 def driver(
@@ -15,17 +20,19 @@ def driver(
     durability: str,
     write_timeout: float,
     begin: bool,
-) -> port.Driver:
+) -> Driver:
     """The driver of that store, open. Without `begin` a server that has no store gets none."""
-    given.text_or_none(durability)
+    arguments.text_or_none(durability)
     if isinstance(write_timeout, bool) or not isinstance(write_timeout, int | float) or not 0 <= write_timeout < 1e6:
         raise errors.OutOfRange("write_timeout is a number of seconds.")
     path = os.fspath(target) if isinstance(target, str | os.PathLike) else None
     if not isinstance(path, str):
         raise errors.StoreUnusable("The store needs the path of a file, as text.")
-    if "://" in path and not reaching.is_address(path):
-        raise errors.StoreUnusable(f"{reaching.shown(path)} names no store: a path does, or postgresql://...")
-    if reaching.is_address(path):
-        plan = reconcile.Plan(begin=begin)
-        return postgres.PostgresDriver(path, durability=durability, clock=clock, write_timeout=write_timeout, plan=plan)
-    return sqlite.SqliteDriver(path, durability=durability, clock=clock, write_timeout=write_timeout)
+    if "://" in path and not dsn.is_address(path):
+        raise errors.StoreUnusable(f"{dsn.shown(path)} names no store: a path does, or postgresql://...")
+    if dsn.is_address(path):
+        plan = sqlite_migration.Plan(begin=begin)
+        return postgres_driver.PostgresDriver(
+            path, durability=durability, clock=clock, write_timeout=write_timeout, plan=plan
+        )
+    return sqlite_driver.SqliteDriver(path, durability=durability, clock=clock, write_timeout=write_timeout)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast import errors, types
-from holdfast.store import given, port, state
+from holdfast.store import arguments, conversation_row
+from holdfast.store.driver import Driver, Tx
 
 MOST = 100
 
@@ -17,7 +18,7 @@ MOST = 100
 class Pins:
     """The part of SessionDB that keeps what people pinned."""
 
-    driver: port.Driver
+    driver: Driver
     _clock: Callable[[], float]
 
     def pin(self, session_id: str, seq: int) -> types.Pin:
@@ -25,22 +26,22 @@ class Pins:
 
         OutOfRange when there is no such message, or 100 are pinned already.
         """
-        given.whole(seq)
+        arguments.whole(seq)
         now = self._clock()
         return self.driver.write("pin", lambda tx: pin(tx, session_id, seq, now))
 
     def unpin(self, session_id: str, seq: int) -> bool:
         """Let the next compaction have the message; whether it was pinned."""
-        given.whole(seq)
+        arguments.whole(seq)
         return self.driver.write("pin", lambda tx: unpin(tx, session_id, seq))
 
     def pins(self, session_id: str) -> list[types.Pin]:
         """What is pinned, in the order of the log."""
-        return self.driver.read(lambda tx: every(tx, state.look(tx, session_id).key))
+        return self.driver.read(lambda tx: every(tx, conversation_row.look(tx, session_id).key))
 
 
-def pin(tx: port.Tx, session_id: str, seq: int, now: float) -> types.Pin:
-    here = state.lock(tx, session_id)
+def pin(tx: Tx, session_id: str, seq: int, now: float) -> types.Pin:
+    here = conversation_row.lock(tx, session_id)
     if not 1 <= seq <= here.last_seq:
         raise errors.OutOfRange(f"Messages are numbered 1 to {here.last_seq}; there is no {seq} to pin.")
     known = every(tx, here.key)
@@ -51,19 +52,19 @@ def pin(tx: port.Tx, session_id: str, seq: int, now: float) -> types.Pin:
         raise errors.OutOfRange(f"{MOST} messages are pinned already; unpin some first.")
     tx.run("pin_insert", conversation=here.key, seq=seq, at=now)
     # A compaction in flight may have this message among what goes.
-    state.moved(tx, here)
+    conversation_row.moved(tx, here)
     return types.Pin(seq, now)
 
 
-def unpin(tx: port.Tx, session_id: str, seq: int) -> bool:
-    return tx.run("pin_delete", conversation=state.lock(tx, session_id).key, seq=seq) == 1
+def unpin(tx: Tx, session_id: str, seq: int) -> bool:
+    return tx.run("pin_delete", conversation=conversation_row.lock(tx, session_id).key, seq=seq) == 1
 
 
-def every(tx: port.Tx, key: int) -> list[types.Pin]:
+def every(tx: Tx, key: int) -> list[types.Pin]:
     return [types.Pin(*row) for row in tx.all("pins_of", conversation=key)]
 
 
-def copy_to_branch(tx: port.Tx, origin: int, branch: state.State) -> None:
+def copy_to_branch(tx: Tx, origin: int, branch: conversation_row.State) -> None:
     """A branch begins with what was pinned of what it reads."""
     for each in every(tx, origin):
         if each.seq <= branch.forked_at:

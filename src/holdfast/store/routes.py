@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from holdfast import errors, types
-from holdfast.store import port, state
+from holdfast.store import conversation_row
+from holdfast.store.driver import Tx
 
 MAX_KEY = 500
 
@@ -14,19 +15,19 @@ def checked(key: object) -> str:
     return key
 
 
-def get(tx: port.Tx, key: str) -> types.Route:
+def get(tx: Tx, key: str) -> types.Route:
     """What a route names; version 0 is a route nobody ever bound."""
     row = tx.one("route_get", key=key)
     return types.Route(*row) if row else types.Route(key, None, 0)
 
 
-def every(tx: port.Tx, conversation: int | None = None) -> list[types.Route]:
+def every(tx: Tx, conversation: int | None = None) -> list[types.Route]:
     return [types.Route(*row) for row in tx.all("routes_all", conversation=conversation)]
 
 
-def bind(tx: port.Tx, key: str, session_id: str | None, version: int, now: float) -> types.Route:
+def bind(tx: Tx, key: str, session_id: str | None, version: int, now: float) -> types.Route:
     """Compare-and-swap: the route must still have the version the caller saw, else RouteMoved."""
-    here = state.lock(tx, session_id) if session_id is not None else None
+    here = conversation_row.lock(tx, session_id) if session_id is not None else None
     found, bound = get(tx, key), types.Route(key, here.id if here else None, version + 1)
     if found == bound and tx.meant.get("route") == bound:
         return bound
@@ -42,7 +43,7 @@ def bind(tx: port.Tx, key: str, session_id: str | None, version: int, now: float
     return bound
 
 
-def bind_unbound(tx: port.Tx, key: str, here: state.State, now: float) -> None:
+def bind_unbound(tx: Tx, key: str, here: conversation_row.State, now: float) -> None:
     """A conversation being born takes its route, unless another took it first."""
     found = get(tx, key)
     if found.conversation_id is not None:

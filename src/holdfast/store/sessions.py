@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast import errors, types
-from holdfast.store import bodies, port, state
+from holdfast.store import conversation_row, message_codec
+from holdfast.store.driver import Tx
 
 MAX_REASON = 100
 EVERY = 1_000_000
 
 
-def refuse_taken(tx: port.Tx, session_id: str) -> None:
+def refuse_taken(tx: Tx, session_id: str) -> None:
     if tx.one("session_place", id=session_id):
         raise errors.IdTaken(session_id)
     if tx.one("tombstone", id=session_id):
@@ -19,7 +20,7 @@ def refuse_taken(tx: port.Tx, session_id: str) -> None:
 
 
 def born(
-    tx: port.Tx,
+    tx: Tx,
     conversation_id: str,
     *,
     owner: str,
@@ -32,7 +33,7 @@ def born(
     forked_epoch: int | None = None,
     origin: int | None = None,
     folder: str | None = None,
-) -> state.State:
+) -> conversation_row.State:
     """A new conversation and its first session."""
     last_seq = forked_at or 0
     tx.run(
@@ -61,13 +62,13 @@ def born(
         at=now,
         first_seq=last_seq + 1,
     )
-    return state.State(
+    return conversation_row.State(
         key, conversation_id, owner, source, title, 1, conversation_id, 1, 1, last_seq,
         None, None, last_seq, origin, forked_epoch, 1,
     )  # fmt: skip
 
 
-def add(tx: port.Tx, here: state.State, child_id: str, source: str, model: str | None, now: float) -> None:
+def add(tx: Tx, here: conversation_row.State, child_id: str, source: str, model: str | None, now: float) -> None:
     """The continuation of the head, as a row; the caller moves the head."""
     tx.run(
         "session_insert",
@@ -82,15 +83,15 @@ def add(tx: port.Tx, here: state.State, child_id: str, source: str, model: str |
     )
 
 
-def continue_(tx: port.Tx, here: state.State, now: float) -> state.State:
+def continue_(tx: Tx, here: conversation_row.State, now: float) -> conversation_row.State:
     """An ended conversation goes on in a continuation; nothing of its context changes."""
-    child = state.NewId(None, now).settle(tx)
+    child = conversation_row.NewId(None, now).settle(tx)
     source, model, _ = tx.one("session_origin", conversation=here.key, ordinal=here.head) or ("", None, None)
     add(tx, here, child, source, model, now)
-    return state.moved(tx, here, head=here.head + 1, live=1)._replace(head_id=child)
+    return conversation_row.moved(tx, here, head=here.head + 1, live=1)._replace(head_id=child)
 
 
-def end_head(tx: port.Tx, here: state.State, reason: str, now: float) -> None:
+def end_head(tx: Tx, here: conversation_row.State, reason: str, now: float) -> None:
     """The row of the head ends; the caller raises the epoch."""
     changed = tx.run(
         "session_end", conversation=here.key, ordinal=here.head, at=now, reason=reason, last_seq=here.last_seq
@@ -99,19 +100,19 @@ def end_head(tx: port.Tx, here: state.State, reason: str, now: float) -> None:
         raise errors.Superseded(here.head_id, here.epoch)
 
 
-def end(tx: port.Tx, session_id: str, reason: str, now: float, *, whole: bool) -> bool:
+def end(tx: Tx, session_id: str, reason: str, now: float, *, whole: bool) -> bool:
     """End this very session, or the head of its conversation. The first end wins; whether this was it."""
-    here = state.lock(tx, session_id)
+    here = conversation_row.lock(tx, session_id)
     if not here.live or (not whole and here.asked != here.head):
         return False
     end_head(tx, here, reason, now)
-    state.moved(tx, here, live=None)
+    conversation_row.moved(tx, here, live=None)
     return True
 
 
-def resume(tx: port.Tx, session_id: str, now: float) -> str:
+def resume(tx: Tx, session_id: str, now: float) -> str:
     """The live head: the one there is, or a continuation opened now."""
-    here = state.lock(tx, session_id)
+    here = conversation_row.lock(tx, session_id)
     return here.head_id if here.live else continue_(tx, here, now).head_id
 
 
@@ -126,33 +127,33 @@ def checked_reason(reason: object) -> str:
 # --- finding -----------------------------------------------------------------------------------------
 
 
-def get(tx: port.Tx, session_id: str) -> types.Session | None:
-    row = tx.one("session_get", id=bodies.checked_id(session_id))
+def get(tx: Tx, session_id: str) -> types.Session | None:
+    row = tx.one("session_get", id=message_codec.checked_id(session_id))
     return types.Session(*row) if row else None
 
 
-def head(tx: port.Tx, session_id: str) -> types.Session:
-    found = get(tx, state.look(tx, session_id).head_id)
+def head(tx: Tx, session_id: str) -> types.Session:
+    found = get(tx, conversation_row.look(tx, session_id).head_id)
     if found is None:  # A foreign key stands behind this.
         raise errors.StoreCorrupt(f"The head of session {errors.shown(session_id)} is missing. Run `holdfast doctor`.")
     return found
 
 
-def conversation(tx: port.Tx, here: state.State) -> types.Conversation:
+def conversation(tx: Tx, here: conversation_row.State) -> types.Conversation:
     row = tx.one("conversation", key=here.key)
     if row is None:  # It joins the head, which a foreign key keeps.
         raise errors.StoreCorrupt(f"Conversation {here.id} has lost its head. Run `holdfast doctor`.")
     return types.Conversation(*row)
 
 
-def of_conversation(tx: port.Tx, session_id: str) -> list[types.Session]:
-    here = state.look(tx, session_id)
+def of_conversation(tx: Tx, session_id: str) -> list[types.Session]:
+    here = conversation_row.look(tx, session_id)
     return [types.Session(*row) for row in tx.all("sessions_of", conversation=here.key)]
 
 
-def continuations(tx: port.Tx, session_id: str) -> list[types.Session]:
+def continuations(tx: Tx, session_id: str) -> list[types.Session]:
     """What continues this session: nothing, or one session."""
-    here = state.look(tx, session_id)
+    here = conversation_row.look(tx, session_id)
     row = tx.one("session_id_at", conversation=here.key, ordinal=here.asked + 1)
     found = get(tx, row[0]) if row else None
     return [found] if found else []
@@ -168,18 +169,18 @@ class Wanted(NamedTuple):
     every: bool = False
 
 
-def listed(tx: port.Tx, wanted: Wanted, limit: int, skip: int = 0) -> list[types.Session]:
+def listed(tx: Tx, wanted: Wanted, limit: int, skip: int = 0) -> list[types.Session]:
     most = min(limit + skip, 2**63 - 1)
     rows = tx.all("sessions_list", **wanted._asdict(), limit=limit, skip=skip, most=most)
     return [types.Session(*row) for row in rows]
 
 
-def resolve(tx: port.Tx, text: str, owner: str | None, near: bool = False) -> types.Session:
+def resolve(tx: Tx, text: str, owner: str | None, near: bool = False) -> types.Session:
     """The head of the conversation meant: by id, title, `last`, or a prefix that fits only one.
 
     With `near`, also by a title with other capitals, or by a part of one that fits only one.
     """
-    by_id = get(tx, text) if len(text) <= bodies.MAX_ID and text.isprintable() else None
+    by_id = get(tx, text) if len(text) <= message_codec.MAX_ID and text.isprintable() else None
     if by_id and owner in (None, by_id.owner):
         return head(tx, text)
     by_title = [row[0] for row in tx.all("title_holders", owner=owner, title=" ".join(text.split()))]
@@ -192,7 +193,7 @@ def resolve(tx: port.Tx, text: str, owner: str | None, near: bool = False) -> ty
         if newest:
             return newest[0]
     found = [row[0] for row in tx.all("prefix_candidates", start=text, stop=text + "\U0010ffff", owner=owner)]
-    gone = state.missing(tx, text)
+    gone = conversation_row.missing(tx, text)
     # The id of what was deleted is never the beginning of another: who deletes twice must not lose a second one.
     if isinstance(gone, errors.ConversationDeleted):
         # Whose it was is not known any more: of those who share a store, nobody is told that another had it.
@@ -206,7 +207,7 @@ def resolve(tx: port.Tx, text: str, owner: str | None, near: bool = False) -> ty
     return head(tx, found[0])
 
 
-def _titled_nearly(tx: port.Tx, text: str, owner: str | None) -> list[str]:
+def _titled_nearly(tx: Tx, text: str, owner: str | None) -> list[str]:
     """Those whose title is this but for capitals; else those it begins; else those that have it somewhere."""
     wanted = " ".join(text.casefold().split())
     heads = listed(tx, Wanted(owner), EVERY)

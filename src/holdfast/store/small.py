@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from holdfast import errors
-from holdfast.store import port
+from holdfast.store.driver import Driver, Tx
 
 logger = logging.getLogger("holdfast.store")
 T = TypeVar("T")
@@ -32,20 +32,20 @@ STORE_WIDE = (
 # Seconds between two restores of one store.
 RESTORE_PAUSE = 60.0
 _restoring = threading.Lock()
-_restored: weakref.WeakKeyDictionary[port.Driver, float] = weakref.WeakKeyDictionary()
+_restored: weakref.WeakKeyDictionary[Driver, float] = weakref.WeakKeyDictionary()
 
 
 class Step(NamedTuple, Generic[T]):
     """A step, checked, for any number of attempts."""
 
     operation: str
-    run: Callable[[port.Tx], T]
+    run: Callable[[Tx], T]
     lasting: bool = True
     refused: errors.HoldfastError | None = None
     """What it means that the database refused it, where that has a meaning."""
 
 
-def restoring_leases(driver: port.Driver, work: Callable[[], T]) -> T:
+def restoring_leases(driver: Driver, work: Callable[[], T]) -> T:
     """Do it; when the lease table is lost or damaged, restore the declared schema and do it once more."""
     try:
         return work()
@@ -57,7 +57,7 @@ def restoring_leases(driver: port.Driver, work: Callable[[], T]) -> T:
     return done
 
 
-def _restore_schema(driver: port.Driver) -> bool:
+def _restore_schema(driver: Driver) -> bool:
     """Restore the declared schema, at most once a minute; whether that was done now. It may fail: then leases do."""
     with _restoring:
         if time.monotonic() - _restored.get(driver, -RESTORE_PAUSE) < RESTORE_PAUSE:
@@ -72,7 +72,7 @@ def _restore_schema(driver: port.Driver) -> bool:
             _restored[driver] = time.monotonic()
 
 
-def done(driver: port.Driver, step: Step[T]) -> T:
+def done(driver: Driver, step: Step[T]) -> T:
     """Have it done, by itself."""
     try:
         return restoring_leases(driver, lambda: driver.write(step.operation, step.run, lasting=step.lasting))
@@ -86,7 +86,7 @@ def done(driver: port.Driver, step: Step[T]) -> T:
 class HasDriver(Protocol):
     """Whoever such steps are prepared by."""
 
-    driver: port.Driver
+    driver: Driver
 
 
 S = TypeVar("S", bound=HasDriver)

@@ -6,7 +6,9 @@ import re
 import unicodedata
 
 from holdfast import errors
-from holdfast.store import port, state, words
+from holdfast.store import conversation_row
+from holdfast.store.driver import Driver, Tx
+from holdfast.store.search import query_parser
 
 MAX_TITLE = 100
 # The length at which a title made from the first words of a message is cut.
@@ -23,7 +25,7 @@ _START, _BETWEEN, _END = r"(?<![^\W_])", r"[\W_]+", r"(?![^\W_])"
 class Titles:
     """The part of SessionDB that names conversations."""
 
-    driver: port.Driver
+    driver: Driver
 
     def set_session_title(self, session_id: str, title: str | None) -> str | None:
         """The conversation's title, cleaned; None removes it. TitleTaken and TitleInvalid are ValueErrors."""
@@ -59,20 +61,20 @@ def _seen(text: str) -> str:
     return text.translate(dict.fromkeys(map(ord, unseen))) if unseen else text
 
 
-def refuse_taken(tx: port.Tx, owner: str, title: str, but: str | None = None) -> None:
+def refuse_taken(tx: Tx, owner: str, title: str, but: str | None = None) -> None:
     row = tx.one("title_holder", owner=owner, title=title)
     if row is not None and row[0] != but:
         raise errors.TitleTaken(title, row[0])
 
 
-def set_title(tx: port.Tx, session_id: str, title: str | None) -> None:
-    here = state.lock(tx, session_id)
+def set_title(tx: Tx, session_id: str, title: str | None) -> None:
+    here = conversation_row.lock(tx, session_id)
     if title is not None:
         refuse_taken(tx, here.owner, title, but=here.id)
     tx.run("title_set", key=here.key, title=title)
 
 
-def numbered(tx: port.Tx, owner: str, title: str | None) -> str | None:
+def numbered(tx: Tx, owner: str, title: str | None) -> str | None:
     """The title of a branch: `name #2`, or the first number that is free."""
     if title is None:
         return None
@@ -83,7 +85,7 @@ def numbered(tx: port.Tx, owner: str, title: str | None) -> str | None:
 
 def folded(text: str) -> str:
     """Return a text as `repeats` compares titles with it."""
-    return words.indexed(_seen(text).casefold())
+    return query_parser.indexed(_seen(text).casefold())
 
 
 def repeats(title: str, text: str) -> bool:
@@ -93,10 +95,10 @@ def repeats(title: str, text: str) -> bool:
     The number of a branch is not compared.
     """
     base = _BRANCHED.sub("", title).casefold()
-    found = _WORD.findall(words.indexed(base))
+    found = _WORD.findall(query_parser.indexed(base))
     if not found:
         return base in " ".join(text.split())
-    meaningful = [word for word in found if len(word) > 1 and word not in words.COMMON]
+    meaningful = [word for word in found if len(word) > 1 and word not in query_parser.COMMON]
     phrases = meaningful or [_BETWEEN.join(found)]
     # A title that was cut may end in the beginning of a word.
     ends = ["" if len(base) >= AUTOMATIC and phrase.endswith(found[-1]) else _END for phrase in phrases]

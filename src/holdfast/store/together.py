@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast import errors, types
-from holdfast.store import log, port, state
+from holdfast.store import conversation_row, log
+from holdfast.store.driver import Asked, Row, Tx
 
 
 class Held(NamedTuple):
@@ -25,21 +26,21 @@ class Together:
     def __init__(self, steps: Sequence[log.Append]) -> None:
         self._steps = steps
 
-    def __call__(self, tx: port.Tx) -> list[Outcome]:
+    def __call__(self, tx: Tx) -> list[Outcome]:
         if len(self._steps) == 1:
             return [self._steps[0](tx)]
         away = self._locked(tx, [step.session_id for step in self._steps])
         return [Held(True) if step.session_id in away else _tried(tx, step) for step in self._steps]
 
-    def _locked(self, tx: port.Tx, session_ids: list[str]) -> set[str]:
+    def _locked(self, tx: Tx, session_ids: list[str]) -> set[str]:
         """Their conversations; which of the ids name one that could not be had."""
-        state.lock_all(tx, session_ids)
+        conversation_row.lock_all(tx, session_ids)
         return set()
 
-    def plain(self) -> port.Asked | None:
+    def plain(self) -> Asked | None:
         return log.several(self._steps) if len(self._steps) > 1 else self._steps[0].plain()
 
-    def answered(self, row: port.Row) -> list[Outcome]:
+    def answered(self, row: Row) -> list[Outcome]:
         if len(self._steps) == 1:
             return [self._steps[0].answered(row)]
         heads = {key: (epoch, head_id) for key, epoch, head_id in zip(*row, strict=True)}
@@ -55,18 +56,18 @@ class Together:
 class Passing(Together):
     """The same, without waiting: those whose conversation somebody else has are left out."""
 
-    def _locked(self, tx: port.Tx, session_ids: list[str]) -> set[str]:
-        return state.lock_unheld(tx, session_ids)
+    def _locked(self, tx: Tx, session_ids: list[str]) -> set[str]:
+        return conversation_row.lock_unheld(tx, session_ids)
 
     def held(self) -> list[Outcome]:
         return [Held(len(self._steps) == 1)] * len(self._steps)
 
-    def plain(self) -> port.Asked | None:
+    def plain(self) -> Asked | None:
         asked = super().plain()
         return None if asked is not None and asked.shared else asked
 
 
-def _tried(tx: port.Tx, step: log.Append) -> Outcome:
+def _tried(tx: Tx, step: log.Append) -> Outcome:
     try:
         with tx.savepoint():
             return step(tx)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from msgspec import UNSET
 
 from holdfast import errors, types
-from holdfast.store import aio
+from holdfast.store import async_db
 from holdfast.terminal import wire
 from holdfast.tools import pictures
 
@@ -35,7 +35,7 @@ def given(options: wire.Options) -> list[Picture] | None:
     return None if options.images is UNSET else read(options.images)
 
 
-async def content(db: aio.AsyncSessionDB, text: str, attached: Sequence[Picture]) -> types.Content | None:
+async def content(db: async_db.AsyncSessionDB, text: str, attached: Sequence[Picture]) -> types.Content | None:
     """The message with its parts; None where it is only text."""
     if not attached:
         return None

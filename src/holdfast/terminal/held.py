@@ -19,7 +19,7 @@ from msgspec import UNSET, UnsetType
 from holdfast import errors, events, types
 from holdfast.agent import runtime
 from holdfast.compaction import port as compaction
-from holdfast.store import bodies, hints, titles
+from holdfast.store import message_codec, notifications, titles
 from holdfast.terminal import attached, backlog, happenings, telling, wire
 from holdfast.terminal import info as standing
 
@@ -177,7 +177,7 @@ class Held:
                 raise errors.RpcRefused(wire.INVALID, f"A prompt has at most {attached.MOST} images.")
             content = await attached.content(self._door.db, text, pictures)
             self.choose(wire.Options(), [])
-        return self._submitted(events.Submit(text, uid or bodies.mint_uid(), content))
+        return self._submitted(events.Submit(text, uid or message_codec.mint_uid(), content))
 
     def _submitted(self, message: events.Submit) -> wire.Submitted:
         uid = message.uid or ""
@@ -278,7 +278,7 @@ class Held:
         if isinstance(event, events.TurnFinished):
             self._turn = self._stored = None
 
-    def _hinted(self, hint: hints.Hint) -> None:
+    def _hinted(self, hint: notifications.Hint) -> None:
         """Another process wrote."""
         if hint.kind in ("moved", "lost") and hint.is_about(self.conversation_id):
             self.glance()

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from holdfast import errors, types
 from holdfast.agent import runtime
-from holdfast.store import aio, titles
+from holdfast.store import async_db, titles
 from holdfast.terminal import wire
 
 
@@ -52,7 +52,7 @@ async def session(door: runtime.Runtime, conversation_id: str, found: types.Conv
     )
 
 
-async def begun(db: aio.AsyncSessionDB, conversation_id: str) -> types.Conversation | None:
+async def begun(db: async_db.AsyncSessionDB, conversation_id: str) -> types.Conversation | None:
     """The conversation; None where nothing was said yet."""
     try:
         return await db.conversation(conversation_id)
@@ -69,7 +69,7 @@ def pending_title(door: runtime.Runtime, conversation_id: str) -> str | None:
     return titles.plain(wanted) if wanted is not None else None
 
 
-async def _compacted_to(db: aio.AsyncSessionDB, found: types.Conversation | None) -> int:
+async def _compacted_to(db: async_db.AsyncSessionDB, found: types.Conversation | None) -> int:
     if found is None or (found.compaction_epoch is None and found.forked_from is None):
         return 0
     # A branch may stand on a summary of where it came from. None of the messages is read.

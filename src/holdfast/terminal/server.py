@@ -24,7 +24,7 @@ from holdfast.agent import commands
 from holdfast.agent import runtime as runtimes
 from holdfast.rpc import frames
 from holdfast.rpc import peer as peers
-from holdfast.store import state, titles
+from holdfast.store import conversation_row, titles
 from holdfast.terminal import attached, happenings, held, info, methods, sessions, transcript, wire
 
 logger = logging.getLogger("holdfast.terminal")
@@ -177,7 +177,7 @@ class Server:
             return await session.info()
 
     def _fresh(self, peer: peers.Peer) -> held.Held:
-        fresh = state.mint_session_id(time.time())
+        fresh = conversation_row.mint_session_id(time.time())
         return self._sessions.open(peer, fresh, fresh)
 
     async def _list(self, peer: peers.Peer, asked: wire.List) -> wire.Sessions:

@@ -9,7 +9,7 @@ import msgspec
 from holdfast import errors
 from holdfast.agent import accounts, cache
 from holdfast.compaction import compress, port
-from holdfast.store import aio
+from holdfast.store import async_db
 from holdfast.terminal import show, text
 
 Fragment = tuple[str, str]
@@ -41,7 +41,7 @@ class Door(Protocol):
     """What is looked at."""
 
     @property
-    def db(self) -> aio.AsyncSessionDB: ...
+    def db(self) -> async_db.AsyncSessionDB: ...
     @property
     def agents(self) -> cache.Cache: ...
     def queued(self, conversation_id: str) -> int: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast import parts, types
-from holdfast.store import aio
+from holdfast.store import async_db
 from holdfast.terminal import wire
 
 LARGEST = 1_000_000
@@ -29,7 +29,7 @@ def listed(head: types.Session, is_open: bool) -> wire.Listed:
     )
 
 
-async def stretch(db: aio.AsyncSessionDB, found: types.Conversation, after: int, limit: int) -> list[wire.Said]:
+async def stretch(db: async_db.AsyncSessionDB, found: types.Conversation, after: int, limit: int) -> list[wire.Said]:
     """The messages behind `after`: as many as were asked for, or as fit into one answer."""
     hides = [each for each in await db.hides(found.id) if each.shown_epoch is None]
     taken: list[wire.Said] = []

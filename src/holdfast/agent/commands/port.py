@@ -13,7 +13,7 @@ import msgspec
 from holdfast import events
 from holdfast.agent import approvals, cache
 from holdfast.model import port as models
-from holdfast.store import aio
+from holdfast.store import async_db
 
 Emit = Callable[[events.AnyEvent], None]
 
@@ -59,7 +59,7 @@ class Desk(Protocol):
     """What commands need of the runtime. What runs and waits is meant of this process."""
 
     @property
-    def db(self) -> aio.AsyncSessionDB: ...
+    def db(self) -> async_db.AsyncSessionDB: ...
     @property
     def owner(self) -> str: ...
     @property

@@ -17,7 +17,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from holdfast import errors, types
-from holdfast.store import aio
+from holdfast.store import async_db
 from holdfast.terminal import text
 from holdfast.terminal.screen import drawing, lineage
 
@@ -42,7 +42,7 @@ class Conversations(ModalScreen[str | None]):
         Binding("pagedown", "move(10)", show=False, priority=True),
     ]
 
-    def __init__(self, db: aio.AsyncSessionDB, owner: str, here: str, pen: drawing.Pen) -> None:
+    def __init__(self, db: async_db.AsyncSessionDB, owner: str, here: str, pen: drawing.Pen) -> None:
         super().__init__()
         self._db, self._owner, self._here, self._pen = db, owner, here, pen
         self._heads: dict[str, types.Session] = {}

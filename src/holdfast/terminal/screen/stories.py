@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store import aio
+from holdfast.store import async_db
 from holdfast.terminal import show, text
 from holdfast.terminal.screen import entries
 
@@ -18,7 +18,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 async def read(
-    db: aio.AsyncSessionDB, conversation_id: str, upto: int | None = None, known: Told | None = None
+    db: async_db.AsyncSessionDB, conversation_id: str, upto: int | None = None, known: Told | None = None
 ) -> Told:
     """As it is now; only the messages up to a number, where that is given. Raises NoSuchSession before it begins.
 
@@ -39,7 +39,7 @@ def _same(now: types.Conversation, before: types.Conversation) -> bool:
     return (now.id, now.epoch, now.compaction_epoch) == (before.id, before.epoch, before.compaction_epoch)
 
 
-async def unfinished(db: aio.AsyncSessionDB, told: Told) -> bool:
+async def unfinished(db: async_db.AsyncSessionDB, told: Told) -> bool:
     """Whether the last message has no answer, and nobody is about to give one."""
     last = await db.transcript(told.conversation.id, max(told.story.last - 1, 0), told.story.last)
     try:

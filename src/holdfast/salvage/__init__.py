@@ -1,0 +1,1 @@
+"""Recovery of conversations from damaged SQLite files."""

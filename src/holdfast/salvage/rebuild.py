@@ -1,0 +1,374 @@
+"""What is left of a conversation, put in order: carved rows go in, lines that can be replayed come out. Pure.
+
+A message is believed when its digest says so, and nothing else is: it covers the conversation's id, the
+number, the uid, the role and the text. What is lost keeps its number, so that no number ever means another
+message. The rest is believed when it fits together, and is left out when it does not.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast import errors, reports
+from holdfast.salvage import recovered_rows
+from holdfast.store import compactions, folders, message_codec
+from holdfast.store.transfer import format as transfer_format
+
+PLACEHOLDER = message_codec.encode("[This message was lost: the file it was in was damaged.]")
+LOST_REASON = "lost"
+# How far the last number may lie beyond what was found before it is taken for damaged itself.
+BELIEVED = 10_000
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+class Kept(NamedTuple):
+    """What came over of a conversation, for the branches that read from it."""
+
+    id: str
+    sessions: frozenset[str]
+    last_seq: int
+    seen: dict[int, int]
+
+
+class Story(NamedTuple):
+    """A conversation, told in the fullest way first and in simpler ways after it, each with what it leaves out."""
+
+    id: str
+    ways: list[tuple[list[transfer_format.Any], list[reports.Lost]]]
+    lost: list[reports.Lost]
+    bodies: list[str]
+
+
+class Unnamed(NamedTuple):
+    """Messages that nothing says whose they are."""
+
+    messages: int
+
+
+def tell(left: recovered_rows.Remains, key: int, origins: dict[int, Kept]) -> Story | Unnamed | None:
+    """None: it was deleted, or never was."""
+    found = left.messages.get(key, {})
+    name, good = _verified(left.names.get(key, set()), found)
+    if name is None:
+        return Unnamed(len(found)) if found else None
+    if name in left.tombstones or (not good and key not in left.conversations and not left.sessions.get(key)):
+        return None
+    return _Telling(left, key, name, good, origins).story()
+
+
+def _verified(
+    names: set[str], found: dict[int, list[recovered_rows.Found]]
+) -> tuple[str | None, dict[int, recovered_rows.Found]]:
+    """The id under which most messages are what was written, and those messages."""
+    best: tuple[str | None, dict[int, recovered_rows.Found]] = (None, {})
+    for name in sorted(names):
+        good = {seq: true for seq, versions in found.items() if (true := _true(name, seq, versions)) is not None}
+        if best[0] is None or len(good) > len(best[1]):
+            best = (name, good)
+    return best
+
+
+def _true(name: str, seq: int, versions: list[recovered_rows.Found]) -> recovered_rows.Found | None:
+    sound = [
+        each
+        for each in versions
+        if message_codec.digest(name, seq, each.uid, each.role, each.body) == each.digest
+        and (each.redacted_at is None) == (each.body != "")
+    ]
+    # A redaction is final, whatever older page still has the text.
+    return min(sound, key=lambda each: each.redacted_at is None, default=None)
+
+
+class _Telling:
+    """One conversation on its way out of the rubble."""
+
+    def __init__(
+        self,
+        left: recovered_rows.Remains,
+        key: int,
+        name: str,
+        good: dict[int, recovered_rows.Found],
+        origins: dict[int, Kept],
+    ) -> None:
+        self._left = left
+        self._key = key
+        self._name = name
+        self._good = good
+        self._row = left.conversations.get(key)
+        self.lost: list[reports.Lost] = []
+        self._fork = self._fork_point(origins)
+        self._base = self._fork[1] or 0 if self._fork else 0
+        self._last = self._last_seq()
+
+    def story(self) -> Story:
+        messages = self._messages()
+        sessions = self._sessions()
+        kept = self._compactions(sessions) if sessions else {}
+        single = self._single()
+        ways = [self._way(sessions, kept, True), self._way(sessions, kept, False), self._way(sessions, {}, False)]
+        told = [*(ways if sessions else []), self._way(single, {}, False)]
+        texts = [found.body for found in self._good.values()]
+        return Story(self._name, [(self._filled(way, messages), left) for way, left in told], self.lost, texts)
+
+    def _miss(self, what: str, first: int | None = None, last: int | None = None) -> None:
+        self.lost.append(reports.Lost(what, self._name, first, last))
+
+    # --- where it begins and ends --------------------------------------------------------------------------
+
+    def _fork_point(self, origins: dict[int, Kept]) -> tuple[str, int, int | None, str | None] | None:
+        """The session it was forked from, at which number, on which compaction, and its origin."""
+        if self._row is None:
+            self._miss("its own row: owner, source, title and where its view stood")
+            return None
+        forked_from, forked_at, forked_epoch, origin = self._row[13:17]
+        if forked_from is None or forked_at is None:
+            return None
+        if not forked_at:
+            return forked_from, 0, None, None
+        kept = origins.get(origin)
+        if kept is None or forked_from not in kept.sessions or forked_at > kept.last_seq:
+            self._miss("what it read from its origin", 1, forked_at)
+            return None
+        epoch = forked_epoch if kept.seen.get(forked_epoch, forked_at + 1) <= forked_at else None
+        return forked_from, forked_at, epoch, kept.id
+
+    def _last_seq(self) -> int:
+        found = max([self._base, *self._good])
+        claimed = self._row[9] if self._row else found
+        if found <= claimed <= found + BELIEVED:
+            return int(claimed)
+        if claimed > found:
+            self._miss("how many messages it had")
+        return found
+
+    def _messages(self) -> dict[int, transfer_format.Message]:
+        told, at, gap = {}, self._row[5] if self._row else 0.0, 0
+        for seq in range(self._base + 1, self._last + 2):
+            found = self._good.get(seq)
+            if (found is not None or seq > self._last) and gap:
+                self._miss("messages", gap, seq - 1)
+                gap = 0
+            if seq > self._last:
+                break
+            gap = gap or (0 if found else seq)
+            at = found.at if found else float(at)
+            told[seq] = _line(seq, found, at)
+        return told
+
+    # --- sessions ------------------------------------------------------------------------------------------
+
+    def _live(self) -> bool:
+        if self._row is not None:
+            return bool(self._row[7] == 1)
+        rows = self._left.sessions.get(self._key)
+        return not rows or bool(rows[max(rows)][4] == 1)
+
+    def _single(self) -> list[transfer_format.Session]:
+        row = self._left.sessions.get(self._key, {}).get(1)
+        return [self._session(1, row, self._base + 1, None if self._live() else self._last)]
+
+    def _sessions(self) -> list[transfer_format.Session]:
+        """The chain as far as it is known; a missing link gets a name of its own. Empty: it does not fit."""
+        rows = self._left.sessions.get(self._key, {})
+        top = max([1, *(ordinal for ordinal in rows if 0 < ordinal <= 2 * len(rows) + 100)])
+        if self._row and top < self._row[6] <= top + 100:
+            top = self._row[6]
+        starts = [self._last + 1] * (top + 2)
+        for ordinal in range(top, 0, -1):
+            starts[ordinal] = rows[ordinal][10] if ordinal in rows else starts[ordinal + 1]
+        starts[1] = self._base + 1
+        if any(a > b for a, b in itertools.pairwise(starts[1:])):
+            self._miss("its sessions")
+            return []
+        for ordinal in range(1, top + 1):
+            if ordinal not in rows:
+                self._miss(f"session {ordinal}")
+        ends = [None if ordinal == top and self._live() else starts[ordinal + 1] - 1 for ordinal in range(1, top + 1)]
+        return [self._session(o, rows.get(o), starts[o], end) for o, end in enumerate(ends, 1)]
+
+    def _session(
+        self, ordinal: int, row: tuple[Any, ...] | None, first: int, last: int | None
+    ) -> transfer_format.Session:
+        _, _, name, _, _, source, model, started, ended, reason, _, _ = row or (None,) * 12
+        started = float(started if started is not None else self._row[5] if self._row else 0.0)
+        known = name if ordinal > 1 and name else f"{self._name}~{ordinal}"
+        return transfer_format.Session(
+            ordinal=ordinal,
+            id=self._name if ordinal == 1 else known,
+            source=source or (self._row[3] if self._row else "salvaged"),
+            model=model,
+            started_at=started,
+            ended_at=None if last is None else float(ended if ended is not None else started),
+            end_reason=None if last is None else reason or LOST_REASON,
+            first_seq=first,
+            last_seq=last,
+        )
+
+    # --- the view ------------------------------------------------------------------------------------------
+
+    def _compactions(self, sessions: list[transfer_format.Session]) -> dict[int, transfer_format.Compaction]:
+        """By the session each opened; those that do not fit what is known are left out, which hides nothing."""
+        kept: dict[int, transfer_format.Compaction] = {}
+        by_epoch: dict[int, transfer_format.Compaction] = {}
+        newest = (0, 0, 0)
+        for epoch, row in sorted(self._left.compactions.get(self._key, {}).items()):
+            _, _, base, session, cut, seen, token, text, at, redacted_at, digest = row
+            stands = by_epoch.get(base)
+            opens = 1 < session <= len(sessions) and session > newest[1]
+            within = 0 <= cut <= seen and opens and seen < sessions[session - 1].first_seq
+            true = digest in (None, message_codec.summary_digest(self._name, epoch, text)) and _exact(text) is not None
+            if not within or epoch <= newest[0] or not true or (stands and stands.cut_seq > cut):
+                continue
+            newest = (epoch, session, max(newest[2], token or 0))
+            made = transfer_format.Compaction(
+                epoch=epoch,
+                base_epoch=base if stands else None,
+                session=session,
+                cut_seq=cut,
+                seen_seq=seen,
+                token=token,
+                at=float(at),
+                body=msgspec.Raw(text.encode()),
+                redacted_at=redacted_at,
+            )
+            kept[session] = by_epoch[epoch] = made
+        for before, after in itertools.pairwise(sessions):
+            if before.end_reason == "compression" and after.ordinal not in kept:
+                self._miss(f"the summary that opened session {after.ordinal}")
+        return kept
+
+    def _way(
+        self, sessions: list[transfer_format.Session], kept: dict[int, transfer_format.Compaction], hides: bool
+    ) -> tuple[list[transfer_format.Any], list[reports.Lost]]:
+        """All lines but the messages; and what this way leaves out."""
+        omitted = (
+            [] if kept or not self._left.compactions.get(self._key) else [reports.Lost("its summaries", self._name)]
+        )
+        events = _events(self._left.hides.get(self._key, [])) if hides else []
+        if not hides and self._left.hides.get(self._key):
+            omitted.append(reports.Lost("what was hidden", self._name))
+        if len(sessions) == 1 and len(self._left.sessions.get(self._key, {})) > 1:
+            omitted.append(reports.Lost("its sessions", self._name))
+        epochs = {made.epoch for made in kept.values()}
+        stands = self._row[11] if self._row and self._row[11] in epochs else max(epochs, default=None)
+        if self._row is not None and self._row[11] is None:
+            stands = None
+        head = self._conversation(sessions, stands, epochs, events, kept)
+        told: list[transfer_format.Any] = [head]
+        since, on = 0, None
+        for session in sessions:
+            opened = kept.get(session.ordinal)
+            if opened:
+                told += _views(events, on, opened.base_epoch, since, opened.epoch)
+            told.append(session)
+            if opened:
+                told.append(opened)
+                since = on = opened.epoch
+        told += _views(events, on, stands, since, head.epoch + 1)
+        told += [
+            transfer_format.Route(key=key, version=version, updated_at=float(at))
+            for key, conversation, version, at in self._left.routes.values()
+            if conversation == self._key
+        ]
+        return told, omitted
+
+    def _conversation(
+        self,
+        sessions: list[transfer_format.Session],
+        stands: int | None,
+        epochs: set[int],
+        events: list[tuple[int, int, int, int | None]],
+        kept: dict[int, transfer_format.Compaction],
+    ) -> transfer_format.Conversation:
+        row = self._row or (None, None, "", "salvaged", None, 0.0, 1, 1, 1, 0, 0, *(None,) * 8)
+        forked_from, forked_at, forked_epoch, origin = self._fork or (None, None, None, None)
+        return transfer_format.Conversation(
+            id=self._name,
+            owner=row[2],
+            source=row[3],
+            title=row[4],
+            created_at=float(row[5]),
+            head=len(sessions),
+            live=bool(sessions) and sessions[-1].ended_at is None,
+            epoch=max([row[8], len(sessions), *epochs, *(event[0] for event in events)]),
+            last_seq=self._last,
+            fence=max([row[10], *(made.token or 0 for made in kept.values())]),
+            compaction_epoch=stands,
+            redo_epoch=row[12] if row[12] in epochs else None,
+            forked_from=forked_from,
+            forked_at=forked_at,
+            forked_epoch=forked_epoch,
+            origin=origin,
+            folder=_folder(row[18]),
+        )
+
+    def _filled(
+        self, way: list[transfer_format.Any], messages: dict[int, transfer_format.Message]
+    ) -> list[transfer_format.Any]:
+        """The messages, each behind its session and the compaction that opened it."""
+        told: list[transfer_format.Any] = []
+        waiting: Iterator[transfer_format.Message] = iter(())
+        for line in way:
+            if not isinstance(line, transfer_format.Compaction):
+                told += waiting
+                waiting = iter(())
+            told.append(line)
+            if isinstance(line, transfer_format.Session):
+                last = self._last if line.last_seq is None else line.last_seq
+                numbers = range(line.first_seq, last + 1)
+                waiting = iter([msgspec.structs.replace(messages[n], session=line.ordinal) for n in numbers])
+        return [*told, *waiting]
+
+
+def _folder(found: str | None) -> str | None:
+    """As it is kept: one that is damaged so that it cannot be is not worth a conversation."""
+    try:
+        return folders.clean_or_none(found)
+    except errors.FolderInvalid:
+        return None
+
+
+def _line(seq: int, found: recovered_rows.Found | None, at: float) -> transfer_format.Message:
+    if found is None:
+        body = msgspec.Raw(PLACEHOLDER.encode())
+        return transfer_format.Message(seq=seq, session=1, uid=f"lost-{seq}", role="user", at=at, body=body)
+    raw = msgspec.Raw(found.body.encode()) if found.body else transfer_format.NOTHING
+    redacted = None if found.redacted_at is None else float(found.redacted_at)
+    return transfer_format.Message(
+        seq=seq, session=1, uid=found.uid, role=found.role, at=found.at, body=raw, redacted_at=redacted
+    )
+
+
+def _exact(text: str) -> compactions.Body | None:
+    """A summary as it was written; one that would be written otherwise is damaged."""
+    try:
+        body = msgspec.json.decode(text, type=compactions.Body)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+    return body if _encode(body).decode() == text else None
+
+
+def _events(rows: list[tuple[Any, ...]]) -> list[tuple[int, int, int, int | None]]:
+    """Hides and shows in the order they came about: epoch, from, to, and of a show the epoch of its hide."""
+    hidden = [(epoch, low, high, None) for epoch, low, high, _ in rows]
+    shown = [(shown, low, high, epoch) for epoch, low, high, shown in rows if shown is not None]
+    return sorted({*hidden, *shown}, key=lambda event: (event[0], event[1]))
+
+
+def _views(
+    events: list[tuple[int, int, int, int | None]], on: int | None, stands: int | None, after: int, before: int
+) -> list[transfer_format.Any]:
+    told: list[transfer_format.Any] = [transfer_format.Stand(compaction_epoch=stands)] if on != stands else []
+    for at, low, high, hidden in events:
+        if after < at < before:
+            told.append(
+                transfer_format.Hide(epoch=at, from_seq=low, to_seq=high)
+                if hidden is None
+                else transfer_format.Show(epoch=hidden, from_seq=low, shown_epoch=at)
+            )
+    return told

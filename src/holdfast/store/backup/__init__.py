@@ -1,0 +1,1 @@
+"""Backups, their schedule and their retention."""

@@ -1,0 +1,152 @@
+"""Backups on a schedule: when one is due, who makes it, and which of those in a folder are this store's.
+
+The store notes when the last was made, who is at one, and whether the last attempt failed. Names bear the
+store's own id: stores of many people are called the same, and one folder may have the backups of several.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import time
+from functools import partial
+from typing import NamedTuple
+
+from holdfast import errors
+from holdfast.store.backup import atomic_file
+from holdfast.store.driver import Driver, Row, Tx
+
+DONE, CLAIMED, FAILED = "scheduled_backup_at", "scheduled_backup_claimed_at", "scheduled_backup_failed_at"
+IDENTITY = "store_id"
+# What the store itself notes of all this.
+META = (DONE, CLAIMED, FAILED, IDENTITY)
+CLAIM_LASTS = 3600.0
+# After so many times the hours between two, somebody should be told that none came.
+LATE = 2
+_STAMP = "%Y%m%d-%H%M%S"
+_ID = re.compile(r"[0-9a-f]{8}")
+_NEVER = float("-inf")
+
+
+def check(every_hours: object, keep: object) -> None:
+    if isinstance(every_hours, bool) or not isinstance(every_hours, int | float) or not 0 <= every_hours < 1e6:
+        raise errors.OutOfRange("every_hours is a number from 0 on.")
+    if isinstance(keep, bool) or not isinstance(keep, int) or not 1 <= keep <= 10_000:
+        raise errors.OutOfRange("keep is a whole number from 1 on.")
+
+
+class Known(NamedTuple):
+    """Whose backups they are, as their names tell: the store's own name, which may be common, and its id."""
+
+    stem: str
+    id: str
+
+
+def known(driver: Driver) -> tuple[Known, float]:
+    """Who the store is, and when its last scheduled backup was made."""
+    row, done = driver.read(lambda tx: (tx.one("meta_get", key=IDENTITY), noted(tx, DONE)))
+    if row is None or not _ID.fullmatch(str(row[0])):
+        row = (driver.write("claim", partial(_named, fresh=secrets.token_hex(4))),)
+    stem = "store" if driver.memory else os.path.splitext(os.path.basename(driver.path))[0]
+    return Known(stem, row[0]), done
+
+
+def _named(tx: Tx, fresh: str) -> str:
+    tx.one("lock_meta")
+    row = tx.one("meta_get", key=IDENTITY)
+    if row is not None and _ID.fullmatch(str(row[0])):
+        return str(row[0])
+    tx.run("meta_set", key=IDENTITY, value=fresh)
+    return fresh
+
+
+class Claim(NamedTuple):
+    """One attempt at a backup: it is noted in the store, so that others leave it alone and know how it went.
+
+    `bare` is when the last was made if, after that, the folder was seen to have none: then one is due.
+    """
+
+    now: float
+    every: float
+    bare: float | None
+
+    def take(self, tx: Tx) -> bool:
+        """Whether it is due and nobody is at it; a claim whose process died holds for an hour."""
+        tx.one("lock_meta")
+        done = noted(tx, DONE)
+        recent = 0 <= self.now - done < self.every and done != self.bare
+        taken = self.every > 0 and 0 <= self.now - noted(tx, CLAIMED) < CLAIM_LASTS
+        if recent or taken:
+            return False
+        tx.run("meta_set", key=CLAIMED, value=repr(self.now))
+        return True
+
+    def fulfil(self, tx: Tx) -> None:
+        tx.run("meta_set", key=DONE, value=repr(self.now))
+        forget_attempts(tx)
+
+    def fail(self, tx: Tx, tell: bool) -> None:
+        if noted(tx, CLAIMED) == self.now:
+            tx.run("meta_delete", key=CLAIMED)
+        if tell:
+            tx.run("meta_set", key=FAILED, value=repr(self.now))
+
+
+def late(done: str | None, failed: str | None, every_hours: float, now: float) -> str | None:
+    """What to tell of backups that should have come by now; None when they come. Times as the store notes them."""
+    made = _number(done)
+    if failed is not None:
+        return "The last attempt at a scheduled backup failed."
+    if made == _NEVER:
+        return "No scheduled backup was made yet."
+    return None if 0 <= now - made <= LATE * every_hours * 3600 else "Scheduled backups are overdue."
+
+
+def noted(tx: Tx, key: str) -> float:
+    row = tx.one("meta_get", key=key)
+    return _number(row[0] if row else None)
+
+
+def _number(noted: str | None) -> float:
+    try:
+        return _NEVER if noted is None else float(noted)
+    except ValueError:
+        return _NEVER
+
+
+def free(folder: str, store: Known, now: float) -> str:
+    """A name that bears the time, or the first second after it that nobody has used or is writing to."""
+    names = _names(folder)
+    while True:
+        name = f"{store.stem}-{store.id}-{time.strftime(_STAMP, time.gmtime(now))}.db"
+        if name not in names and not any(each.startswith(f".{name}.") for each in names):
+            return os.path.join(folder, name)
+        now += 1
+
+
+def scheduled(folder: str, store: Known) -> list[str]:
+    """Backups of this store that were made on schedule, oldest first."""
+    form = re.compile(re.escape(f"{store.stem}-{store.id}") + r"-\d{8}-\d{6}\.db")
+    return [os.path.join(folder, name) for name in sorted(_names(folder)) if form.fullmatch(name)]
+
+
+def _names(folder: str) -> list[str]:
+    with atomic_file.saying(folder):
+        return os.listdir(folder) if os.path.isdir(folder) else []
+
+
+# --- copies of the store --------------------------------------------------------------------------------
+
+
+def forget_attempts(tx: Tx) -> None:
+    """A backup that was under way is not under way in the copy, nor in what is restored from it."""
+    for key in (CLAIMED, FAILED):
+        tx.run("meta_delete", key=key)
+
+
+def keep_identity(tx: Tx, identity: Row | None) -> None:
+    """The store stays who it is: with the name of another, it would take that one's scheduled backups for its own."""
+    tx.run("meta_delete", key=IDENTITY)
+    if identity is not None:
+        tx.run("meta_set", key=IDENTITY, value=identity[0])

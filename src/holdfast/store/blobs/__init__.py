@@ -1,0 +1,1 @@
+"""Attachments and long tool outputs."""

@@ -1,0 +1,156 @@
+"""Children of a session: its one continuation, or a branch, which is a conversation of its own."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from holdfast import errors, types
+from holdfast.store import (
+    compactions,
+    conversation_row,
+    folders,
+    holders,
+    leases,
+    log,
+    message_codec,
+    pins,
+    sessions,
+    titles,
+    visibility,
+)
+from holdfast.store.driver import Tx
+
+
+class Birth(types.NewConversation, frozen=True, kw_only=True):
+    """A session asked for by hand."""
+
+    parent: str | None = None
+
+
+def checked(source: str, model: str | None, title: str | None, owner: str, folder: str | None) -> dict[str, Any]:
+    """What a conversation is born with, as it is kept."""
+    return {
+        "source": message_codec.checked_id(source, "source"),
+        "model": message_codec.checked_id(model, "model") if model is not None else None,
+        "title": titles.clean(title) if title is not None else None,
+        "owner": message_codec.checked_id(owner, "owner") if owner != "" else "",
+        "folder": folders.clean_or_none(folder),
+    }
+
+
+class Cut(NamedTuple):
+    """A branch as it is asked for: at which message, and what it is to have that its origin has otherwise."""
+
+    at_seq: int | None
+    title: str | None
+    folder: str | None
+
+
+def create(tx: Tx, session_id: str, birth: Birth, now: float) -> str:
+    """A session with or without a parent; asked for again, it is the one that was made."""
+    found = sessions.get(tx, session_id)
+    if found is not None:
+        if found.parent_session_id != birth.parent or (birth.parent is None and found.owner != birth.owner):
+            raise errors.IdTaken(session_id)
+        return session_id
+    sessions.refuse_taken(tx, session_id)
+    here = conversation_row.lock(tx, birth.parent) if birth.parent is not None else None
+    if here is not None and _ended_by_compression(tx, here):
+        _continue(tx, here, session_id, birth, now)
+    else:
+        _branch_off(tx, session_id, birth, here, now)
+    return session_id
+
+
+def _ended_by_compression(tx: Tx, here: conversation_row.State) -> bool:
+    row = tx.one("session_origin", conversation=here.key, ordinal=here.asked)
+    return row is not None and row[2] == "compression"
+
+
+def _continue(tx: Tx, here: conversation_row.State, session_id: str, birth: Birth, now: float) -> None:
+    """The second half of the two-call way: the child's context is its own messages."""
+    continuation = tx.one("session_id_at", conversation=here.key, ordinal=here.asked + 1)
+    if continuation is not None:
+        raise errors.ForkRefused(continuation[0])
+    if birth.title is not None:
+        titles.refuse_taken(tx, here.owner, birth.title, but=here.id)
+        tx.run("title_set", key=here.key, title=birth.title)
+    if birth.folder is not None:
+        tx.run("folder_set", key=here.key, folder=birth.folder)
+    last = here.last_seq
+    draft = compactions.draft(last, last, "", (), None, birth.model)
+    compactions.rotate(tx, here, session_id, draft, None, now, source=birth.source)
+
+
+def _branch_off(tx: Tx, session_id: str, birth: Birth, here: conversation_row.State | None, now: float) -> None:
+    if birth.title is not None:
+        titles.refuse_taken(tx, birth.owner, birth.title)
+    sessions.born(
+        tx,
+        session_id,
+        owner=birth.owner,
+        source=birth.source,
+        model=birth.model,
+        title=birth.title,
+        folder=birth.folder or (sessions.conversation(tx, here).folder if here is not None else None),
+        now=now,
+        forked_from=birth.parent,
+        forked_at=None if birth.parent is None else 0,
+    )
+
+
+def branch(tx: Tx, session_id: str, branch_id: str, cut: Cut, now: float) -> str:
+    """A new conversation that reads the old one up to a message and goes on by itself."""
+    at_seq, title, folder = cut
+    here = conversation_row.lock(tx, session_id)
+    if _branched_before(tx, here, at_seq, branch_id):
+        return branch_id
+    sessions.refuse_taken(tx, branch_id)
+    at = here.last_seq if at_seq is None else at_seq
+    if not isinstance(at, int) or isinstance(at, bool) or not 0 <= at <= here.last_seq:
+        raise errors.OutOfRange(f"A branch begins at a message from 0 to {here.last_seq}.")
+    if title is not None:
+        titles.refuse_taken(tx, here.owner, title)
+    source, model, _ = tx.one("session_origin", conversation=here.key, ordinal=here.head) or ("", None, None)
+    base = compactions.newest_seen(tx, here.key, here.compaction_epoch, at)
+    made = sessions.born(
+        tx,
+        branch_id,
+        owner=here.owner,
+        source=source,
+        model=model,
+        title=title or titles.numbered(tx, here.owner, here.title),
+        folder=folder or sessions.conversation(tx, here).folder,
+        now=now,
+        forked_from=_session_at(tx, here, at_seq),
+        forked_at=at,
+        forked_epoch=base.epoch if base and at else None,
+        origin=here.key if at else None,
+    )
+    visibility.copy_to_branch(tx, here.key, made)
+    pins.copy_to_branch(tx, here.key, made)
+    return branch_id
+
+
+def _branched_before(tx: Tx, here: conversation_row.State, at_seq: int | None, branch_id: str) -> bool:
+    found = sessions.get(tx, branch_id)
+    if found is None or found.ordinal > 1 or at_seq not in (None, found.first_seq - 1):
+        return False
+    parent = tx.one("session_place", id=found.parent_session_id)
+    return parent is not None and parent[0] == here.key
+
+
+def _session_at(tx: Tx, here: conversation_row.State, at_seq: int | None) -> str:
+    """The session a branch came from: the one that holds its last inherited message."""
+    if at_seq is None:
+        return here.head_id
+    row = tx.one("session_holding", conversation=here.key, seq=max(at_seq, here.forked_at + 1))
+    return row[1] if row else here.head_id
+
+
+def begin(tx: Tx, step: log.Append, who: holders.Holder, ttl: float) -> tuple[types.Receipt, types.Lease]:
+    """A conversation, its first message and the lease of its first turn; harmless to repeat by the same holder."""
+    receipt = step(tx)[0]
+    if not step.born and not receipt.duplicate:
+        raise errors.IdTaken(step.session_id)  # Rolls the message back, too.
+    return receipt, leases.acquire(tx, step.session_id, "turn", who, ttl)

@@ -1,0 +1,126 @@
+"""Where a conversation stands, as seen under its lock; every step begins here."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from holdfast import errors
+from holdfast.store import message_codec
+from holdfast.store.driver import Row, Tx
+
+
+class State(NamedTuple):
+    """The row of a conversation, its head, and which of its sessions was asked for."""
+
+    key: int
+    id: str
+    owner: str
+    source: str
+    title: str | None
+    head: int
+    head_id: str
+    live: int | None
+    epoch: int
+    last_seq: int
+    compaction_epoch: int | None
+    redo_epoch: int | None
+    forked_at: int
+    origin: int | None
+    forked_epoch: int | None
+    asked: int
+
+
+def lock(tx: Tx, session_id: str) -> State:
+    """The conversation of any of its session ids, locked until the transaction ends."""
+    return _found(tx, session_id, tx.one("lock_conversation", id=message_codec.checked_id(session_id)))
+
+
+def lock_all(tx: Tx, session_ids: Iterable[str]) -> None:
+    """The conversations of several, before any of them is locked by itself: everybody takes them in one order."""
+    tx.all("lock_conversations", ids=sorted(set(session_ids)))
+
+
+def lock_unheld(tx: Tx, session_ids: Iterable[str]) -> set[str]:
+    """Those that nobody else has locked, without waiting; which of the ids name others."""
+    return {row[0] for row in tx.all("lock_unheld", ids=sorted(set(session_ids)))}
+
+
+def look(tx: Tx, session_id: str) -> State:
+    """The same without the lock, for readers."""
+    return _found(tx, session_id, tx.one("look_conversation", id=message_codec.checked_id(session_id)))
+
+
+def _found(tx: Tx, session_id: str, row: Row | None) -> State:
+    if row is not None:
+        return State(*row)
+    raise missing(tx, session_id)
+
+
+def missing(tx: Tx, session_id: str) -> errors.NoSuchSession:
+    """The right error for an id nobody knows."""
+    if tx.one("tombstone", id=session_id):
+        return errors.ConversationDeleted(session_id)
+    return errors.NoSuchSession(session_id)
+
+
+_SAME: Any = object()
+
+
+def moved(
+    tx: Tx,
+    here: State,
+    *,
+    head: int | None = None,
+    live: int | None = _SAME,
+    compaction_epoch: int | None = _SAME,
+    redo_epoch: int | None = _SAME,
+) -> State:
+    """Change head, end or view; the epoch rises with it. This is the only place that does."""
+    after = here._replace(
+        epoch=here.epoch + 1,
+        head=here.head if head is None else head,
+        live=here.live if live is _SAME else live,
+        compaction_epoch=here.compaction_epoch if compaction_epoch is _SAME else compaction_epoch,
+        redo_epoch=here.redo_epoch if redo_epoch is _SAME else redo_epoch,
+    )
+    changed = tx.run(
+        "conversation_moves",
+        key=here.key,
+        epoch=here.epoch,
+        head=after.head,
+        live=after.live,
+        compaction_epoch=after.compaction_epoch,
+        redo_epoch=after.redo_epoch,
+    )
+    if changed != 1:
+        raise errors.Superseded(here.head_id, here.epoch)
+    return after
+
+
+class NewId:
+    """The id of a session to be made. A minted one is made sure of at the first attempt (six characters of
+    chance meet now and then) and kept by every further one, so that a retry finds what the first made."""
+
+    def __init__(self, given: str | None, now: float) -> None:
+        self.id = mint_session_id(now) if given is None else message_codec.checked_id(given)
+        self._sure = given is not None
+        self._now = now
+
+    def keep(self, tx: Tx, conversation_id: str) -> None:
+        """It is known, and sure if it is that of a session of this conversation."""
+        place, here = tx.one("session_place", id=self.id), tx.one("conversation_key", id=conversation_id)
+        self._sure = self._sure or (place is not None and here is not None and place[0] == here[0])
+
+    def settle(self, tx: Tx) -> str:
+        while not self._sure and (tx.one("session_place", id=self.id) or tx.one("tombstone", id=self.id)):
+            self.id = mint_session_id(self._now)
+        self._sure = True
+        return self.id
+
+
+def mint_session_id(now: float) -> str:
+    """Ids look like 20260527_234659_e65f0e: when it began (UTC), and six characters of chance."""
+    return time.strftime("%Y%m%d_%H%M%S", time.gmtime(now)) + "_" + os.urandom(3).hex()

@@ -1,0 +1,208 @@
+"""What the store asks of a database driver. A backend is one driver file and its SQL.
+
+Every step below runs inside one transaction. A step may be run again when the outcome of its commit is
+unknown (a lost connection, a replaced file), so it must not depend on how often it ran: whatever it
+mints (ids, uids) is minted before the first attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from holdfast.store import holders, notifications
+from holdfast.store.sqlite import migration as sqlite_migration
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+Row = tuple[Any, ...]
+Progress = Callable[[int, int], None]
+
+
+class Tx(Protocol):
+    """One transaction. Queries go by name; parameters are keywords."""
+
+    operation: str
+    """What it is for: the points it passes are named after it."""
+    meant: dict[Any, Any]
+    """Kept from one attempt of a step to the next: what the first meant to do. Where that is done when the step is
+    run again, it was done by the attempt nobody heard the end of (or by another who meant the same)."""
+
+    def one(self, query: str, /, **values: Any) -> Row | None:
+        """The first row, or None."""
+
+    def all(self, query: str, /, **values: Any) -> list[Row]:
+        """Every row."""
+
+    def run(self, query: str, /, **values: Any) -> int:
+        """Change something; how many rows were changed."""
+
+    def later(self, query: str, /, **values: Any) -> object:
+        """Change something where nobody asks how much. It is done before anything else that this transaction is asked
+        for, and before its commit; so is what it is refused for."""
+
+    def savepoint(self) -> AbstractContextManager[None]:
+        """What happens inside is undone if it raises; the transaction goes on."""
+
+    @property
+    def clock(self) -> holders.Timeline:
+        """The clock that leases of this database are measured by."""
+
+
+class Asked(NamedTuple):
+    """A step in one statement, and what others are told of it. A value `now` is for the driver to set: the time by the
+    clock it was given, or None. Where it is shared, others write there too: then the disk is waited for after it."""
+
+    query: str
+    values: dict[str, Any]
+    told: Sequence[notifications.Hint]
+    shared: bool = False
+
+
+class Plain(Protocol[T_co]):
+    """A step that is one statement where nothing is special about it. A driver may ask for that first."""
+
+    def plain(self) -> Asked | None:
+        """None when it cannot be said in one statement. A row that comes back is the whole effect, committed; when
+        none does, nothing happened."""
+
+    def answered(self, row: Row) -> T_co:
+        """The result of the step, from that row."""
+
+
+class Passing(Protocol[T_co]):
+    """A step that does not stand in line: a driver that would let it wait for others for more than a moment undoes
+    it, and returns what it says then."""
+
+    def held(self) -> T_co:
+        """What became of it: nothing, and others are in the way."""
+
+
+class Readable(Protocol):
+    """A database that may be looked at."""
+
+    def read(self, step: Callable[[Tx], T]) -> T:
+        """Run a step in one snapshot of the database."""
+
+    def complaints(self) -> list[str]:
+        """What the database itself finds wrong: damaged pages, broken references."""
+
+    def faults(self) -> list[sqlite_migration.Fault]:
+        """Where its schema is not the declared one."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+
+
+class Copy(Readable, Protocol):
+    """A database in a file nobody writes to, such as a backup."""
+
+    def used(self) -> bool:
+        """Whether it was opened as a store since the copy was made."""
+
+    def copy_to(self, path: str, progress: Progress | None = None) -> None:
+        """All of it into an empty file."""
+
+
+class Side(Protocol):
+    """What lies beside a database and may be thrown away; see Driver for what its methods promise."""
+
+    def write(self, operation: str, step: Callable[[Tx], T]) -> T: ...
+
+    def read(self, step: Callable[[Tx], T]) -> T: ...
+
+    def scrub(self) -> None: ...
+
+    def complaints(self) -> list[str]: ...
+
+    def close(self) -> None: ...
+
+
+class Driver(Protocol):
+    """A database. Calls are synchronous, short and safe from any thread; errors are holdfast errors."""
+
+    name: str
+    path: str  # for people; without a password
+    pid: int  # the process that opened it: any other is a forked child and gets StoreForked
+    memory: bool  # no file of it is on this machine
+    asks_plainly: bool  # asks a step for its plain form first
+    writers: int  # how many threads of a process write at once to some use
+    keeps_blobs: bool  # has a table for the content of attachments
+    stems: bool  # its index of words cuts and stems texts itself
+    write_timeout: float  # seconds a write waits for others before it is StoreBusy
+
+    def write(self, operation: str, step: Callable[[Tx], T], *, lasting: bool = True) -> T:
+        """Run a step in a write transaction; when this returns, its effect is as durable as was asked.
+
+        One that is not `lasting` may be undone by a power loss, with all that came after it and nothing before.
+
+        Raises StoreBusy, StoreFull, StoreCorrupt, StoreRefused; after any of them nothing was written.
+        """
+
+    def read(self, step: Callable[[Tx], T]) -> T:
+        """Run a step in one snapshot of the database."""
+
+    def listen(self, heard: Callable[[notifications.Hint], None]) -> bool:
+        """Have `heard` called with what other drivers wrote, from another thread, until this one is closed.
+
+        Hints may be late or missing; one of the kind `lost` says that some are, and is always the first. What is
+        called must be quick and not raise. False: this database sends none, and whoever waits looks now and then.
+        """
+
+    def facts(self) -> dict[str, Any]:
+        """Engine, version, place, sizes and modes, for people."""
+
+    def standing(self) -> dict[str, Any]:
+        """Those, and how the database is set up and what stands behind it: slower, and still no secrets."""
+
+    def allow(self, role: str) -> list[str]:
+        """Let a role use the store that may not change its schema; the statements that did."""
+
+    def copy_to(self, path: str, finish: Callable[[Tx], object], progress: Progress | None = None) -> None:
+        """All of one snapshot into an empty file; `finish` then runs in a transaction of the copy."""
+
+    def replace_with(self, path: str, finish: Callable[[Tx, Tx], object], progress: Progress | None = None) -> None:
+        """Put the content of that file in the place of all there is, in one transaction.
+
+        Nothing else is written from before `finish` runs until it is done; `finish` reads what is there
+        (first) and may change what is to come (second).
+        """
+
+    def look_at(self, path: str) -> Copy:
+        """A copy in some other file, to be read and never written."""
+
+    def adopt(self, path: str) -> Driver:
+        """A store in some other file, brought to the schema of this version."""
+
+    def scrub(self) -> None:
+        """Nothing of what was deleted or redacted is left in any file of the database when this returns.
+
+        Of a file, others go on reading, and wait to write for as long as it takes to be read once; of a server, they
+        wait while each table is written anew. Raises StoreBusy when a process that reads was in the way all the time;
+        then it is to be called again.
+        """
+
+    def shrink(self) -> None:
+        """Write the database anew without the room of what was removed; nobody else writes meanwhile."""
+
+    def side(self, name: str) -> Side:
+        """A database beside this one, for what can be thrown away and made again: one writes there at a time."""
+
+    def has_side(self, name: str) -> bool:
+        """Whether that exists already."""
+
+    def discard_side(self, name: str) -> None:
+        """Throw it away; whoever has it open finds it replaced."""
+
+    def complaints(self) -> list[str]:
+        """What the database itself finds wrong: damaged pages, broken references."""
+
+    def faults(self) -> list[sqlite_migration.Fault]:
+        """Where its schema is not the declared one."""
+
+    def mend_schema(self) -> None:
+        """Make what is missing, and triggers and indexes that are not as declared, again. No row is touched."""
+
+    def close(self) -> None:
+        """Let go of everything; further calls raise StoreClosed."""

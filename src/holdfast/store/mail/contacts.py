@@ -1,0 +1,230 @@
+"""People: who may talk to the agent from outside, and how strangers ask to.
+
+Nobody is known until somebody lets them in: by name, or by a code that the stranger was given and brings to whoever
+runs this. Of a code only a digest is kept; it is good for an hour, and once. What tells a stranger their code is sent
+like anything else and waits in the store until then, so it waits without one: the code is made when it is sent. Whoever
+guesses is stopped after a few wrong ones, in all processes and after a restart, for that is kept in rows too.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import NamedTuple
+
+from holdfast import errors, types
+from holdfast.store import message_codec
+from holdfast.store.driver import Driver, Row, Tx
+from holdfast.store.mail import outbox
+
+# Without those that look like others: 0 and O, 1 and I and L, 2 and Z, 5 and S, 8 and B, U and V.
+ALPHABET = "34679ACDEFGHJKMNPQRTWXY"
+LENGTH = 8
+GOOD_FOR = 3600.0
+BETWEEN = 600.0
+MOST_WAITING = 100
+FAILURES = 5
+LOCKED_FOR = 3600.0
+MAX_NAME = 100
+# Wrong codes that were given for no platform in particular.
+ANYWHERE = "*"
+
+
+class People:
+    """The part of SessionDB that knows people."""
+
+    driver: Driver
+    _clock: Callable[[], float]
+
+    def person(self, platform: str, sender: str) -> types.Person | None:
+        """Somebody who was let in, or denied; None: a stranger."""
+        where, who = _checked(platform, sender)
+        return self.driver.read(lambda tx: get(tx, where, who))
+
+    def people(self, platform: str | None = None) -> list[types.Person]:
+        """All who were let in or denied."""
+        where = None if platform is None else outbox.checked_platform(platform)
+        return self.driver.read(lambda tx: [_person(row) for row in tx.all("people_all", platform=where)])
+
+    def allow_person(
+        self, platform: str, sender: str, role: types.PersonRole = "user", by: str = "", name: str = ""
+    ) -> types.Person:
+        """Let somebody in, as a user or an admin, whatever was said of them before."""
+        if role not in ("user", "admin"):
+            raise errors.OutOfRange("Somebody is let in as user or admin.")
+        where, who = _checked(platform, sender)
+        giver, called, now = cleaned(by), cleaned(name), self._clock()
+        return self.driver.write("people", lambda tx: put(tx, where, who, role, called, giver, now))
+
+    def deny_person(self, platform: str, sender: str, by: str = "") -> types.Person:
+        """Let somebody in no more; a code they were given is void."""
+        where, who = _checked(platform, sender)
+        giver, now = cleaned(by), self._clock()
+        return self.driver.write("people", lambda tx: put(tx, where, who, "denied", "", giver, now))
+
+    def forget_person(self, platform: str, sender: str) -> bool:
+        """Know nothing of somebody any more: a stranger again; whether anything was known."""
+        where, who = _checked(platform, sender)
+        return self.driver.write("people", lambda tx: forget(tx, where, who))
+
+    def strangers_told(self, platform: str, sender: str, now: float | None = None) -> bool:
+        """Whether a stranger is to be told that they are one: the first time only, and then never again."""
+        where, who = _checked(platform, sender)
+        when = self._clock() if now is None else message_codec.checked_time(now)
+        return self.driver.write("people", lambda tx: told(tx, where, who, when))
+
+    def ask_to_pair(self, platform: str, sender: str, name: str = "", now: float | None = None) -> str | None:
+        """A code for a stranger to bring to whoever runs this.
+
+        None: they are known (or denied), had one within ten minutes, too many wait, or wrong codes were given too
+        often.
+        """
+        where, who = _checked(platform, sender)
+        when = self._clock() if now is None else message_codec.checked_time(now)
+        code = minted()
+        asked = Asked(where, who, cleaned(name), digested(code, salt := os.urandom(16)), salt, when)
+        return code if self.driver.write("people", lambda tx: ask(tx, asked)) else None
+
+    def pair(self, platform: str | None, code: str, by: str = "") -> types.Person:
+        """Let in whoever was given this code, on this platform or (None) on any; PairingRefused."""
+        where = None if platform is None else outbox.checked_platform(platform)
+        if not isinstance(code, str):
+            raise errors.OutOfRange("A pairing code is text.")
+        given, giver, now = spelled(code), cleaned(by), self._clock()
+        # Raised out here: a failure that is raised in a transaction would not be counted.
+        found = self.driver.write("people", lambda tx: pair(tx, where, given, giver, now))
+        if isinstance(found, errors.PairingRefused):
+            raise found
+        return found
+
+
+def code_again(db: People, platform: str, sender: str) -> str | None:
+    """Another code for a stranger who was given one, which is void from then on.
+
+    None: theirs has run out, was used or taken back.
+    """
+    where, who = _checked(platform, sender)
+    code, salt, now = minted(), os.urandom(16), db._clock()
+    values = {"digest": digested(code, salt), "salt": salt, "expires_at": now + GOOD_FOR, "now": now}
+    found = db.driver.write(
+        "people", lambda tx: tx.run("stranger_code_again", platform=where, sender=who, **values) == 1
+    )
+    return code if found else None
+
+
+def minted() -> str:
+    return "".join(secrets.choice(ALPHABET) for _ in range(LENGTH))
+
+
+class Asked(NamedTuple):
+    """A stranger who asks, and the code they were given."""
+
+    platform: str
+    sender: str
+    name: str
+    digest: bytes
+    salt: bytes
+    at: float
+
+
+def _checked(platform: object, sender: object) -> tuple[str, str]:
+    return outbox.checked_platform(platform), message_codec.checked_id(sender, "sender")
+
+
+def cleaned(name: object) -> str:
+    """What somebody goes by, as far as it is kept: it is for people to read, and tells nothing."""
+    if not isinstance(name, str):
+        raise errors.OutOfRange("A name is text.")
+    return " ".join("".join(each if each.isprintable() else " " for each in name).split())[:MAX_NAME]
+
+
+def spelled(code: str) -> str:
+    """A code as it was given out, however it was typed."""
+    return "".join(each for each in code[:100].upper() if each.isalnum())
+
+
+def digested(code: str, salt: bytes) -> bytes:
+    """A code lives for an hour, so a quick digest does; the salt keeps it from being looked up."""
+    return blake2b(code.encode(), digest_size=32, salt=salt, person=b"pairing").digest()
+
+
+def get(tx: Tx, platform: str, sender: str) -> types.Person | None:
+    row = tx.one("person_get", platform=platform, sender=sender)
+    return None if row is None else _person(row)
+
+
+def put(tx: Tx, platform: str, sender: str, role: types.PersonRole, name: str, by: str, now: float) -> types.Person:
+    tx.run("person_put", platform=platform, sender=sender, role=role, name=name, at=now, by=by)
+    tx.run("stranger_code_void", platform=platform, sender=sender)
+    found = get(tx, platform, sender)
+    assert found is not None  # just written
+    return found
+
+
+def forget(tx: Tx, platform: str, sender: str) -> bool:
+    stranger = tx.run("stranger_forget", platform=platform, sender=sender)
+    return tx.run("person_forget", platform=platform, sender=sender) + stranger > 0
+
+
+def told(tx: Tx, platform: str, sender: str, now: float) -> bool:
+    tx.run("stranger_met", platform=platform, sender=sender)
+    if tx.run("stranger_told", platform=platform, sender=sender, at=now) == 1:
+        tx.meant["told"] = True
+    return bool(tx.meant.get("told", False))
+
+
+def ask(tx: Tx, asked: Asked) -> bool:
+    who = {"platform": asked.platform, "sender": asked.sender}
+    tx.run("stranger_met", **who)
+    before, digest = tx.one("stranger_asked", **who) or (None, None)
+    if digest == asked.digest:
+        return True  # by an attempt that nobody heard the end of
+    if get(tx, asked.platform, asked.sender) is not None or locked(tx, asked.platform, asked.at):
+        return False
+    waiting = tx.one("strangers_waiting", platform=asked.platform, now=asked.at) or (0,)
+    if (before is not None and asked.at < before + BETWEEN) or waiting[0] >= MOST_WAITING:
+        return False
+    code = {"name": asked.name, "digest": asked.digest, "salt": asked.salt}
+    return tx.run("stranger_code", **who, **code, at=asked.at, expires_at=asked.at + GOOD_FOR) == 1
+
+
+def pair(tx: Tx, platform: str | None, code: str, by: str, now: float) -> types.Person | errors.PairingRefused:
+    bucket = ANYWHERE if platform is None else platform
+    tx.run("lockout_met", platform=bucket)
+    failures, failed_at = tx.one("lockout_get", platform=bucket) or (0, 0.0)
+    left = _locked_for(failures, failed_at, now)
+    if left > 0:
+        return errors.PairingRefused(locked_for=left)
+    match = None
+    # Every one is looked at: how long it takes tells nothing of how near a guess was.
+    for where, who, name, digest, salt in tx.all("strangers_with_codes", platform=platform, now=now):
+        if hmac.compare_digest(bytes(digest), digested(code, bytes(salt))):
+            match = (where, who, name)
+    if match is not None and not (platform is None and locked(tx, match[0], now)):
+        tx.run("lockout_set", platform=bucket, failures=0, at=now)
+        tx.meant["paired"] = match
+        return put(tx, match[0], match[1], "user", match[2], by, now)
+    done = tx.meant.get("paired")
+    if done is not None and (person := get(tx, done[0], done[1])) is not None:
+        return person  # by an attempt that nobody heard the end of
+    so_far = failures if now < failed_at + LOCKED_FOR else 0
+    tx.run("lockout_set", platform=bucket, failures=so_far + 1, at=now)
+    return errors.PairingRefused(locked_for=_locked_for(so_far + 1, now, now))
+
+
+def locked(tx: Tx, platform: str, now: float) -> bool:
+    """Whether too many wrong codes were given for this platform."""
+    failures, failed_at = tx.one("lockout_get", platform=platform) or (0, 0.0)
+    return _locked_for(failures, failed_at, now) > 0
+
+
+def _locked_for(failures: int, failed_at: float, now: float) -> float:
+    return failed_at + LOCKED_FOR - now if failures >= FAILURES else 0.0
+
+
+def _person(row: Row) -> types.Person:
+    platform, sender, role, name, at, by = row
+    return types.Person(platform=platform, sender=sender, role=role, name=name, at=at, by=by)

@@ -1,0 +1,77 @@
+"""Tidying: what came in and went out long ago is forgotten, a little at a time, beside the work.
+
+`forget_arrivals` does it at once. Whoever runs for months does it here: each step is one short transaction over the
+next few that came in, so that nobody who writes meanwhile waits for more than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from holdfast import errors
+from holdfast.store.driver import Driver, Tx
+from holdfast.store.records import memory
+
+MOST = 500
+"""How many one step looks at."""
+
+
+class Store(Protocol):
+    """What is tidied."""
+
+    driver: Driver
+    _clock: Callable[[], float]
+
+
+class Window(NamedTuple):
+    """Where a step begins, and what it looks at: what came in, or what was sent by itself."""
+
+    after: int = 0
+    posted: bool = False
+
+
+class Tidied(NamedTuple):
+    """How many arrivals and messages one step forgot, and where the next one begins; None: there is none."""
+
+    gone: int
+    then: Window | None
+
+
+def step(db: Store, days: float, window: Window | None = None) -> Tidied:
+    """Forget what was settled, and what was sent, more than so many days ago. Whatever is not over stays, and so does
+    where a conversation was last spoken to from."""
+    if isinstance(days, bool) or not isinstance(days, int | float) or not 0 <= days < 1e6:
+        raise errors.OutOfRange("days is a number from 0 on.")
+    now, begun = db._clock(), window or Window()
+    before = now - days * 86_400
+    work = _posted if begun.posted else _arrivals
+    # Nothing waits for it to be on the disk: what is forgotten once more is forgotten.
+    return db.driver.write("tidy", lambda tx: work(tx, begun.after, before, now), lasting=False)
+
+
+def _arrivals(tx: Tx, after: int, before: float, now: float) -> Tidied:
+    upto, oldest = tx.one("tidy_window", after=after, most=MOST) or (None, None)
+    if upto is None or oldest >= before:
+        tx.run("strangers_forget", before=before)
+        return Tidied(0, Window(posted=True))
+    gone = tx.run("tidy_outgoing", after=after, upto=upto, before=before)
+    # What was joined goes before what it was joined into.
+    while count := tx.run("tidy_arrivals", after=after, upto=upto, before=before):
+        gone += count
+    return _noted(tx, gone, now, Window(upto))
+
+
+def _posted(tx: Tx, after: int, before: float, now: float) -> Tidied:
+    upto, oldest = tx.one("tidy_posted_window", after=after, most=MOST) or (None, None)
+    if upto is None or oldest >= before:
+        return Tidied(0, None)
+    gone = tx.run("tidy_posted", after=after, upto=upto, before=before)
+    return _noted(tx, gone, now, Window(upto, posted=True))
+
+
+def _noted(tx: Tx, gone: int, now: float, then: Window) -> Tidied:
+    # The files may still hold the words of what is gone.
+    if gone:
+        tx.run("meta_set", key=memory.FORGOTTEN, value=repr(now))
+    return Tidied(gone, then)

@@ -1,0 +1,415 @@
+"""Arrivals: what came in from outside on a route, and what became of it.
+
+The platform's own id of it is its key, so however often it is delivered it is one row. Which session its turn uses is
+fixed before the turn begins and never another, so whoever takes over after a crash goes on in the same place. It is
+settled once, and in the same transaction stands all that is to be sent because of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast import errors, types
+from holdfast.store import arguments, conversation_row, holders, leases, message_codec, routes, small
+from holdfast.store.driver import Driver, Row, Tx
+from holdfast.store.mail import chat_leases, outbox
+from holdfast.store.records import memory
+
+LONGEST = 1_000_000
+MAX_JOINED = 1_000
+# How long what was settled is remembered, so that it is known when it is delivered again.
+REMEMBERED_DAYS = 30.0
+_REFUSED = "There is no message {seq} that it could have become."
+
+
+Choose = Callable[[Sequence[types.Arrival], types.Route], tuple[int, str, Sequence[int]] | None]
+
+
+class Body(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is stored of what was said, as JSON."""
+
+    text: str = ""
+    parts: list[dict[str, Any]] = []
+    name: str = ""
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """An arrival checked and encoded, ready for any number of attempts to write it down."""
+
+    uid: str
+    values: dict[str, Any]
+
+    def __call__(self, tx: Tx) -> tuple[types.Arrival, bool]:
+        return arrive(tx, self.uid, self.values)
+
+
+class Arrivals(chat_leases.Claims, outbox.Outbox):
+    """The part of SessionDB that keeps what came in from outside, with what goes out and who is at work on it."""
+
+    driver: Driver
+    _clock: Callable[[], float]
+
+    def arrive_step(self, new: types.NewArrival) -> small.Step[tuple[types.Arrival, bool]]:
+        """Write down what came in; when this returns it is kept, and the platform may be told so.
+
+        Also, whether it is new. What is known under its key is given as it is stored, whatever was said this time:
+        platforms deliver again, and deliver what was edited since.
+        """
+        return small.Step("arrive", prepared(new, self._clock()))
+
+    arrive = small.alone(arrive_step)
+
+    def open_routes(self, limit: int = 100) -> list[str]:
+        """The routes on which something is open; what is open for longest first."""
+        arguments.whole(limit)
+        return self.driver.read(lambda tx: [row[0] for row in tx.all("routes_open", limit=limit)])
+
+    def open_arrivals(self, route: str, limit: int = 100) -> list[types.Arrival]:
+        """What nobody has settled on a route, oldest first. Joined ones are not told of."""
+        arguments.whole(limit)
+        named = routes.checked(route)
+        return self.driver.read(lambda tx: [from_row(row) for row in tx.all("arrivals_on", route=named, limit=limit)])
+
+    def arrival(self, arrival_id: int) -> types.Arrival | None:
+        arguments.whole(arrival_id)
+        return self.driver.read(lambda tx: _one(tx, "arrival_get", id=arrival_id))
+
+    def arrival_by_key(self, platform: str, key: str) -> types.Arrival | None:
+        """What came in under the platform's own id."""
+        where, name = outbox.checked_platform(platform), message_codec.checked_id(key, "key")
+        return self.driver.read(lambda tx: _one(tx, "arrival_by_key", platform=where, key=name))
+
+    def arrivals_with_prefix(self, platform: str, prefix: str, limit: int = 100) -> list[types.Arrival]:
+        """Return the arrivals of a platform whose keys begin with `prefix`, newest first."""
+        arguments.whole(limit)
+        first = message_codec.checked_id(prefix, "prefix")
+        between = {"first": first, "last": f"{first[:-1]}{chr(ord(first[-1]) + 1)}"}
+        where = outbox.checked_platform(platform)
+        return self.driver.read(
+            lambda tx: [from_row(row) for row in tx.all("arrivals_between", platform=where, limit=limit, **between)]
+        )
+
+    def last_arrival(self, session_id: str, platform: str) -> types.Arrival | None:
+        """Return the latest arrival of a platform that became a message of this conversation."""
+        where = outbox.checked_platform(platform)
+        return self.driver.read(
+            lambda tx: _one(tx, "arrival_last", conversation=conversation_row.look(tx, session_id).key, platform=where)
+        )
+
+    def arrivals_joined(self, arrival_id: int) -> list[types.Arrival]:
+        """What was collected into one, oldest first."""
+        arguments.whole(arrival_id)
+        return self.driver.read(lambda tx: [from_row(row) for row in tx.all("arrivals_joined_to", id=arrival_id)])
+
+    def arrivals_since(self, route: str, at: float) -> int:
+        """How many came in on a route from a time on."""
+        named, since = routes.checked(route), message_codec.checked_time(at)
+        return int(self.driver.read(lambda tx: tx.one("arrivals_since", route=named, at=since) or (0,))[0])
+
+    def arrivals_from(self, platform: str, sender: str, at: float) -> int:
+        """How many came in from somebody from a time on, on whichever routes."""
+        of = {"platform": outbox.checked_platform(platform), "sender": message_codec.checked_id(sender, "sender")}
+        since = message_codec.checked_time(at)
+        return int(self.driver.read(lambda tx: tx.one("arrivals_from", at=since, **of) or (0,))[0])
+
+    def take_up_step(
+        self,
+        route: str,
+        choose: Choose,
+        *,
+        claim: types.Claim | None = None,
+        idle: bool = False,
+        ttl: float = chat_leases.CLAIM_TTL,
+        limit: int = 100,
+    ) -> small.Step[types.TakenUp]:
+        """Claim a route, look at what waits there and begin with what `choose` says, in one.
+
+        `choose` is given what is open and what the route names, and says which is begun, in which conversation, with
+        which others; or None. It must be quick, and may be asked again. With `claim` that one is used and LeaseLost
+        raised when it was taken over; else Busy, when another has it. Nothing is claimed where nothing waits, unless
+        `idle`.
+        """
+        arguments.whole(limit)
+        arguments.flags(idle)
+        if not callable(choose):
+            raise errors.OutOfRange("What chooses is a function.")
+        leases.checked("turn", None, ttl)
+        named, mine = routes.checked(route), claim if claim is None else chat_leases.checked(claim)
+        taking = Taking(named, choose, mine, idle, ttl, limit, holders.this_process(None))
+        # Not synced, as neither claims nor beginnings are.
+        return small.Step("begin", taking, lasting=False)
+
+    take_up = small.alone(take_up_step)
+
+    def begin_arrival(
+        self, claim: types.Claim, arrival_id: int, target: str, joined: Sequence[int] = ()
+    ) -> types.Arrival | None:
+        """Say that its turn begins, in the conversation of `target`; as it stands then. None: it is settled.
+
+        The first attempt decides: a target that is stored already is what is given back, and what is joined is
+        joined by the first attempt only. LeaseLost when the claim was taken over.
+        """
+        chat_leases.checked(claim)
+        chosen = checked_choice(arrival_id, target, joined)
+        # Not synced: whatever the turn writes comes after it in the same log, and brings it along.
+        return self.driver.write("begin", lambda tx: begin(tx, claim, *chosen), lasting=False)
+
+    def settle_step(
+        self,
+        claim: types.Claim | None,
+        arrival_id: int,
+        outcome: str,
+        *,
+        seq: int | None = None,
+        conversation_id: str | None = None,
+        outgoing: Sequence[types.NewOutgoing] = (),
+        release: bool = False,
+    ) -> small.Step[bool]:
+        """Say what became of it, and write down what is to be sent because of it: both or neither.
+
+        Whether this was the first to say so; if not, nothing is written. What was joined into it has the same
+        outcome. `seq` is the message of that conversation it became, OutOfRange when that is not it. LeaseLost
+        when the claim was taken over. With `release` the claim is given back in the same transaction.
+        """
+        if claim is not None:
+            chat_leases.checked(claim)
+        arguments.whole(arrival_id)
+        arguments.whole_or_none(seq)
+        arguments.flags(release)
+        if seq is not None and conversation_id is None:
+            raise errors.OutOfRange("A message is one of a conversation: say which.")
+        now = self._clock()
+        settling = Settling(
+            claim=claim,
+            id=arrival_id,
+            outcome=message_codec.checked_id(outcome, "outcome"),
+            seq=seq,
+            conversation_id=None if conversation_id is None else message_codec.checked_id(conversation_id),
+            outgoing=outbox.prepared(outgoing, now),
+            release=release,
+            uid=message_codec.mint_uid(),
+            now=now,
+        )
+        refused = None if seq is None else errors.OutOfRange(_REFUSED.format(seq=seq))
+        return small.Step("settle", lambda tx: settle(tx, settling), refused=refused)
+
+    settle_arrival = small.alone(settle_step)
+
+    def home_of(self, session_id: str) -> types.Home | None:
+        """Where the conversation was last spoken to from; None when that was never from outside."""
+
+        def look(tx: Tx) -> types.Home | None:
+            row = tx.one("arrival_home", conversation=conversation_row.look(tx, session_id).key)
+            return None if row is None else types.Home(row[0], row[1], outbox.decoded(row[2]), row[3])
+
+        return self.driver.read(look)
+
+    def forget_arrivals(self, older_than_days: float = REMEMBERED_DAYS) -> int:
+        """Forget what was settled that long ago, and what was sent because of it; how many arrivals went.
+
+        One that is delivered once more after that is a new one. Where a conversation was last spoken to from stays,
+        and so does what is not delivered yet. The messages themselves are in the log.
+        """
+        wrong = isinstance(older_than_days, bool) or not isinstance(older_than_days, int | float)
+        if wrong or not 0 <= older_than_days < 1e6:
+            raise errors.OutOfRange("older_than_days is a number from 0 on.")
+        now = self._clock()
+        return self.driver.write("tidy", lambda tx: forget(tx, now - older_than_days * 86_400, now))
+
+    def mail_facts(self) -> dict[str, int]:
+        """How much is open: arrivals, the routes they wait on, what is to be sent; and what could not be."""
+        names = ("arrivals_open", "routes_waiting", "outgoing_open", "outgoing_failed")
+        row = self.driver.read(lambda tx: tx.one("mail_counts")) or (0, 0, 0, 0)
+        return dict(zip(names, row, strict=True))
+
+
+class Taking(msgspec.Struct, frozen=True):
+    """A route to be taken up, checked."""
+
+    route: str
+    choose: Choose
+    claim: types.Claim | None
+    idle: bool
+    ttl: float
+    limit: int
+    holder: holders.Holder
+
+    def __call__(self, tx: Tx) -> types.TakenUp:
+        claim = self.claim
+        if claim is None:
+            claim = chat_leases.take(tx, f"route:{self.route}", self.holder, self.ttl)
+        else:
+            chat_leases.check(tx, claim)
+        # Looked at only now: what waits under a claim that is ours, nobody else begins.
+        waiting = [from_row(row) for row in tx.all("arrivals_on", route=self.route, limit=self.limit)]
+        if not waiting and not self.idle and self.claim is None:
+            chat_leases.free(tx, claim)
+            return types.TakenUp(None, waiting)
+        try:
+            return self._begun(tx, claim, waiting)
+        except errors.HoldfastError as error:
+            # Who is refused in a group is not undone alone; what the store refuses is undone with all others.
+            if self.claim is None and not isinstance(error, errors.StoreError):
+                chat_leases.free(tx, claim)
+            raise
+
+    def _begun(self, tx: Tx, claim: types.Claim, waiting: list[types.Arrival]) -> types.TakenUp:
+        chosen = self.choose(waiting, routes.get(tx, self.route)) if waiting else None
+        if chosen is None:
+            return types.TakenUp(claim, waiting)
+        arrival_id, target, joined = checked_choice(*chosen)
+        found = next((each for each in waiting if each.id == arrival_id), None)
+        if found is None:
+            raise errors.OutOfRange(f"Arrival {arrival_id} is none that waits there.")
+        return types.TakenUp(claim, waiting, begun(tx, found, target, joined))
+
+
+class Settling(NamedTuple):
+    """What is said of an arrival, checked. The uid is minted before the first attempt: a repeated one finds that it
+    was the first itself."""
+
+    claim: types.Claim | None
+    id: int
+    outcome: str
+    seq: int | None
+    conversation_id: str | None
+    outgoing: tuple[outbox.Prepared, ...]
+    release: bool
+    uid: str
+    now: float
+
+
+def checked_choice(arrival_id: int, target: str, joined: object) -> tuple[int, str, tuple[int, ...]]:
+    """What is to be begun, where, and with which others."""
+    if not isinstance(joined, list | tuple) or len(joined) > MAX_JOINED:
+        raise errors.OutOfRange(f"What is joined into one is a list of at most {MAX_JOINED:,}.")
+    arguments.whole(arrival_id, *joined)
+    return arrival_id, message_codec.checked_id(target, "target"), tuple(joined)
+
+
+def prepared(new: object, now: float) -> Prepared:
+    if not isinstance(new, types.NewArrival):
+        raise errors.OutOfRange("This takes a NewArrival.")
+    if not isinstance(new.text, str) or len(new.text) > LONGEST:
+        raise errors.MessageInvalid(f"What comes in is text of at most {LONGEST:,} characters.")
+    home = new.platform if new.home is None else new.home
+    return Prepared(
+        message_codec.mint_uid(),
+        {
+            "platform": outbox.checked_platform(new.platform),
+            "key": message_codec.checked_id(new.key, "key"),
+            "route": routes.checked(new.route),
+            "home": outbox.checked_platform(home),
+            "chat": routes.checked(new.chat),
+            "sender": message_codec.checked_id(new.sender, "sender"),
+            "address": outbox.address(new.address),
+            "body": message_codec.exact(Body(new.text, new.parts, new.name), "message"),
+            "at": now if new.at is None else message_codec.checked_time(new.at),
+        },
+    )
+
+
+def arrive(tx: Tx, uid: str, values: dict[str, Any]) -> tuple[types.Arrival, bool]:
+    # An attempt that finds it, where the one before did not, finds what that one wrote.
+    new = tx.meant[uid] = tx.run("arrival_insert", **values) == 1 or tx.meant.get(uid, False)
+    found = _one(tx, "arrival_by_key", platform=values["platform"], key=values["key"])
+    assert found is not None  # there, or just written
+    return found, new
+
+
+def begin(tx: Tx, claim: types.Claim, arrival_id: int, target: str, joined: tuple[int, ...]) -> types.Arrival | None:
+    chat_leases.check(tx, claim)
+    found = _one(tx, "arrival_get", id=arrival_id)
+    if found is None or not found.open:
+        return None
+    if found.joined is not None:
+        raise errors.OutOfRange(f"Arrival {arrival_id} was joined into {found.joined}.")
+    return begun(tx, found, target, joined)
+
+
+def begun(tx: Tx, found: types.Arrival, target: str, joined: tuple[int, ...]) -> types.Arrival | None:
+    """One that is open and nobody else's, as it stands when it has begun."""
+    before = tx.meant.setdefault(("begin", found.id), found.attempts)
+    if found.attempts == before:
+        if tx.run("arrival_begin", id=found.id, target=target) != 1:
+            return None
+        for other in joined if before == 0 else ():
+            tx.run("arrival_join", id=other, into=found.id)
+    return msgspec.structs.replace(found, attempts=before + 1, target=found.target or target)
+
+
+def settle(tx: Tx, said: Settling) -> bool:
+    row = tx.one("arrival_settled", id=said.id)
+    if row is None or row[0] is not None:
+        return row is not None and row[0] == said.uid
+    here = conversation_row.lock(tx, said.conversation_id) if said.conversation_id is not None else None
+    if said.claim is not None:
+        chat_leases.check(tx, said.claim)
+    conversation = here.key if here else None
+    what = {"outcome": said.outcome, "conversation": conversation, "seq": said.seq}
+    if tx.run("arrival_settle", id=said.id, at=said.now, uid=said.uid, **what) != 1:
+        return False
+    tx.later("arrival_settle_joined", id=said.id, at=said.now, uid=said.uid, **what)
+    outbox.insert_parts(tx, said.outgoing, arrival=said.id, conversation=conversation)
+    if said.seq is not None:
+        tx.later("arrival_redact_settled", id=said.id, at=said.now)
+    if said.claim is not None and said.release:
+        tx.later("claim_free", key=said.claim.key, token=said.claim.token)
+    return True
+
+
+def forget(tx: Tx, before: float, now: float) -> int:
+    tx.run("outgoing_forget", before=before)
+    tx.run("strangers_forget", before=before)
+    gone = 0
+    # What was joined goes before what it was joined into.
+    while count := tx.run("arrivals_forget", before=before):
+        gone += count
+    if gone:
+        tx.run("meta_set", key=memory.FORGOTTEN, value=repr(now))
+    return gone
+
+
+def redact(tx: Tx, conversation: int, seq: int, now: float) -> None:
+    """What came in and became this message, and what was sent of it, go with the message."""
+    tx.run("outgoing_redact_message", conversation=conversation, seq=seq, at=now)
+    tx.run("arrival_redact_message", conversation=conversation, seq=seq, at=now)
+
+
+def _one(tx: Tx, query: str, **values: Any) -> types.Arrival | None:
+    row = tx.one(query, **values)
+    return None if row is None else from_row(row)
+
+
+def from_row(row: Row) -> types.Arrival:
+    (id_, platform, key, route, home, chat, sender, address, body, at, attempts, target, joined) = row[:13]
+    outcome, conversation_id, seq, settled_at, redacted = row[13:]
+    try:
+        said = msgspec.json.decode(body, type=Body) if body else Body()
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise errors.StoreCorrupt(f"What came in as {id_} is damaged and cannot be read.") from None
+    return types.Arrival(
+        id=id_,
+        platform=platform,
+        key=key,
+        route=route,
+        home=home,
+        chat=chat,
+        sender=sender,
+        address=outbox.decoded(address),
+        text=said.text,
+        parts=said.parts,
+        name=said.name,
+        at=at,
+        attempts=attempts,
+        target=target,
+        joined=joined,
+        outcome=outcome,
+        conversation_id=conversation_id,
+        seq=seq,
+        settled_at=settled_at,
+        redacted=bool(redacted),
+    )

@@ -1,0 +1,137 @@
+"""The inbox: what came in for a conversation, and is answered once.
+
+Whoever sends the same thing again uses the same key, and it is one row. It waits until somebody says what
+became of it; the first to say so wins, and that is never rewritten. It goes with its conversation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from holdfast import errors, types
+from holdfast.store import arguments, conversation_row, message_codec
+from holdfast.store.driver import Driver, Row, Tx
+from holdfast.store.mail import outbox
+
+LONGEST = 1_000_000
+# What the keys of notices begin with that a process has ended.
+PROCESS = "process:"
+
+
+class Inbox:
+    """The part of SessionDB that keeps what is not answered yet."""
+
+    driver: Driver
+    _clock: Callable[[], float]
+
+    def receive(self, session_id: str, key: str, text: str, *, kind: str = "notice") -> types.Inbound:
+        """Keep something for a conversation until it is answered; the same key again gives the stored row.
+
+        KeyReused when the key names something else already: another text, another kind, another conversation. (Where
+        the text was redacted since, nobody can tell, and the stored row is given.)
+        """
+        named, sort, said, now = (
+            _checked_key(key),
+            message_codec.checked_id(kind, "kind"),
+            checked_text(text),
+            self._clock(),
+        )
+        return self.driver.write(
+            "inbox", lambda tx: receive(tx, conversation_row.lock(tx, session_id), named, sort, said, now)
+        )
+
+    def waiting(self, session_id: str | None = None, limit: int = 100) -> list[types.Inbound]:
+        """What waits to be answered, oldest first: in one conversation, or in all."""
+        arguments.whole(limit)
+        return self.driver.read(lambda tx: _waiting(tx, session_id, limit))
+
+    def waiting_homes(self, limit: int = 100) -> list[types.Awaited]:
+        """Conversations with a chat in which something waits to be answered; what waits longest first."""
+        arguments.whole(limit)
+        return self.driver.read(lambda tx: [types.Awaited(*row) for row in tx.all("inbound_homes", limit=limit)])
+
+    def settle(
+        self, inbound_id: int, outcome: str, seq: int | None = None, outgoing: Sequence[types.NewOutgoing] = ()
+    ) -> bool:
+        """Say what became of it, and which message of its conversation it is; whether this was the first to say so.
+
+        What is to be sent because of it is written down with that: both or neither. False, too, when it is gone with
+        its conversation. OutOfRange when there is no such message.
+        """
+        arguments.whole(inbound_id)
+        arguments.whole_or_none(seq)
+        said, uid, now = message_codec.checked_id(outcome, "outcome"), message_codec.mint_uid(), self._clock()
+        parts = outbox.prepared(outgoing, now)
+        return self.driver.write("inbox", lambda tx: settle(tx, inbound_id, said, seq, uid, now, parts))
+
+
+def receive(tx: Tx, here: conversation_row.State, key: str, kind: str, text: str, now: float) -> types.Inbound:
+    row = tx.one("inbound_by_key", key=key)
+    if row is None:
+        tx.run("inbound_insert", conversation=here.key, key=key, kind=kind, text=text, at=now)
+        row = tx.one("inbound_by_key", key=key)
+    assert row is not None  # there, or just written
+    *fields, redacted = row
+    found = _inbound(tuple(fields))
+    same = (found.conversation_id, found.kind) == (here.id, kind) and (redacted or found.text == text)
+    if not same:
+        raise errors.KeyReused(key)
+    return found
+
+
+def settle(
+    tx: Tx,
+    inbound_id: int,
+    outcome: str,
+    seq: int | None,
+    uid: str,
+    now: float,
+    parts: Sequence[outbox.Prepared] = (),
+) -> bool:
+    """The uid is minted before the first attempt: a repeated one finds that it was the first itself."""
+    where = tx.one("inbound_conversation", id=inbound_id) if parts else None
+    here = conversation_row.lock(tx, where[0]) if where is not None else None
+    try:
+        if tx.run("inbound_settle", id=inbound_id, outcome=outcome, seq=seq, uid=uid, at=now) == 1:
+            outbox.insert_parts(tx, parts, inbound=inbound_id, conversation=here.key if here else None)
+            return True
+    except errors.StoreRefused:
+        raise errors.OutOfRange(f"There is no message {seq} that it could have become.") from None
+    row = tx.one("inbound_settled_by", id=inbound_id)
+    return row is not None and row[0] == uid
+
+
+def _waiting(tx: Tx, session_id: str | None, limit: int) -> list[types.Inbound]:
+    if session_id is None:
+        return [_inbound(row) for row in tx.all("inbound_waiting_anywhere", limit=limit)]
+    key = conversation_row.look(tx, session_id).key
+    return [_inbound(row) for row in tx.all("inbound_waiting", conversation=key, limit=limit)]
+
+
+def checked_text(text: object) -> str:
+    """What came in, if it can be kept. Raised outside of any handler: the error at hand might hold the text."""
+    if not isinstance(text, str) or not text:
+        raise errors.MessageInvalid("What comes in is text, and not empty.")
+    if len(text) > LONGEST:
+        raise errors.MessageInvalid(f"What comes in has {len(text):,} characters; at most {LONGEST:,} are kept.")
+    if not is_unicode(text):
+        raise errors.MessageInvalid("What comes in holds text that is not valid Unicode.")
+    return text
+
+
+def is_unicode(text: str) -> bool:
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _checked_key(key: object) -> str:
+    named = message_codec.checked_id(key, "key")
+    if named.startswith(PROCESS):
+        raise errors.IdInvalid(f"Keys that begin with {PROCESS} are those of processes that ended.")
+    return named
+
+
+def _inbound(row: Row) -> types.Inbound:
+    id_, key, conversation_id, text, kind, at, outcome, seq = row
+    return types.Inbound(
+        id=id_, key=key, conversation_id=conversation_id, text=text, kind=kind, at=at, outcome=outcome, seq=seq
+    )

@@ -1,0 +1,292 @@
+"""The outbox: what must go out, and is not delivered yet.
+
+A reply is written down in the transaction that records what became of what it answers, part by part, and goes where
+that came from: the database refuses any other place. What goes to one chat is sent in order, the first undelivered
+one first. That it was delivered, or never will be, is final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, get_args
+
+import msgspec
+
+from holdfast import errors, types
+from holdfast.store import arguments, conversation_row, message_codec, routes, small
+from holdfast.store.driver import Driver, Row, Tx
+from holdfast.store.mail import chat_leases
+from holdfast.store.records import permissions
+
+KINDS = get_args(types.OutgoingKind)
+LONGEST = 1_000_000
+MAX_ADDRESS = 16 * 1024
+MAX_PARTS = 1_000
+MAX_PLATFORM = 40
+ELSEWHERE = "It was addressed to another place than what it answers came from."
+
+
+class Named(msgspec.Struct, frozen=True):
+    """An attachment, named as messages name theirs."""
+
+    blob: str
+
+
+class Body(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is stored of what is to be said, as JSON."""
+
+    text: str = ""
+    attachments: tuple[Named, ...] = ()
+
+
+class Address(msgspec.Struct, frozen=True):
+    """An address as it is given, to be checked as other values are."""
+
+    where: dict[str, Any]
+
+
+class Prepared(NamedTuple):
+    """Something to be sent, checked and encoded."""
+
+    values: dict[str, Any]
+
+
+class Outbox:
+    """The part of SessionDB that keeps what goes out."""
+
+    driver: Driver
+    _clock: Callable[[], float]
+
+    def post(
+        self,
+        new: types.NewOutgoing,
+        *,
+        key: str | None = None,
+        arrival: int | None = None,
+        conversation_id: str | None = None,
+    ) -> types.Outgoing:
+        """Have something sent by itself: a question or a notice in the middle of a turn.
+
+        The same key again gives what is stored. `arrival` is what is being answered meanwhile: then it can go
+        nowhere else than the reply, and StoreRefused says so.
+        """
+        (ready,) = prepared([new], self._clock())
+        arguments.whole_or_none(arrival)
+        named = message_codec.mint_uid() if key is None else message_codec.checked_id(key, "key")
+        return self.driver.write("post", lambda tx: post(tx, ready, named, arrival, conversation_id))
+
+    def outgoing(self, outgoing_id: int) -> types.Outgoing | None:
+        arguments.whole(outgoing_id)
+        return self.driver.read(lambda tx: _one(tx, "outgoing_get", id=outgoing_id))
+
+    def replies(self, arrival_id: int) -> list[types.Outgoing]:
+        """What was written down to be sent because of an arrival, in order: posts and the parts of the reply."""
+        arguments.whole(arrival_id)
+        return self.driver.read(lambda tx: [from_row(row) for row in tx.all("outgoing_of", arrival=arrival_id)])
+
+    def questions(self, conversation_id: str, limit: int = 100) -> list[types.Outgoing]:
+        """What a conversation asked people, part by part, the last first. NoSuchSession."""
+        arguments.whole(limit)
+
+        def read(tx: Tx) -> list[types.Outgoing]:
+            key = conversation_row.look(tx, conversation_id).key
+            return [from_row(row) for row in tx.all("outgoing_questions", conversation=key, limit=limit)]
+
+        return self.driver.read(read)
+
+    def due_outgoing(self, platform: str, limit: int = 100, now: float | None = None) -> list[types.Outgoing]:
+        """The first undelivered one of each chat, if its time has come; the longest due first."""
+        arguments.whole(limit)
+        where, when = checked_platform(platform), self._clock() if now is None else message_codec.checked_time(now)
+        return self.driver.read(
+            lambda tx: [from_row(row) for row in tx.all("outgoing_due", platform=where, now=when, limit=limit)]
+        )
+
+    def sending_step(self, claim: types.Claim | None, outgoing_id: int) -> small.Step[types.Outgoing | None]:
+        """Say that it is about to be sent; as it stands then. None: it went out already, or never will.
+
+        Without a claim for what only one process can send.
+
+        LeaseLost when the claim was taken over; SendRefused when it would go elsewhere than what it answers came
+        from, though the database takes no such thing.
+        """
+        if claim is not None:
+            chat_leases.checked(claim)
+        arguments.whole(outgoing_id)
+        return small.Step("send", lambda tx: begin(tx, claim, outgoing_id), lasting=False)
+
+    begin_sending = small.alone(sending_step)
+
+    def delivered_step(self, outgoing_id: int, external: str | None = None) -> small.Step[bool]:
+        """It went out, and the platform calls it `external`; whether this was the first to say how it ended.
+
+        It takes no claim: whoever has sent something says so, whoever has the claim by then.
+        """
+        arguments.whole(outgoing_id)
+        name, now = None if external is None else _clipped(external, message_codec.MAX_ID), self._clock()
+        return small.Step(
+            "delivered", lambda tx: _ended(tx, "outgoing_delivered", id=outgoing_id, external=name, at=now)
+        )
+
+    delivered = small.alone(delivered_step)
+
+    def send_failed(self, outgoing_id: int, error: str, retry_at: float | None = None) -> bool:
+        """It could not be sent: to be tried again from then on, or (None) never; whether that was written."""
+        arguments.whole(outgoing_id)
+        due = None if retry_at is None else message_codec.checked_time(retry_at)
+        said, now = _clipped(error, 500) or "failed", self._clock()
+        query, when = ("outgoing_failed", now) if due is None else ("outgoing_later", due)
+        return self.driver.write(
+            "send", lambda tx: _ended(tx, query, id=outgoing_id, error=said, at=when), lasting=due is None
+        )
+
+
+def checked_platform(name: object) -> str:
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_PLATFORM or not name.isprintable():
+        raise errors.IdInvalid(f"A platform's name is printable text of 1 to {MAX_PLATFORM} characters.")
+    return name
+
+
+def address(where: object) -> str:
+    """Where something goes, as JSON."""
+    if not isinstance(where, dict):
+        raise errors.MessageInvalid("An address is an object.")
+    text = message_codec.exact(Address(where), "address")[len('{"where":') : -1]
+    if len(text.encode()) > MAX_ADDRESS:
+        raise errors.MessageInvalid(f"An address has at most {MAX_ADDRESS:,} bytes.")
+    return text
+
+
+def decoded(text: str) -> dict[str, Any]:
+    """An address as it was given; that of something redacted is empty."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any]) if text else {}
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise errors.StoreCorrupt("An address is damaged and cannot be read.") from None
+
+
+def prepared(several: object, now: float) -> tuple[Prepared, ...]:
+    if not isinstance(several, Sequence) or len(several) > MAX_PARTS:
+        raise errors.OutOfRange(f"What goes out is a list of at most {MAX_PARTS:,} parts.")
+    return tuple(Prepared(_values(new, now)) for new in several)
+
+
+def _values(new: object, now: float) -> dict[str, Any]:
+    if not isinstance(new, types.NewOutgoing):
+        raise errors.OutOfRange("This takes a NewOutgoing.")
+    if new.kind not in KINDS:
+        raise errors.OutOfRange(f"What goes out is one of {', '.join(KINDS)}.")
+    if not isinstance(new.text, str) or len(new.text) > LONGEST:
+        raise errors.MessageInvalid(f"What goes out is text of at most {LONGEST:,} characters.")
+    arguments.whole_or_none(new.seq)
+    if not isinstance(new.attachments, list | tuple):
+        raise errors.MessageInvalid("Attachments are a list of digests.")
+    named = tuple(Named(message_codec.checked_id(digest, "digest")) for digest in new.attachments)
+    return {
+        "platform": checked_platform(new.platform),
+        "chat": routes.checked(new.chat),
+        "address": address(new.address),
+        "kind": new.kind,
+        "body": message_codec.exact(Body(new.text, named), "message"),
+        "seq": new.seq,
+        "at": now,
+    }
+
+
+def insert_parts(
+    tx: Tx,
+    several: Sequence[Prepared],
+    *,
+    arrival: int | None = None,
+    inbound: int | None = None,
+    conversation: int | None = None,
+) -> None:
+    """The parts of one reply, behind the outcome they come with."""
+    of = {"arrival": arrival, "inbound": inbound, "conversation": conversation, "key": None}
+    if several:
+        _in_a_row(tx, several[0])
+    for part, each in enumerate(several):
+        tx.later("outgoing_insert", part=part, **of, **each.values)
+
+
+def _in_a_row(tx: Tx, first: Prepared) -> None:
+    """Wait for others who write to the same chat: also a single message must not come between the parts of theirs."""
+    tx.one("outgoing_chat", platform=first.values["platform"], chat=first.values["chat"])
+
+
+def post(tx: Tx, ready: Prepared, key: str, arrival: int | None, conversation_id: str | None) -> types.Outgoing:
+    conversation = None if conversation_id is None else conversation_row.lock(tx, conversation_id).key
+    of = {"arrival": arrival, "inbound": None, "conversation": conversation, "key": key, "part": None}
+    if tx.one("outgoing_by_key", key=key) is None:
+        _in_a_row(tx, ready)
+        tx.run("outgoing_insert", **of, **ready.values)
+    found = _one(tx, "outgoing_by_key", key=key)
+    assert found is not None  # there, or just written
+    return found
+
+
+def begin(tx: Tx, claim: types.Claim | None, outgoing_id: int) -> types.Outgoing | None:
+    if claim is not None:
+        chat_leases.check(tx, claim)
+    found = _one(tx, "outgoing_get", id=outgoing_id)
+    if found is None or not found.open:
+        return None
+    if found.arrival is not None:
+        came = tx.one("arrival_from", id=found.arrival)
+        if came is not None and (came[:2] != (found.platform, found.chat) or decoded(came[2]) != found.address):
+            raise errors.SendRefused(ELSEWHERE)
+    # An attempt that finds one more than the one before it did finds what that one counted.
+    before = tx.meant.setdefault(("send", outgoing_id), found.attempts)
+    if found.attempts == before and tx.run("outgoing_begin", id=outgoing_id) != 1:
+        return None
+    return msgspec.structs.replace(found, attempts=before + 1)
+
+
+def _ended(tx: Tx, query: str, **values: Any) -> bool:
+    """An attempt that finds it ended, where the one before it ended it, finds its own words."""
+    mine = (query, values["id"])
+    if tx.run(query, **values) == 1:
+        tx.meant[mine] = True
+    return bool(tx.meant.get(mine, False))
+
+
+def _clipped(text: object, most: int) -> str:
+    """What a platform says, as far as it is kept; without what a terminal or a database stumbles over."""
+    return "".join(each if each.isprintable() else " " for each in permissions.clipped(text)[:most])
+
+
+def _one(tx: Tx, query: str, **values: Any) -> types.Outgoing | None:
+    row = tx.one(query, **values)
+    return None if row is None else from_row(row)
+
+
+def from_row(row: Row) -> types.Outgoing:
+    (id_, arrival, inbound, part, key, conversation_id, seq, platform, chat, where, kind, body) = row[:12]
+    at, attempts, due_at, delivered_at, external, failed_at, error, redacted = row[12:]
+    try:
+        said = msgspec.json.decode(body, type=Body) if body else Body()
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise errors.StoreCorrupt(f"What goes out as {id_} is damaged and cannot be read.") from None
+    return types.Outgoing(
+        id=id_,
+        platform=platform,
+        chat=chat,
+        address=decoded(where),
+        text=said.text,
+        attachments=[named.blob for named in said.attachments],
+        kind=kind,
+        at=at,
+        arrival=arrival,
+        inbound=inbound,
+        part=part,
+        key=key,
+        conversation_id=conversation_id,
+        seq=seq,
+        attempts=attempts,
+        due_at=due_at,
+        delivered_at=delivered_at,
+        external=external,
+        failed_at=failed_at,
+        error=error,
+        redacted=bool(redacted),
+    )

@@ -1,0 +1,412 @@
+"""The PostgreSQL driver, on psycopg. No other file knows either.
+
+Any number of threads, processes and hosts write at once; each step locks the conversations it is about, and
+whatever it looked at beside them may have changed when it is done. The database refuses what must not be, and
+then the step runs again and finds what there is now. It also runs again when the connection was lost while it
+ran: what it minted tells it whether it was done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, TypeVar, cast
+
+from holdfast import errors
+from holdfast.store import fault_points, notifications, queries
+from holdfast.store.driver import Asked, Copy, Driver, Plain, Row, Side, Tx
+from holdfast.store.postgres import connection as postgres_connection
+from holdfast.store.postgres import dsn, server_status, table_rewrite, transaction
+from holdfast.store.postgres import errors as postgres_errors
+from holdfast.store.postgres import migration as postgres_migration
+from holdfast.store.postgres import notifications as postgres_notifications
+from holdfast.store.search import postgres_index
+from holdfast.store.sqlite import driver as sqlite_driver
+from holdfast.store.sqlite import migration as sqlite_migration
+
+T = TypeVar("T")
+
+DURABILITY = ("power-loss", "process-crash")
+FOLDER = "postgres"
+# Connections that wait for the next call; as many as ask at once may be open.
+IDLE = 8
+# How often a step is run that the database refuses because of what another one did meanwhile.
+ATTEMPTS = 10
+
+_PASSING = "; SET LOCAL lock_timeout = '20ms'"
+_UNSYNCED = "; SET LOCAL synchronous_commit = off"
+_BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL idle_in_transaction_session_timeout = '1h'"
+
+
+@functools.cache
+def _psycopg() -> ModuleType:
+    """Loaded when the first PostgreSQL store is opened, and by nobody else."""
+    try:
+        import psycopg  # noqa: PLC0415 -- an optional part
+    except ImportError as error:
+        raise errors.PartMissing(
+            "A store in PostgreSQL needs a part that is not installed: pip install 'holdfast[pg]'"
+        ) from error
+    # What it warns of is told by the errors that come with it; without a handler it would go to standard error.
+    logging.getLogger("psycopg").addHandler(logging.NullHandler())
+    return psycopg
+
+
+def _surroundings() -> dict[str, str]:
+    """What libpq takes from the environment where an address does not say."""
+    found = _psycopg().pq.Conninfo.get_defaults()
+    return {option.keyword.decode(): option.val.decode() for option in found if option.val}
+
+
+def translated(error: Exception, where: str) -> errors.StoreError:
+    """The one place where PostgreSQL's errors become ours. Their texts name tables, never what is in them."""
+    state = getattr(error, "sqlstate", None)
+    said = getattr(getattr(error, "diag", None), "message_primary", None)
+    if state is None and isinstance(error, _psycopg().OperationalError):
+        return postgres_errors.unreached(where, str(error))
+    return postgres_errors.typed(state or "", said or type(error).__name__, where)
+
+
+class PostgresDriver:
+    """The tables of one schema of one database: the first on the search_path of the connection."""
+
+    name = "postgres"
+    memory = True
+    asks_plainly, writers = True, 4
+    keeps_blobs = True
+    stems = False
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        durability: str = "power-loss",
+        clock: Callable[[], float] | None = None,
+        write_timeout: float = 10.0,
+        plan: sqlite_migration.Plan = sqlite_migration.PLAN,
+    ) -> None:
+        if durability not in DURABILITY:
+            raise errors.OutOfRange(f"durability is one of {', '.join(DURABILITY)}.")
+        self.target = target
+        self.clock = clock
+        self.durability = durability
+        self._plan = plan
+        self.write_timeout = write_timeout
+        self._sql = {**queries.load(FOLDER), **queries.load(postgres_index.FOLDER)}
+        self.pid = os.getpid()
+        self._closed = False
+        self._guard = threading.Lock()
+        self._idle: list[transaction.Transaction] = []
+        self._hints = postgres_notifications.Exchange(
+            self._executing, self._asking, lambda: self._connect().connection, self._translating
+        )
+        settings = self._reach()
+        self.path, self.where = dsn.shown(target), dsn.place({**_surroundings(), **settings})
+        durable = durability == "power-loss"
+        self._connections = postgres_connection.Connections(_psycopg(), settings, write_timeout, durable=durable)
+        try:
+            # A server that is not there is not waited for; who is overtaken by another that opens it begins again.
+            self._again(self._prepare_schema, patience=0.0)
+        except BaseException:
+            self._drop_idle()
+            raise
+
+    # --- connections ---------------------------------------------------------------------------------
+
+    def _reach(self) -> dict[str, Any]:
+        try:
+            given = _psycopg().conninfo.conninfo_to_dict(self.target)
+        except _psycopg().ProgrammingError:
+            # What libpq says of it quotes it, with the password.
+            raise errors.StoreUnusable(dsn.MALFORMED) from None
+        return dsn.settings(given, self.write_timeout, _surroundings())
+
+    def _connect(self) -> transaction.Transaction:
+        connection = self._connections.open()
+        tx = transaction.Transaction(_psycopg(), connection, self._sql, self._failed, self.clock)
+        try:
+            self._connections.settle(connection, tx.execute)
+        except BaseException:
+            connection.close()
+            raise
+        return tx
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[transaction.Transaction]:
+        """A connection for one transaction. One that is not fit for another is closed, and the others looked at."""
+        tx = self._taken()
+        try:
+            yield tx
+        finally:
+            self._give_back(tx)
+
+    def _taken(self) -> transaction.Transaction:
+        self._check_usable()
+        with self._guard:
+            tx = self._idle.pop() if self._idle else None
+        if tx is not None:
+            return tx
+        with self._translating():
+            return self._connect()
+
+    def _give_back(self, tx: transaction.Transaction) -> None:
+        fit = tx.end()
+        if tx.connection.closed:
+            self._drop_idle()  # most likely they are lost too
+        with self._guard:
+            keep = fit and len(self._idle) < IDLE and not self._closed
+            if keep:
+                self._idle.append(tx)
+        if not keep:
+            tx.connection.close()
+
+    def _drop_idle(self) -> None:
+        with self._guard:
+            idle, self._idle = self._idle, []
+        for tx in idle:
+            tx.connection.close()
+
+    def close(self) -> None:
+        if self._closed or self.pid != os.getpid():
+            return
+        self._hints.close()
+        self._closed = True
+        self._drop_idle()
+
+    def _check_usable(self) -> None:
+        if self.pid != os.getpid():
+            raise errors.StoreForked()
+        if self._closed:
+            raise errors.StoreClosed()
+
+    @contextlib.contextmanager
+    def _translating(self) -> Iterator[None]:
+        failure: errors.StoreError | None = None
+        try:
+            yield
+        except _psycopg().Error as error:
+            failure = translated(error, self.where)
+        if failure is not None:
+            raise failure
+
+    def _failed(self, error: Exception) -> errors.StoreError:
+        return translated(error, self.where)
+
+    def _patience(self, seconds: float | None = None) -> postgres_errors.Patience:
+        seconds = self.write_timeout if seconds is None else seconds
+        return postgres_errors.Patience(seconds, ATTEMPTS, writable=self._connections.writable)
+
+    def _again(self, work: Callable[[transaction.Transaction], T], patience: float | None = None) -> T:
+        """What may be done twice, on another connection where the first was lost, for so many seconds."""
+        spent = self._patience(patience)
+        while True:
+            try:
+                with self._translating(), self._transaction() as tx:
+                    return work(tx)
+            except errors.StoreError as error:
+                spent.spend(error)
+
+    # --- writing -------------------------------------------------------------------------------------
+
+    def write(self, operation: str, step: Callable[[Tx], T], begin: str = "BEGIN", *, lasting: bool = True) -> T:
+        patience, meant = self._patience(), dict[Any, Any]()
+        if fault_points.hook is None and hasattr(step, "plain"):
+            done = self._write_plainly(cast("Plain[T]", step), patience)
+            if done is not None:
+                return done
+        held: Callable[[], T] | None = getattr(step, "held", None)
+        begin += "" if lasting else _UNSYNCED
+        passing = begin + _PASSING if held is not None else begin
+        while True:
+            try:
+                return self._transact(operation, step, passing, meant)
+            except errors.StoreError as error:
+                if held is not None and passing != begin and postgres_errors.waited(error):
+                    return held()
+                # It may have been done: whoever meant what tells that is not given up from here on.
+                passing = begin
+                patience.spend(error)
+
+    def _write_plainly(self, step: Plain[T], patience: postgres_errors.Patience) -> T | None:
+        """One statement, where that is all of the step; whatever hinders it is for the whole step to meet."""
+        asked = step.plain()
+        if asked is None:
+            return None
+        if "now" in asked.values:
+            asked.values["now"] = self.clock() if self.clock else None
+        try:
+            row = self._asked(asked)
+        except errors.StoreError as error:
+            if isinstance(error, errors.StoreUnreachable):
+                patience.spend(error)
+            elif not postgres_errors.another_way(error):
+                raise
+            row = None
+        if row is None:
+            return None
+        self._hints.tell(asked.told)
+        return step.answered(row)
+
+    def _asked(self, asked: Asked) -> Row | None:
+        tx = self._taken()
+        try:
+            row = tx.one(asked.query, **asked.values)
+            if row is not None and asked.shared:
+                tx.one("flushed")
+        finally:
+            self._give_back(tx)
+        return row
+
+    def _transact(self, operation: str, step: Callable[[Tx], T], begin: str, meant: dict[Any, Any]) -> T:
+        if fault_points.hook is not None:
+            fault_points.reach(operation, "queued")
+        with self._translating(), self._transaction() as tx:
+            tx.begin(operation, begin)
+            tx.meant = meant
+            if fault_points.hook is not None:
+                fault_points.reach(operation, "begun")
+            result = step(tx)
+            if fault_points.hook is not None:
+                fault_points.reach(operation, "committing")
+            tx.commit()
+            noted = tx.noted
+        if fault_points.hook is not None:
+            fault_points.reach(operation, "committed")
+        self._hints.tell(noted.hints)
+        return result
+
+    # --- hints ---------------------------------------------------------------------------------------
+
+    def listen(self, heard: Callable[[notifications.Hint], None]) -> bool:
+        self._check_usable()
+        self._hints.listen(heard)
+        return True
+
+    @contextlib.contextmanager
+    def _executing(self) -> Iterator[Callable[..., Any]]:
+        with self._translating(), self._transaction() as tx:
+            yield tx.execute
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[Callable[..., Any] | None]:
+        """For a short question, if a connection has nothing to do; none is made for it, nor waited for for long."""
+        if not self._idle:
+            yield None
+            return
+        short = postgres_connection.SHORT
+        with self._translating(), self._transaction() as tx, self._connections.limited(tx.connection, short, short):
+            yield tx.execute
+
+    # --- reading -------------------------------------------------------------------------------------
+
+    def read(self, step: Callable[[Tx], T], begin: str = _BEGIN_READING) -> T:
+        """Another connection is tried while none can be had; but the step runs once, for it may tell what it reads."""
+        patience, begun = self._patience(), False
+        while True:
+            try:
+                with self._translating(), self._transaction() as tx:
+                    tx.begin("read", begin)
+                    begun = True
+                    return step(tx)
+            except errors.StoreError as error:
+                if begun:
+                    raise
+                patience.spend(error)
+
+    # --- the schema ----------------------------------------------------------------------------------
+
+    def _prepare_schema(self, tx: transaction.Transaction) -> None:
+        postgres_migration.prepare(tx.execute, self.clock() if self.clock else time.time(), self._plan)
+
+    def complaints(self) -> list[str]:
+        """Rows that break constraints. Damaged pages are PostgreSQL's to find: it says so when it reads one."""
+        return self._again(lambda tx: postgres_migration.complaints(tx.execute))
+
+    def faults(self) -> list[sqlite_migration.Fault]:
+        return self._again(lambda tx: postgres_migration.faults(tx.execute, self._plan))
+
+    def mend_schema(self) -> None:
+        now = self.clock() if self.clock else time.time()
+        self._again(lambda tx: postgres_migration.mend(tx.execute, now, self._plan))
+
+    # --- facts ---------------------------------------------------------------------------------------
+
+    def facts(self) -> dict[str, Any]:
+        found = self._again(lambda tx: dsn.facts(tx.execute))
+        return {"path": self.path, "durability": self.durability, **found}
+
+    def standing(self) -> dict[str, Any]:
+        return {**self.facts(), **self._again(self._told)}
+
+    def _told(self, tx: transaction.Transaction) -> dict[str, Any]:
+        server = tx.connection.pgconn
+        link = server_status.Link(server.backend_pid, server.ssl_in_use, (server.hostaddr or server.host).decode())
+        with self._transaction() as beside:
+            return server_status.told(tx.execute, link, beside.execute)
+
+    def allow(self, role: str) -> list[str]:
+        return self._again(lambda tx: server_status.allow(tx.execute, role))
+
+    # --- what is done to files -----------------------------------------------------------------------
+
+    def copy_to(self, *_: object) -> None:
+        raise errors.StoreUnusable(_NO_COPY)
+
+    def replace_with(self, *_: object) -> None:
+        raise errors.StoreUnusable(_NO_RESTORE)
+
+    def look_at(self, path: str) -> Copy:
+        """Copies are SQLite files, whatever they are copies of."""
+        self._check_usable()
+        with contextlib.closing(sqlite_driver.SqliteDriver(":memory:", clock=self.clock)) as scratch:
+            return scratch.look_at(path)
+
+    def adopt(self, path: str) -> Driver:
+        self._check_usable()
+        return sqlite_driver.SqliteDriver(path, durability="process-crash", clock=self.clock)
+
+    def scrub(self) -> None:
+        """Tables that hold text are written anew; what the server keeps of its log is its keeper's to clear."""
+        self.rewrite("scrub")
+        now = repr(self.clock() if self.clock else time.time())
+        self.write("scrub", lambda tx: tx.run("scrub_noted", at=now))
+
+    def shrink(self) -> None:
+        self.rewrite("shrink")
+
+    def rewrite(self, operation: str, tables: tuple[str, ...] = table_rewrite.TEXTS) -> None:
+        def work(tx: transaction.Transaction) -> None:
+            try:
+                with self._connections.limited(tx.connection):
+                    table_rewrite.rewrite(tx.execute, tables, self.write_timeout)
+            finally:
+                if not tx.connection.closed:
+                    self._connections.settle(tx.connection, tx.execute)
+
+        fault_points.reach(operation, "begun")
+        self._again(work)
+        fault_points.reach(operation, "rewritten")
+
+    # --- a store beside it ---------------------------------------------------------------------------
+
+    def side(self, name: str) -> Side:  # noqa: ARG002 -- there is one kind
+        return postgres_index.IndexTables(self)
+
+    def has_side(self, name: str) -> bool:  # noqa: ARG002
+        return postgres_index.IndexTables(self).begun()
+
+    def discard_side(self, name: str) -> None:  # noqa: ARG002
+        postgres_index.IndexTables(self).clear()
+
+
+_NO_COPY = (
+    "A PostgreSQL store is copied with `holdfast db copy`, into a file or another server; "
+    "pg_dump and its relatives make backups of the whole database."
+)
+_NO_RESTORE = "A backup goes into a new and empty PostgreSQL store, with `holdfast db copy`, and not over one in use."

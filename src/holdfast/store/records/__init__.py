@@ -1,0 +1,1 @@
+"""Background processes, permissions and memory notes."""

@@ -1,0 +1,1 @@
+"""The SQLite driver, built on apsw."""

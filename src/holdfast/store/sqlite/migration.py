@@ -1,0 +1,194 @@
+"""Brings a SQLite file to the schema this version declares.
+
+The declared schema is the truth: missing tables, columns, indexes and triggers are added, changed
+indexes and triggers replaced. Where data must change, numbered steps run. All of it is one transaction:
+killed anywhere, the next open begins again. A file from a newer version is refused when its format is
+newer, and left alone when it only has more than this version declares.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from holdfast import errors
+from holdfast.store import fault_points
+
+logger = logging.getLogger("holdfast.store")
+
+APPLICATION_ID = 0x486F6C64  # "Hold"
+
+Execute = Callable[..., Iterable[Sequence[Any]]]
+Entries = dict[tuple[str, str], str]
+MISSING = "is missing"
+
+
+class Plan(NamedTuple):
+    """Which format and revision this version writes, and how data of an older format is changed."""
+
+    format: int = 1
+    revision: int = 8
+    steps: Mapping[int, Sequence[str]] = {}
+    begin: bool = True  # whether a store may be made where there is none
+
+
+PLAN = Plan()
+
+
+def entries(execute: Execute) -> Entries:
+    """Every table, index and trigger of a database with the text that made it."""
+    rows = execute(
+        "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' "
+        "AND name NOT IN (SELECT name FROM pragma_table_list WHERE type = 'shadow')"
+    )
+    # A damaged page may hold bytes where there was text.
+    return {(kind, name): sql if isinstance(sql, str) else repr(sql) for kind, name, sql in rows}
+
+
+def is_current(execute: Execute, plan: Plan) -> bool:
+    """Whether nothing needs doing: the cheap look every open begins with."""
+    found = _value(execute, "PRAGMA user_version")
+    if found > plan.format:
+        raise errors.SchemaTooNew(found, plan.format)
+    if found < plan.format or ("table", "meta") not in entries(execute):
+        return False
+    known = {row[0]: row[1] for row in execute("SELECT key, value FROM meta WHERE key LIKE 'schema_%'")}
+    # A newer version's additions bear its cookie, and are none of this version's business.
+    same = known.get("schema_cookie") == str(_value(execute, "PRAGMA schema_version"))
+    return same and int(known.get("schema_revision", 0)) >= plan.revision
+
+
+def reconcile(execute: Execute, plan: Plan, declared: Entries, now: float) -> None:
+    """Run inside a write transaction."""
+    found = _value(execute, "PRAGMA user_version")
+    if found > plan.format:
+        raise errors.SchemaTooNew(found, plan.format)
+    actual = entries(execute)
+    fresh = not actual
+    newest = _revision(execute, actual) <= plan.revision
+    if not fresh:
+        _run(execute, (step for number in range(found + 1, plan.format + 1) for step in plan.steps.get(number, ())))
+        actual = entries(execute)
+    if not fresh and _revision(execute, actual) == plan.revision:
+        # Not an older version's: somebody changed it. What stood behind a promise is worth a word.
+        for fault in faults(execute, plan, declared):
+            if fault.mendable:
+                logger.warning("In the database %s; it is made again.", fault)
+    _run(execute, list(_differences(execute, declared, actual, replace=newest)))
+    _labels(execute, plan, now)
+
+
+def _differences(execute: Execute, declared: Entries, actual: Entries, *, replace: bool) -> Iterable[str]:
+    for (kind, name), sql in declared.items():
+        there = actual.get((kind, name))
+        if there is None:
+            yield sql
+        elif kind == "table":
+            yield from _missing_columns(execute, name, sql)
+        elif there != sql and replace:
+            yield f"DROP {kind} {name}"
+            yield sql
+
+
+def _missing_columns(execute: Execute, table: str, sql: str) -> Iterable[str]:
+    for _, definition in _absent(execute, table, sql):
+        yield f"ALTER TABLE {table} ADD COLUMN {definition}"
+
+
+def _absent(execute: Execute, table: str, sql: str) -> list[tuple[str, str]]:
+    present = {row[1] for row in execute(f"PRAGMA table_xinfo({table})")}
+    return [column for column in columns(sql) if column[0] not in present]
+
+
+class Fault(NamedTuple):
+    """A part of the schema that is not as declared, and whether it can be made again without touching a row."""
+
+    kind: str
+    name: str
+    what: str
+    mendable: bool
+
+    def __str__(self) -> str:
+        return f"the {self.kind} {self.name} {self.what}"
+
+
+def faults(execute: Execute, plan: Plan, declared: Entries) -> list[Fault]:
+    """Where a database differs from the declared schema. What a newer version made is its own business."""
+    actual = entries(execute)
+    if _revision(execute, actual) > plan.revision:
+        return [Fault(kind, name, MISSING, True) for kind, name in declared if (kind, name) not in actual]
+    found = []
+    for (kind, name), sql in declared.items():
+        there = actual.get((kind, name))
+        if there == sql:
+            continue
+        if there is None:
+            found.append(Fault(kind, name, MISSING, True))
+        elif kind == "table" and _absent(execute, name, sql):
+            found += [
+                Fault("column", f"{column} of {name}", MISSING, True) for column, _ in _absent(execute, name, sql)
+            ]
+        elif parts(there) != parts(sql):
+            found.append(Fault(kind, name, "is not what was declared", kind != "table"))
+    strange = [name for kind, name in actual if kind == "trigger" and (kind, name) not in declared]
+    return found + [Fault("trigger", name, "is not part of the schema", False) for name in strange]
+
+
+def parts(sql: str) -> tuple[str, ...]:
+    """A declaration, however it is laid out. Columns that were added later stand behind those of the beginning."""
+    plain = " ".join(re.sub(r"--[^\n]*", "", sql).split())
+    if not plain.startswith("CREATE TABLE"):
+        return (plain,)
+    head, _, rest = plain.partition("(")
+    body, _, tail = rest.rpartition(")")
+    return (head.strip(), *sorted(piece.strip() for piece in _pieces(body)), tail.strip())
+
+
+def _pieces(body: str) -> Iterable[str]:
+    """What commas part, outside of brackets."""
+    depth, begin = 0, 0
+    for at, character in enumerate(body):
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth == 0:
+            yield body[begin:at]
+            begin = at + 1
+    yield body[begin:]
+
+
+def columns(sql: str) -> list[tuple[str, str]]:
+    """Name and definition of each column; our schema has one a line, before the table's own constraints."""
+    if not sql.startswith("CREATE TABLE"):
+        return []  # a virtual table is made anew or left alone
+    lines = [line.strip().rstrip(",") for line in sql.splitlines()[1:-1]]
+    return [(line.split()[0], line) for line in lines if line and line.split()[0].islower()]
+
+
+def _revision(execute: Execute, actual: Entries) -> int:
+    if ("table", "meta") not in actual:
+        return 0
+    rows = list(execute("SELECT value FROM meta WHERE key = 'schema_revision'"))
+    return int(rows[0][0]) if rows else 0
+
+
+def _labels(execute: Execute, plan: Plan, now: float) -> None:
+    revision = max(plan.revision, _revision(execute, entries(execute)))
+    _run(execute, [f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {plan.format}"])
+    keep = "INSERT OR IGNORE INTO meta (key, value) VALUES (?, ?)"
+    replace = "INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)"
+    execute(keep, ("created_at", repr(now)))
+    execute(keep, ("generation", "1"))
+    execute(replace, ("schema_revision", str(revision)))
+    execute(replace, ("schema_cookie", str(_value(execute, "PRAGMA schema_version"))))
+    fault_points.reach("migrate", "labels")
+
+
+def _run(execute: Execute, statements: Iterable[str]) -> None:
+    for statement in statements:
+        execute(statement)
+        fault_points.reach("migrate", " ".join(statement.split()[:3]))
+
+
+def _value(execute: Execute, pragma: str) -> int:
+    return int(next(iter(execute(pragma)))[0])

@@ -1,0 +1,1 @@
+"""Export, import and copying of conversations and whole stores."""

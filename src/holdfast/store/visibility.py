@@ -1,0 +1,79 @@
+"""Undo and redo of turns: a range leaves the context and can come back. Nothing is deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from holdfast import errors, types
+from holdfast.store import compactions, conversation_row
+from holdfast.store.driver import Tx
+
+Range = tuple[int, int]
+
+
+def hide(tx: Tx, session_id: str, from_seq: int, to_seq: int | None) -> types.Hide:
+    here = conversation_row.lock(tx, session_id)
+    if "hide" in tx.meant and tx.meant["hide"] in every(tx, here.key):
+        return cast("types.Hide", tx.meant["hide"])
+    last = here.last_seq if to_seq is None else to_seq
+    if not 1 <= from_seq <= last <= here.last_seq:
+        raise errors.OutOfRange(f"Messages {from_seq} to {last} are not all within 1 to {here.last_seq}.")
+    after = conversation_row.moved(tx, here, redo_epoch=None)
+    tx.run("hide_insert", conversation=here.key, epoch=after.epoch, from_seq=from_seq, to_seq=last)
+    hidden = tx.meant["hide"] = types.Hide(after.epoch, from_seq, last, None)
+    return hidden
+
+
+def show(tx: Tx, session_id: str, epoch: int | None) -> types.Hide:
+    """Bring back one hide (by the epoch that made it), or the newest in force."""
+    here = conversation_row.lock(tx, session_id)
+    known = every(tx, here.key)
+    if tx.meant.get("show") in known:
+        return cast("types.Hide", tx.meant["show"])
+    found = [hide for hide in known if hide.shown_epoch is None and epoch in (None, hide.epoch)]
+    if not found:
+        raise errors.NothingToRedo("No hidden turn is waiting to be shown again.")
+    hidden = found[-1]
+    compaction = compactions.current(tx, here)
+    # The summary was made without these messages: shown now, they would be neither in it nor after it.
+    if compaction and hidden.from_seq <= compaction.cut_seq:
+        remedy = "undo that compaction first" if here.compaction_epoch else "it was inherited by this branch"
+        raise errors.ShowRefused(
+            f"Messages {hidden.from_seq} to {hidden.to_seq} begin at or before {compaction.cut_seq}, up to where the "
+            f"conversation is compacted; {remedy}."
+        )
+    # A compaction undone meanwhile was made without them too, so it cannot be redone any more.
+    after = conversation_row.moved(tx, here, redo_epoch=None)
+    tx.run("hide_shown", conversation=here.key, epoch=hidden.epoch, from_seq=hidden.from_seq, shown_epoch=after.epoch)
+    shown = tx.meant["show"] = types.Hide(hidden.epoch, hidden.from_seq, hidden.to_seq, after.epoch)
+    return shown
+
+
+def every(tx: Tx, key: int) -> list[types.Hide]:
+    return [types.Hide(*row) for row in tx.all("hides_of", conversation=key)]
+
+
+def in_force(tx: Tx, key: int) -> list[Range]:
+    return [(row[0], row[1]) for row in tx.all("hides_in_force", conversation=key)]
+
+
+def covers(ranges: Sequence[Range], seq: int) -> bool:
+    return any(low <= seq <= high for low, high in ranges)
+
+
+def copy_to_branch(tx: Tx, origin: int, branch: conversation_row.State) -> None:
+    """A branch begins with what was hidden where it began."""
+    for low, high in merged(in_force(tx, origin), branch.forked_at):
+        tx.run("hide_insert", conversation=branch.key, epoch=branch.epoch, from_seq=low, to_seq=high)
+
+
+def merged(ranges: Sequence[Range], limit: int) -> list[Range]:
+    """The same coverage in ranges that do not touch, cut off at limit."""
+    result: list[Range] = []
+    for low, high in sorted((low, min(high, limit)) for low, high in ranges if low <= limit):
+        if result and low <= result[-1][1] + 1:
+            result[-1] = (result[-1][0], max(result[-1][1], high))
+        else:
+            result.append((low, high))
+    return result

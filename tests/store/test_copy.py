@@ -1,0 +1,476 @@
+"""Moving house: what one store holds is in the other, whatever happened on the way."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from holdfast import SessionDB, errors
+from holdfast.store import fault_points, store_meta
+from holdfast.store.backup import backup
+from holdfast.store.backup import schedule as backup_schedule
+from holdfast.store.transfer import copy as store_copy
+from holdfast.store.transfer import copy_tables
+from tests import postgres
+from tests.contract import histories, mail, steps
+
+PICTURE = b"a picture"
+
+
+def fresh(clock: steps.Clock) -> SessionDB:
+    return SessionDB(":memory:", clock=clock)
+
+
+def served(clock: steps.Clock) -> SessionDB:
+    """A new store in PostgreSQL."""
+    address = postgres.with_schema(postgres.dsn(), postgres.empty_schema())
+    return SessionDB(address, clock=clock, durability="process-crash")
+
+
+Make = Callable[[steps.Clock], SessionDB]
+WAYS = [(fresh, served), (served, fresh), (served, served)]
+ways = pytest.mark.parametrize(("here", "there"), WAYS, ids=["to postgres", "from postgres", "between servers"])
+
+
+def told(db: SessionDB) -> list[Any]:
+    """All a store holds, line by line and row by row, but for the counters that every copy lets leap."""
+    out = io.StringIO()
+    db.export_to(out)
+    lines = [json.loads(line) for line in out.getvalue().split("\n") if line]
+    kept = [line for line in lines if line.get("kind") not in ("sealed", "end")]
+    for line in kept:
+        for counter in ("epoch", "fence") if line.get("kind") == "conversation" else ("version",):
+            line.pop(counter, None)
+    return kept + [rows(db, table) for table in (*copy_tables.TABLES, copy_tables.blobs(db._shelf))]
+
+
+def rows(db: SessionDB, table: copy_tables.Table) -> list[Any]:
+    found = copy_tables.rows(db.driver, table)
+    return [[value for at, value in enumerate(row) if at != table.counter] for row in found]
+
+
+def furnish(db: SessionDB, clock: steps.Clock) -> None:
+    """Of everything a store may have something, in every state it may be in."""
+    picture = db.put_blob(PICTURE, "image/png")
+    db.put_blob(b"named by nobody yet")
+    steps.begin(db, "talk", "one", "two", "three", title="Talk")
+    db.set_session_folder("talk", "/work/talk")
+    db.append_message("talk", role="user", content=[{"type": "image", "blob": picture.digest}])
+    steps.act(db, "talk")
+    db.spend("talk", 0, {"cost": 1})
+    db.spend("talk", 1, {"cost": 2})
+    db.bind_route("chat:1", "talk", version=0)
+    db.bind_route("chat:2", "talk", version=0)
+    db.bind_route("chat:2", None, version=1)
+    db.hide("talk", 1, 2)
+    steps.compact(db, "talk", 3, pinned=[1])
+    db.branch("talk", 2, branch_id="branch", title="Branch")
+    clock.advance(1)
+    steps.begin(db, "redacted", "a secret")
+    db.settle(db.receive("redacted", "third", "a secret").id, "completed", 1)
+    call = [{"id": "c", "name": "shell", "arguments": {"command": "make secret"}}]
+    db.append_message("redacted", role="assistant", tool_calls=call)
+    db.audit_end(db.audit_begin("redacted", "c", "shell", "make secret", True, "me"), False)
+    db.process_started(steps.process("of a secret", "redacted", "make secret"))
+    db.redact("redacted", 1)
+    db.redact("redacted", 2)
+    steps.begin(db, "gone", "to be deleted")
+    db.delete_conversation("gone")
+    db.forget_memory("o", db.remember("o", "forgotten").id)
+    db.revoke(db.grant("o", "write_file", by="me").id)
+    db.set_meta("noted", "by a person")
+    db.acquire_lease("talk", "turn", "me")
+    mail.correspond(db)
+
+
+class Interrupted(BaseException):
+    """What a hook raises where a process would have been killed."""
+
+
+def interrupted(source: SessionDB, target: SessionDB, at: Callable[[str], bool]) -> bool:
+    """A copy that ends at a point; whether it came there."""
+
+    def hook(point: str) -> None:
+        if at(point):
+            raise Interrupted
+
+    fault_points.hook = hook
+    try:
+        store_copy.copy(source, target)
+    except Interrupted:
+        return True
+    finally:
+        fault_points.hook = None
+    return False
+
+
+@settings(max_examples=25)
+@given(histories.HISTORIES)
+def test_any_store_is_the_same_after_it_moved_twice(history: list[histories.Step]) -> None:
+    clock = steps.Clock()
+    with fresh(clock) as first, fresh(clock) as second, fresh(clock) as third:
+        histories.perform(first, history, clock)
+        before = told(first)
+        once, twice = store_copy.copy(first, second), store_copy.copy(second, third)
+        assert told(first) == told(second) == told(third) == before
+        assert once.digest == twice.digest
+        assert twice.generation > once.generation
+        assert third.fsck().ok
+        for session in third.list_sessions(limit=100):
+            assert third.append_message(session.id, role="user", content="next").seq == session.last_seq + 1
+        assert third.fsck().ok
+
+
+@settings(max_examples=25)
+@given(histories.HISTORIES, histories.HISTORIES)
+def test_whatever_happens_to_the_source_meanwhile_a_second_run_brings_it(
+    before: list[histories.Step], after: list[histories.Step]
+) -> None:
+    clock = steps.Clock()
+    with fresh(clock) as source, fresh(clock) as target:
+        histories.perform(source, before, clock)
+        assert interrupted(source, target, lambda point: point == "copy.checked")
+        histories.go_on(source, after, clock)
+        store_copy.copy(source, target)
+        assert told(target) == told(source)
+        assert target.fsck().ok
+
+
+@ways
+def test_everything_goes_from_one_database_to_the_other_and_back(here: Make, there: Make) -> None:
+    clock = steps.Clock()
+    with here(clock) as source, there(clock) as target, here(clock) as back:
+        furnish(source, clock)
+        first = store_copy.copy(source, target)
+        second = store_copy.copy(target, back)
+        assert told(source) == told(target) == told(back)
+        assert first.digest == second.digest
+        assert target.fsck().ok
+        assert back.fsck().ok
+        for db in (target, back):
+            assert db.remember("o", "new").id > max(memory.id for memory in source.memories("o"))
+            assert db.meta("noted") == "by a person"
+            assert db.append_message("talk", role="user", content="next").seq == 6
+
+
+@ways
+@settings(max_examples=4)
+@given(before=histories.HISTORIES, after=histories.HISTORIES)
+def test_any_history_crosses_between_databases_and_is_caught_up_with(
+    here: Make, there: Make, before: list[histories.Step], after: list[histories.Step]
+) -> None:
+    clock = steps.Clock()
+    with here(clock) as source, there(clock) as target:
+        histories.perform(source, before, clock)
+        assert interrupted(source, target, lambda point: point == "copy.checked")
+        histories.go_on(source, after, clock)
+        store_copy.copy(source, target)
+        assert told(target) == told(source)
+        assert target.fsck().ok
+
+
+def test_a_backup_of_a_store_on_a_server_is_a_file_that_counts_on_from_there(tmp_path: Path) -> None:
+    clock = steps.Clock()
+    with fresh(clock) as first, served(clock) as source, fresh(clock) as restored:
+        furnish(first, clock)
+        store_copy.copy(first, source)  # so that its counters have leapt once before
+        report = source.backup(tmp_path / "kept.db")
+        assert (report.messages, report.blobs, report.lost_blobs) == (8, 2, ())
+        source.hide("talk", 4, 4)  # what was counted after the backup is not counted again
+        last = source.conversation("talk").epoch
+        restored.restore(tmp_path / "kept.db")
+        assert restored.conversation("talk").epoch > last
+        assert int(restored.meta("generation") or "") > int(source.meta("generation") or "")
+        source.show("talk")
+        assert steps.seen(restored, "talk") == steps.seen(source, "talk")
+        assert restored.fsck().ok
+
+
+def test_a_restore_into_a_server_that_was_killed_goes_on_and_never_over_what_is_there(tmp_path: Path) -> None:
+    clock = steps.Clock()
+    with fresh(clock) as source, served(clock) as target:
+        furnish(source, clock)
+        source.backup(tmp_path / "kept.db")
+        fault_points.hook = _raising_at("copy.checked")
+        try:
+            with pytest.raises(Interrupted):
+                target.restore(tmp_path / "kept.db")
+        finally:
+            fault_points.hook = None
+        target.restore(tmp_path / "kept.db")
+        source.driver.write("restore", backup.quiet)  # what was under way is not sent by the one that was restored
+        assert told(target) == told(source)
+        with pytest.raises(errors.CopyRefused):
+            target.restore(tmp_path / "kept.db")
+        assert told(target) == told(source)
+
+
+def _raising_at(wanted: str) -> Callable[[str], None]:
+    def hook(point: str) -> None:
+        if point == wanted:
+            raise Interrupted
+
+    return hook
+
+
+def live_on(db: SessionDB, clock: steps.Clock) -> None:
+    """Of everything a furnished store has, something goes on, changes places or goes."""
+    clock.advance(100)
+    for inbound in db.waiting("talk"):
+        db.settle(inbound.id, "completed", 2)
+    db.process_ended("running", "killed", None, "It was killed.")
+    db.process_started(steps.process("later", "talk"))
+    db.audit_end(db.audit_begin("talk", "late", "shell", "ls", True, "me"), True)
+    call = [{"id": "call", "name": "shell", "arguments": {"command": "make all"}}]
+    db.redact("talk", db.append_message("talk", role="assistant", tool_calls=call).seq)
+    first, second = db.memories("o")[0], db.remember("o", "second")
+    db.revise_memory("o", first.id, "in between")
+    db.revise_memory("o", second.id, first.text)
+    db.revise_memory("o", first.id, "second")
+    db.revoke(db.grants("o", "talk")[0].id)
+    db.unpin("talk", 1)
+    db.pin("talk", 2)
+    db.spend("talk", db.budget("talk")[0], {"cost": 3})
+    db.bind_route("chat:1", None, version=db.route("chat:1").version)
+    titles = [db.conversation(name).title for name in ("talk", "branch")]
+    db.set_session_title("branch", None)
+    db.set_session_title("talk", titles[1])
+    db.set_session_title("branch", titles[0])
+    db.set_session_folder("talk", None)
+    db.set_session_folder("branch", "/work/other")
+    db.delete_conversation("redacted")
+    db.collect_blobs(0)
+    mail.go_on(db)
+
+
+@pytest.mark.parametrize("make", [fresh, served])
+def test_whatever_hangs_on_conversations_is_caught_up_with_too(make: Make) -> None:
+    clock = steps.Clock()
+    with fresh(clock) as source, make(clock) as target:
+        furnish(source, clock)
+        assert interrupted(source, target, lambda point: point == "copy.checked")
+        before = told(source)
+        live_on(source, clock)
+        changed = [now for was, now in zip(before[-15:], told(source)[-15:], strict=True) if was == now]
+        assert changed == [], "every table has changed"
+        store_copy.copy(source, target)
+        assert told(target) == told(source)
+        assert target.fsck().ok
+
+
+def test_everything_a_store_has_goes_over(tmp_path: Path) -> None:
+    clock = steps.Clock()
+    with SessionDB(tmp_path / "a.db", clock=clock) as source, SessionDB(tmp_path / "b.db", clock=clock) as target:
+        furnish(source, clock)
+        empty = [table.name for table in copy_tables.TABLES if not rows(source, table)]
+        assert empty == []
+        report = store_copy.copy(source, target)
+        assert told(target) == told(source)
+        assert (report.conversations, report.already_there, report.lost_blobs) == (4, False, ())
+        digest = next(part["blob"] for part in target.transcript("talk")[3].content)
+        with target.open_blob(digest) as content:
+            assert content.read() == PICTURE
+        assert target.meta("noted") == "by a person"
+        assert target.fsck().ok
+        assert target.search("three")[0].seq == 3
+
+
+def test_numbers_that_were_given_out_are_not_given_out_again() -> None:
+    clock = steps.Clock()
+    with fresh(clock) as source, fresh(clock) as target:
+        furnish(source, clock)
+        store_copy.copy(source, target)
+        assert target.remember("o", "new").id == source.remember("o", "new").id
+        assert target.grant("o", "new", by="me").id == source.grant("o", "new", by="me").id
+
+
+def test_nothing_from_before_the_copy_can_match_after_it() -> None:
+    clock = steps.Clock()
+    with fresh(clock) as source, fresh(clock) as target:
+        furnish(source, clock)
+        lease, snapshot = source.acquire_lease("branch", "compact"), source.snapshot("branch")
+        store_copy.copy(source, target)
+        assert target.leases() == []
+        with pytest.raises(errors.LeaseLost):
+            target.commit_compaction(lease, summary="old", cut_seq=1)
+        with pytest.raises(errors.Superseded):
+            target.commit_compaction(snapshot, summary="old", cut_seq=1)
+        with pytest.raises(errors.RouteMoved):
+            target.bind_route("chat:1", None, version=source.route("chat:1").version)
+        assert not target.spend("talk", source.budget("talk")[0], {"cost": 3})
+        assert int(target.meta("generation") or "") > int(source.meta("generation") or "")
+
+
+def test_a_copy_stopped_at_any_point_goes_on_to_the_same_end() -> None:
+    clock = steps.Clock()
+    passed: list[str] = []
+    with fresh(clock) as source:
+        furnish(source, clock)
+        wanted = told(source)
+        with fresh(clock) as target:
+            store_copy.copy(source, target)  # the first copy of a store gives it a name
+        with fresh(clock) as target:
+            assert not interrupted(source, target, lambda point: bool(passed.append(point)))
+        assert {"copy.import_message", "copy.copy_inbound", "copy.restore_counters", "blob.kept"} <= set(passed)
+        # Of each name the first time it is passed, and the last.
+        ends = {passed.index(name) for name in passed} | {len(passed) - 1 - passed[::-1].index(name) for name in passed}
+        for number in sorted(ends):
+            count = itertools.count()
+            with fresh(clock) as target:
+                assert interrupted(source, target, lambda _, count=count, number=number: next(count) == number)
+                report = store_copy.copy(source, target)
+                assert told(target) == wanted, passed[number]
+                assert report.already_there == (number == len(passed) - 1)
+                assert target.fsck().ok
+
+
+def test_the_second_run_of_a_finished_copy_only_compares() -> None:
+    clock = steps.Clock()
+    with fresh(clock) as source, fresh(clock) as target:
+        furnish(source, clock)
+        first = store_copy.copy(source, target)
+        second = store_copy.copy(source, target)
+        assert second.already_there
+        assert (second.copied, second.rows, second.generation) == (0, 0, first.generation)
+        steps.say(target, "talk", "used since")
+        with pytest.raises(errors.CopyUnfinished) as caught:
+            store_copy.copy(source, target)
+        assert caught.value.finished
+        assert caught.value.differing == ("talk",)
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        lambda db: steps.begin(db, "mine", "hello"),
+        lambda db: db.remember("me", "likes tea"),
+        lambda db: db.put_blob(b"x"),
+        lambda db: db.bind_route("chat", None, version=0),
+        lambda db: db.grant("me", "shell", by="me"),
+    ],
+)
+def test_a_store_that_holds_something_else_is_left_alone(fill: Callable[[SessionDB], object]) -> None:
+    clock = steps.Clock()
+    with fresh(clock) as source, fresh(clock) as target:
+        steps.begin(source, "talk", "hello")
+        fill(target)
+        before = told(target)
+        with pytest.raises(errors.CopyRefused):
+            store_copy.copy(source, target)
+        assert told(target) == before
+
+
+def test_a_copy_of_another_store_is_not_gone_on_with() -> None:
+    clock, later = steps.Clock(), steps.Clock()
+    later.advance(1)
+    with fresh(clock) as source, fresh(later) as other, fresh(clock) as target:
+        steps.begin(source, "talk", "hello")
+        steps.begin(other, "other", "hello")
+        assert interrupted(source, target, lambda point: point == "copy.checked")
+        with pytest.raises(errors.CopyRefused):
+            store_copy.copy(other, target)
+
+
+def test_a_store_is_not_copied_into_itself(tmp_path: Path) -> None:
+    with SessionDB(tmp_path / "a.db") as one, SessionDB(tmp_path / "a.db") as other:
+        with pytest.raises(errors.CopyRefused):
+            store_copy.copy(one, other)
+        with pytest.raises(errors.CopyRefused):
+            store_copy.copy(one, one)
+
+
+def test_an_empty_store_that_two_addresses_lead_to_is_not_copied_into_itself() -> None:
+    address = postgres.fresh()
+    with (
+        SessionDB(address) as here,
+        SessionDB(f"{address}&application_name=another") as there,
+        pytest.raises(errors.CopyRefused, match="the same store"),
+    ):
+        store_copy.copy(here, there)
+
+
+def test_a_store_that_can_only_be_read_is_copied_and_left_as_it_was() -> None:
+    address = postgres.fresh()
+    with SessionDB(address) as first:
+        first.create_session("talk", source="test")
+        first.append_message("talk", role="user", content="hello")
+    only_read = address.replace("options=", "options=-cdefault_transaction_read_only%3Don%20")
+    with SessionDB(only_read) as source, SessionDB(":memory:") as target:
+        assert store_copy.copy(source, target).messages == 1
+        assert source.meta(backup_schedule.IDENTITY) is None
+        # Named since, it is still the one the copy is of.
+        with SessionDB(address) as first:
+            backup_schedule.known(first.driver)
+        assert store_copy.copy(source, target).already_there
+
+
+def test_what_somebody_wrote_into_an_unfinished_copy_is_not_removed() -> None:
+    clock = steps.Clock()
+    with fresh(clock) as source, fresh(clock) as target:
+        steps.begin(source, "talk", "hello")
+        assert interrupted(source, target, lambda point: point == "copy.checked")
+        steps.begin(target, "mine", "hello")
+        with pytest.raises(errors.CopyUnfinished) as caught:
+            store_copy.copy(source, target)
+        assert caught.value.differing == ("mine",)
+        assert steps.seen(target, "mine") == ["hello"]
+
+
+def test_a_source_that_never_rests_is_told_of() -> None:
+    clock = steps.Clock()
+    with fresh(clock) as source, fresh(clock) as target:
+        steps.begin(source, "talk", "hello")
+        busy = itertools.count()
+        work = lambda done, total: steps.say(source, "talk", f"more {next(busy)}")  # noqa: E731
+        with pytest.raises(errors.CopyUnfinished) as caught:
+            store_copy.copy(source, target, work)
+        assert caught.value.differing == ("talk",)
+        assert not caught.value.finished
+        store_copy.copy(source, target)
+        assert told(target) == told(source)
+
+
+def test_a_damaged_source_is_not_passed_on() -> None:
+    clock = steps.Clock()
+    with fresh(clock) as source, fresh(clock) as target:
+        steps.begin(source, "talk", "hello")
+        source.driver._writer.execute("DROP TRIGGER message_is_only_redacted")
+        source.driver._writer.execute('UPDATE messages SET body = \'{"content":"other"}\'')
+        with pytest.raises(errors.StoreCorrupt):
+            store_copy.copy(source, target)
+
+
+def test_an_attachment_the_source_has_lost_is_told_of(tmp_path: Path) -> None:
+    clock = steps.Clock()
+    with SessionDB(tmp_path / "a.db", clock=clock) as source, SessionDB(tmp_path / "b.db", clock=clock) as target:
+        digest = source.put_blob(PICTURE).digest
+        source._shelf.remove(digest)
+        assert store_copy.copy(source, target).lost_blobs == (digest,)
+
+
+def test_progress_counts_up_to_all_messages() -> None:
+    clock = steps.Clock()
+    told_: list[tuple[int, int]] = []
+    with fresh(clock) as source, fresh(clock) as target:
+        furnish(source, clock)
+        store_copy.copy(source, target, lambda done, total: told_.append((done, total)))
+    assert told_[-1][0] == told_[-1][1] == 8
+    assert [done for done, _ in told_[:3]] == sorted(done for done, _ in told_[:3])
+
+
+def test_every_note_of_a_store_is_either_its_own_or_goes_over() -> None:
+    """A new note has to be decided about: is it true of a copy?"""
+    assert {key for key in store_meta.RESERVED if store_meta.goes_over(key)} == store_meta.LASTING
+    with fresh(steps.Clock()) as db:
+        steps.begin(db, "talk", "hello")
+        steps.act(db, "talk")
+        db.upkeep_once()
+        db.forget_memory("o", db.memories("o")[0].id)
+        assert {key for key, _ in db.driver.read(lambda tx: tx.all("copy_meta"))} <= store_meta.RESERVED

@@ -1,0 +1,98 @@
+"""Calls made by threads for the tasks of a loop: each is answered, whatever becomes of it or of who waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast.store import executor
+
+
+@pytest.fixture
+def threads() -> Iterator[executor.Crossing]:
+    made = executor.Crossing(2, "test", 10.0)
+    yield made
+    made.close()
+
+
+def test_every_call_has_its_own_answer(threads: executor.Crossing) -> None:
+    async def ask() -> list[int]:
+        async with asyncio.timeout(60):
+            return await asyncio.gather(*(threads.call(lambda n=n: n * n) for n in range(1_000)))  # type: ignore[misc]
+
+    assert asyncio.run(ask()) == [n * n for n in range(1_000)]
+
+
+def test_what_a_call_raises_is_raised_where_it_is_awaited(threads: executor.Crossing) -> None:
+    def fail() -> None:
+        raise KeyError("gone")
+
+    async def ask() -> None:
+        async with asyncio.timeout(60):
+            with pytest.raises(KeyError, match="gone"):
+                await threads.call(fail)
+            assert await threads.call(lambda: "on it goes") == "on it goes"
+
+    asyncio.run(ask())
+
+
+def test_no_more_calls_are_made_at_once_than_there_are_threads(threads: executor.Crossing) -> None:
+    both, count, most = threading.Barrier(2, timeout=20), [0], [0]
+    counting = threading.Lock()
+
+    def work() -> None:
+        with counting:
+            count[0] += 1
+            most[0] = max(most[0], count[0])
+        both.wait()
+        with counting:
+            count[0] -= 1
+
+    async def ask() -> None:
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(threads.call(work) for _ in range(10)))
+
+    asyncio.run(ask())
+    assert most == [2]
+
+
+def test_call_of_who_stopped_waiting_is_made_and_keeps_nobody(threads: executor.Crossing) -> None:
+    begun, go_on, made = threading.Event(), threading.Event(), threading.Event()
+
+    def slow() -> None:
+        begun.set()
+        assert go_on.wait(60)
+        made.set()
+
+    async def ask() -> None:
+        async with asyncio.timeout(60):
+            task = asyncio.create_task(threads.call(slow))
+            await threads.call(lambda: begun.wait(60))
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled()
+            go_on.set()
+            assert await threads.call(lambda: 1) == 1
+
+    asyncio.run(ask())
+    assert made.wait(60)
+
+
+def test_loop_that_ended_keeps_nothing_from_the_next_one(threads: executor.Crossing) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    async def leave() -> None:
+        left = asyncio.ensure_future(threads.call(lambda: go_on.wait(60)))
+        await threads.call(begun.set)
+        assert not left.done()
+
+    async def ask() -> int:
+        async with asyncio.timeout(60):
+            return await threads.call(lambda: 7)
+
+    asyncio.run(leave())
+    go_on.set()
+    assert asyncio.run(ask()) == 7

@@ -1,0 +1,264 @@
+"""The PostgreSQL driver: several writers of one conversation, connections that break, waits that take too long."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import NewMessage, SessionDB, errors
+from holdfast.store import conversation_row, fault_points
+from holdfast.store.driver import Tx
+from holdfast.store.postgres import table_rewrite, transaction
+from tests import postgres
+from tests.contract import mail, steps
+from tests.store import hosts
+
+# --- several writers of one conversation ----------------------------------------------------------------------
+
+
+def test_what_is_acknowledged_among_several_writers_is_on_the_disk(
+    pair: hosts.Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps.begin(pair.one, "talk", "a")
+    committed: list[Any] = []
+    one = transaction.Transaction.one
+
+    def noted(tx: transaction.Transaction, query: str, /, **values: Any) -> Any:
+        row = one(tx, query, **values)
+        if query == "append_shared" and row is not None:
+            # Its commit is the last that was written, and the disk need not have it yet.
+            committed.append(postgres.admin().execute("SELECT pg_current_wal_insert_lsn()").fetchone())
+        return row
+
+    monkeypatch.setattr(transaction.Transaction, "one", noted)
+    for number in range(20):
+        for db in (pair.one, pair.other):
+            db.append_message("talk", role="user", content=f"number {number}")
+            flushed = "SELECT pg_current_wal_flush_lsn() >= %s::pg_lsn"
+            assert not committed or postgres.admin().execute(flushed, committed[-1]).fetchone() == (True,)
+    # Each learns that the other writes too from the first number it guesses wrong.
+    assert len(committed) > 30
+    assert [message.seq for message in pair.one.transcript("talk")] == list(range(1, 42))
+
+
+def test_a_writer_cut_off_before_the_disk_has_its_message_writes_it_once(
+    pair: hosts.Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps.begin(pair.one, "talk", "a")
+    for db in (pair.one, pair.other) * 2:
+        db.append_message("talk", role="user", content="before")
+    one = transaction.Transaction.one
+
+    def cut(tx: transaction.Transaction, query: str, /, **values: Any) -> Any:
+        if query == "flushed":
+            tx.connection.close()
+        return one(tx, query, **values)
+
+    monkeypatch.setattr(transaction.Transaction, "one", cut)
+    receipt = pair.one.append_message("talk", role="user", content="in doubt", uid="u")
+    assert (receipt.seq, receipt.duplicate) == (6, True)
+    assert [message.uid for message in pair.one.transcript("talk")].count("u") == 1
+
+
+def test_only_what_need_not_outlast_a_power_cut_does_not_wait_for_the_disk(
+    pair: hosts.Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: dict[str, str] = {}
+    begin = transaction.Transaction.begin
+
+    def noted(tx: transaction.Transaction, operation: str, how: str) -> None:
+        begin(tx, operation, how)
+        (waits[operation],) = tx.execute("SHOW synchronous_commit").fetchone()
+
+    monkeypatch.setattr(transaction.Transaction, "begin", noted)
+    (reply,) = pair.one.replies(mail.answered(pair.one).id)
+    pair.one.begin_sending(pair.one.claim("out:far:1"), reply.id)
+    pair.one.delivered(reply.id)
+    assert {operation for operation, value in waits.items() if value == "off"} == {"take", "begin", "send"}
+    assert {"arrive", "append", "settle", "delivered"} <= waits.keys()
+
+
+# --- connections that break -----------------------------------------------------------------------------------
+
+
+def cut(name: str) -> None:
+    postgres.admin().execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s", (name,)
+    )
+
+
+@pytest.mark.parametrize("point", ["queued", "begun", "message_insert", "committing", "committed"])
+def test_an_append_whose_connection_is_cut_is_done_once(
+    pair: hosts.Pair, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    steps.begin(pair.one, "talk", "a")
+    passed: list[str] = []
+
+    def hook(name: str) -> None:
+        passed.append(name)
+        if name == f"append.{point}" and passed.count(name) == 1:
+            cut(pair.name)
+
+    pair.other.append_message("talk", role="user", content="b")
+    monkeypatch.setattr(fault_points, "hook", hook)
+    receipt = pair.other.append_message("talk", role="user", content="c")
+    monkeypatch.setattr(fault_points, "hook", None)
+    assert (receipt.seq, receipt.duplicate) == (3, False)
+    assert steps.contents(pair.one.transcript("talk")) == ["a", "b", "c"]
+    assert pair.other.append_message("talk", role="user", content="d").seq == 4
+
+
+def test_reading_goes_on_after_connections_were_cut(pair: hosts.Pair) -> None:
+    steps.begin(pair.one, "talk", "a")
+    pair.other.transcript("talk")
+    cut(pair.name)
+    assert steps.contents(pair.other.transcript("talk")) == ["a"]
+
+
+def test_an_append_in_one_statement_survives_a_cut_too(pair: hosts.Pair) -> None:
+    steps.begin(pair.one, "talk", "a")
+    pair.other.append_message("talk", role="user", content="b")
+    cut(pair.name)
+    assert pair.other.append_message("talk", role="user", content="c").seq == 3
+
+
+# --- time -----------------------------------------------------------------------------------------------------
+
+
+def test_a_write_that_waits_too_long_is_busy(pair: hosts.Pair) -> None:
+    steps.begin(pair.one, "talk", "a")
+    address = pair.one.driver.target
+    with SessionDB(f"{address}&application_name={pair.name}", write_timeout=0.2) as hasty:
+        hasty.append_message("talk", role="user", content="b")
+        busy: list[Any] = []
+
+        def step(tx: Tx) -> None:
+            conversation_row.lock(tx, "talk")
+            for call in (
+                lambda: hasty.append_message("talk", role="user", content="c"),
+                lambda: hasty.append_messages("talk", [NewMessage(role="user", content=text) for text in "cd"]),
+                lambda: hasty.end_conversation("talk", "done"),
+            ):
+                with pytest.raises(errors.StoreBusy) as refusal:
+                    call()
+                busy.append(refusal.value)
+
+        pair.one.driver.write("test", step)
+        assert len(busy) == 3
+        assert hasty.append_message("talk", role="user", content="c").seq == 3
+
+
+def test_leases_run_on_the_clock_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host whose clock is a day ahead takes nothing over."""
+    address = postgres.fresh()
+    with SessionDB(address) as db, SessionDB(address) as ahead:
+        steps.begin(db, "talk", "a")
+        db.acquire_lease("talk", "turn", "me", 60)
+        monkeypatch.setattr("time.time", lambda: 2e9)
+        with pytest.raises(errors.Busy) as refusal:
+            ahead.acquire_lease("talk", "turn", "you", 60)
+        assert 0 < refusal.value.expires_in <= 60
+
+
+# --- what is refused, and what is loaded --------------------------------------------------------------------------
+
+
+def test_an_error_does_not_carry_the_row_that_was_refused(pair: hosts.Pair) -> None:
+    steps.begin(pair.one, "talk", "a")
+    with pytest.raises(errors.StoreRefused) as refusal:
+        pair.one.driver.write(
+            "test",
+            lambda tx: tx.run(
+                "import_message", conversation=1, seq=2, session=1, uid="u", role="user", at=1.0, body="secret",
+                digest=b"short", redacted_at=None,
+            ),
+        )  # fmt: skip
+    assert "secret" not in hosts.told(refusal.value)
+
+
+def test_psycopg_is_loaded_by_those_who_need_it_and_its_absence_says_how_to_get_it(tmp_path: Path) -> None:
+    code = f"""
+import sys
+from holdfast import SessionDB, errors
+SessionDB({str(tmp_path / "store.db")!r}).close()
+assert "psycopg" not in sys.modules
+sys.modules["psycopg"] = None
+try:
+    SessionDB("postgresql://host/db")
+except errors.PartMissing as error:
+    assert "pip install 'holdfast[pg]'" in str(error)
+else:
+    raise AssertionError
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_only_the_owner_of_the_tables_may_do_is_not_claimed_to_be_done(pair: hosts.Pair) -> None:
+    role, admin = f"r{postgres.secrets.token_hex(6)}", postgres.admin()
+    admin.execute(f"CREATE ROLE {role} LOGIN")
+    try:
+        pair.one.driver.allow(role)
+        address = pair.one.driver.target.replace(f"{postgres.USER}@", f"{role}@")
+        with SessionDB(address) as poor:
+            steps.begin(poor, "talk", "a")
+            with pytest.raises(errors.StoreUnusable, match="Only the role that made the tables"):
+                poor.scrub()
+        assert pair.one.meta("scrubbed_at") is None
+        pair.one.scrub()
+        assert pair.one.meta("scrubbed_at") is not None
+    finally:
+        admin.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_tables_are_written_anew_however_long_it_takes(pair: hosts.Pair) -> None:
+    with pair.one.driver._transaction() as tx:
+        limits: list[str] = []
+
+        def execute(sql: str, values: object = None) -> object:
+            if sql.startswith("VACUUM"):
+                limits.extend(tx.execute("SHOW statement_timeout").fetchone())
+            return tx.execute(sql, values)
+
+        table_rewrite.rewrite(execute, ("meta", "audit"), 1.0)
+    assert limits == ["0", "0"]
+    with SessionDB(pair.one.driver.target) as db:
+        db.driver.rewrite("scrub", ("meta",))
+        with db.driver._transaction() as tx:
+            assert tx.execute("SHOW statement_timeout").fetchone() == ("10min",)
+
+
+# --- what was refused within a step -----------------------------------------------------------------------------------
+
+
+def twice(tx: Tx) -> None:
+    for _ in range(2):
+        tx.later("meta_set", key="noted", value="x")
+    tx.later("route_insert", key="chat", conversation=None, at=1.0)
+    tx.later("route_insert", key="chat", conversation=None, at=1.0)
+
+
+def test_a_step_that_went_on_after_a_refusal_is_not_taken_for_done() -> None:
+    def step(tx: Tx) -> None:
+        tx.run("meta_set", key="noted", value="x")
+        with pytest.raises(errors.StoreRefused):
+            tx.one("route_insert", key="", conversation=None, at=1.0)
+
+    with SessionDB(postgres.fresh()) as db:
+        with pytest.raises(errors.StoreRefused, match="undone"):
+            db.driver.write("test", step)
+        assert db.meta("noted") is None
+
+
+def test_what_was_gathered_within_a_savepoint_is_undone_with_it() -> None:
+    def step(tx: Tx) -> None:
+        with pytest.raises(errors.StoreRefused), tx.savepoint():
+            twice(tx)
+        tx.run("meta_set", key="after", value="y")
+
+    with SessionDB(postgres.fresh()) as db:
+        db.driver.write("test", step)
+        assert (db.meta("noted"), db.meta("after")) == (None, "y")

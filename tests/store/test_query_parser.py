@@ -1,0 +1,58 @@
+"""Words: any text can be asked for, and any two characters of an unspaced script that stand together."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import types
+from holdfast.store.search import query_parser
+
+
+def test_text_of_a_message_is_everything_said_in_it() -> None:
+    call = types.ToolCall("c1", "shell", {"command": "ls"})
+    parts = [{"type": "text", "text": "look"}, {"type": "image", "data": "zzz"}]
+    text = query_parser.text_of(types.Body(tool_calls=(call,), content=parts))
+    assert text.splitlines() == ["look", 'shell {"command":"ls"}']
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("东京塔", ["东京", "京塔", "塔"]), ("塔", ["塔"]), ("abc", ["abc"])],
+)
+def test_unspaced_runs_are_cut_into_pairs(given: str, expected: list[str]) -> None:
+    assert query_parser.indexed(given).split() == expected
+
+
+def test_common_words_are_dropped_unless_there_are_no_others() -> None:
+    some, none = query_parser.question("where is the passport"), query_parser.question("where is the")
+    assert some is not None
+    assert some.terms == ("passport",)
+    assert none is not None
+    assert none.terms == ("where", "is", "the")
+
+
+@given(st.text())
+def test_for_any_text_the_question_holds_only_quoted_words(text: str) -> None:
+    asked = query_parser.question(text)
+    if asked is not None:
+        outside = asked.match.split('"')[::2]
+        assert not {letter for piece in outside for letter in piece} - set("{textaround} :(ANDOR, NEAR8)*")
+
+
+@given(st.text(), st.lists(st.text(min_size=1)))
+def test_for_any_text_a_snippet_is_a_stretch_of_it_in_one_line(text: str, terms: list[str]) -> None:
+    cut = query_parser.snippet(text, terms, width=40)
+    assert cut.strip("…") in " ".join(text.split()) or cut == ""
+    assert len(cut) <= 42
+
+
+def test_a_snippet_shows_where_most_terms_stand() -> None:
+    text = "alpha " + "x " * 200 + "alpha beta gamma " + "y " * 200
+    assert "alpha beta gamma" in query_parser.snippet(text, ("alpha", "beta", "gamma"))
+
+
+def test_tags_are_one_word_each_whatever_they_name() -> None:
+    assert query_parser.tag("o", "a b*\"'").isalnum()
+    assert query_parser.tag("o", "a") != query_parser.tag("t", "a")

@@ -1,0 +1,232 @@
+"""Pages say what was said, mark what became of it, and let no text of a message mean anything."""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import SessionDB, errors, parts
+from holdfast.store.transfer import render
+
+HOSTILE = (
+    "<script>alert(1)</script> <img src=http://x/y.png> ![p](http://x/p.png) [l](javascript:x) www.example.com\n"
+    "# heading\n---\n1. one\n2) two\n- three\n+ four\n=====\n> quote\n| a | b |\n    code\n```\n"
+    "`x` *b* _i_ ~s~ &amp; $m$\n"
+    "http://example.com me@example.com :smile: \\ {: .x} <!-- -->\x1b[2J\x07\u202e\u2028"
+)
+
+
+def noon() -> float:
+    return 1_790_000_000.0
+
+
+@pytest.fixture
+def db() -> Any:
+    with SessionDB(":memory:", clock=noon) as made:
+        yield made
+
+
+def page(db: SessionDB, form: render.Form, *ids: str) -> str:
+    out = io.StringIO()
+    db.export_pages(out, ids or None, form)
+    return out.getvalue()
+
+
+class Tags(HTMLParser):
+    """What a browser would make of a page: its tags with their attributes, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self._style = False
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._style = tag == "style"
+
+    def handle_data(self, data: str) -> None:
+        if not self._style:
+            self.text += data
+
+
+def unmeant(markdown: str) -> str:
+    """The text Markdown shows for escaped text: entities and backslashes resolved, hard breaks as line ends."""
+    shown = markdown.replace("  \n", "\n").replace("&nbsp;", " ")
+    return re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", shown)
+
+
+# --- escaping ------------------------------------------------------------------------------------------
+
+
+@given(st.text(st.characters(codec="utf-8")))
+def test_nothing_in_escaped_text_means_anything_and_nothing_is_lost(text: str) -> None:
+    made = render.escaped(text)
+    plain = re.sub(r"\\[!-/:-@\[-`{-~]|&nbsp;", "", made)
+    assert not re.search(r"[\\`*_\[\]<>&|~$@{}^#]", plain)
+    assert not re.search(r"^(?:[+=-]|\d+[.)])", made, re.MULTILINE)
+    assert not re.search(r"^(?: {4}|\t)", made, re.MULTILINE)
+    squeezed = "".join(unmeant(made).split())
+    assert squeezed == "".join(render.visible(text).split())
+
+
+@given(st.text(st.characters(codec="utf-8")))
+def test_a_fence_holds_whatever_is_inside(text: str) -> None:
+    first, *inside, last = render.fenced(text).split("\n")
+    assert first == last
+    assert set(first) == {"`"}
+    assert not any(line.strip().startswith(first) for line in inside)
+    assert "\n".join(inside) == render.visible(text)
+
+
+@given(st.text(st.characters(codec="utf-8")))
+def test_what_cannot_be_seen_is_spelled_out(text: str) -> None:
+    assert all(character.isprintable() or character in "\n\u200c\u200d" for character in render.visible(text))
+
+
+def test_lines_stay_lines_and_paragraphs_paragraphs() -> None:
+    assert render.escaped("one\ntwo\n\n\nthree\n") == "one  \ntwo\n\nthree"
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("# no heading", "\\# no heading"),
+        ("1. no list", "1\\. no list"),
+        ("- no list", "\\- no list"),
+        ("---", "\\---"),
+        ("    no code", "&nbsp;" * 4 + "no code"),
+        ("http://no.link", "http\\://no.link"),
+        ("www.no.link", "www\\.no.link"),
+        ("at 20:47, a - b", "at 20:47, a - b"),
+        ("<b>&amp;", "\\<b\\>\\&amp;"),
+    ],
+)
+def test_marks_are_escaped_where_they_would_mean_something(text: str, escaped: str) -> None:
+    assert render.escaped(text) == escaped
+
+
+# --- whole pages ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def story(db: SessionDB) -> SessionDB:
+    db.create_session("talk", source="cli", title="A <b>title</b>")
+    for content in ("one", "two", HOSTILE):
+        db.append_message("talk", role="user", content=content)
+    calls = [{"id": "c1", "name": "</details><script>", "arguments": {"path": "```\n<b>"}}]
+    db.append_message("talk", role="assistant", content="", tool_calls=calls)
+    db.append_message("talk", role="tool", content="</pre><script>", tool_call_id="c1")
+    db.commit_compaction(db.snapshot("talk"), summary="Summary <i>", cut_seq=2, pinned=[1], child_id="second")
+    db.append_message("talk", role="user", content=[{"type": "text", "text": "part"}, {"type": "image", "url": "x"}])
+    db.hide("talk", 3, 3)
+    db.branch("talk", 6, branch_id="twig")
+    db.append_message("twig", role="user", content="secret")
+    db.redact("twig", 7)
+    return db
+
+
+def test_html_has_no_scripts_links_or_anything_from_elsewhere(story: SessionDB) -> None:
+    found = Tags(page(story, "html"))
+    allowed = "html head meta title style body h1 h2 p section div details summary pre em"
+    assert {tag for tag, _ in found.tags} <= set(allowed.split())
+    named = {name for _, attributes in found.tags for name in attributes}
+    assert named <= {"charset", "http-equiv", "content", "name", "class", "dir"}
+    assert "default-src 'none'" in page(story, "html")
+    assert render.visible(HOSTILE) in found.text
+
+
+def test_html_of_several_conversations_is_one_document(story: SessionDB) -> None:
+    text = page(story, "html")
+    assert text.count("<!DOCTYPE html>") == text.count("</html>") == 1
+    assert text.count("<h1 ") == 2
+
+
+def test_both_forms_tell_what_became_of_each_message(story: SessionDB) -> None:
+    markdown, browser = page(story, "markdown", "twig"), page(story, "html", "twig")
+    states = re.findall(r"^### (\d+) · \w+ · 2026-09-21 14:13 UTC(?: · \*([\w ]+)\*)?$", markdown, re.MULTILINE)
+    assert [(int(seq), state) for seq, state in states] == [
+        (1, "pinned"), (2, "in the summary"), (3, "hidden"), (4, ""), (5, ""), (6, ""), (7, "redacted"),
+    ]  # fmt: skip
+    shown = re.findall(r"<h2>(\d+) · \w+ · [^<]+?(?: <em>([\w ]+)</em>)?</h2>", browser)
+    assert [(seq, state) for seq, state in shown] == states
+    assert "secret" not in markdown + browser
+
+
+def test_both_forms_tell_of_compactions_with_their_summary_and_of_branches(story: SessionDB) -> None:
+    markdown, browser = page(story, "markdown", "twig"), page(story, "html", "twig")
+    assert "> **Compaction: in the context, this summary stands for the messages up to 2.**" in markdown
+    assert "> Summary \\<i\\>" in markdown
+    assert "*Session talk ended (compression); second goes on.*" in markdown
+    assert "*Here the branch twig begins.*" in markdown
+    said = Tags(browser).text
+    assert "Compaction: in the context, this summary stands for the messages up to 2." in said
+    assert "Summary <i>" in said
+    assert "Here the branch twig begins." in said
+
+
+def test_an_undone_compaction_is_marked(story: SessionDB) -> None:
+    story.undo_compaction("talk")
+    assert "> **Compaction (not in force)" in page(story, "markdown", "talk")
+
+
+def test_tool_calls_and_results_are_folded(story: SessionDB) -> None:
+    markdown, browser = page(story, "markdown", "talk"), page(story, "html", "talk")
+    assert f"<summary>{html.escape('calls </details><script> (c1)')}</summary>\n\n````\n" in markdown
+    assert "<summary>result of c1</summary>\n\n```\n</pre><script>\n```" in markdown
+    assert browser.count("<details>") == browser.count("</details>") == 2
+    assert "</pre><script>" in Tags(browser).text
+
+
+def test_parts_that_are_no_text_are_named_only(story: SessionDB) -> None:
+    assert "\npart\n\n(image)\n" in page(story, "markdown", "talk")
+
+
+@pytest.mark.parametrize("form", render.FORMS)
+def test_a_note_for_the_model_is_on_no_page_and_the_mark_of_a_cut_is(db: SessionDB, form: render.Form) -> None:
+    db.create_session("noted", source="cli")
+    said = {"type": "text", "text": "Hello"}
+    db.append_message("noted", role="user", content=[parts.note("It is Sunday."), said])
+    db.append_message("noted", role="assistant", content=[said, parts.cut("The answer broke off here.")])
+    db.append_message("noted", role="tool", content=[parts.note("It is Monday."), said], tool_call_id="c1")
+    shown = page(db, form, "noted")
+    assert "day" not in shown
+    assert shown.count("Hello") == 3
+    assert "The answer broke off here." in shown
+
+
+def test_a_message_that_cannot_be_read_does_not_hide_the_others(db: SessionDB) -> None:
+    db.create_session("talk", source="cli")
+    db.append_message("talk", role="user", content="one")
+    db.append_message("talk", role="user", content="two")
+    execute = db.driver._writer.execute  # type: ignore[attr-defined]
+    execute("DROP TRIGGER message_is_only_redacted")
+    execute("UPDATE messages SET body = '{broken' WHERE seq = 1")
+    text = page(db, "markdown")
+    assert "This message cannot be read back" in text
+    assert "\ntwo\n" in text
+
+
+def test_an_empty_conversation_and_an_empty_store_have_pages_too(db: SessionDB) -> None:
+    assert "No conversations" in page(db, "html")
+    assert page(db, "markdown") == ""
+    db.create_session("talk", source="cli")
+    assert "talk · 0 messages · live · from cli" in page(db, "markdown")
+
+
+def test_a_form_nobody_knows_is_refused(db: SessionDB) -> None:
+    with pytest.raises(errors.OutOfRange, match="markdown, html"):
+        db.export_pages(lambda _: None, form="pdf")  # type: ignore[arg-type]
+
+
+def test_times_beyond_all_calendars_are_numbers() -> None:
+    assert render.when(1e11 * 9) == "@900000000000"

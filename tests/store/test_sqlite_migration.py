@@ -1,0 +1,67 @@
+"""A schema is compared by what it says, however it is laid out and in whatever order columns came."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import apsw
+import pytest
+
+from holdfast import SessionDB
+from holdfast.store.sqlite import migration as sqlite_migration
+
+TABLE = "CREATE TABLE t (\n  a INTEGER NOT NULL, -- why\n  b TEXT CHECK (b IN ('x', 'y')),\n  UNIQUE (a, b)\n) STRICT"
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        ("CREATE TABLE t (a INTEGER NOT NULL, b TEXT CHECK (b IN ('x', 'y')), UNIQUE (a, b)) STRICT", True),
+        ("CREATE TABLE t (b TEXT CHECK (b IN ('x', 'y')), a INTEGER NOT NULL, UNIQUE (a, b)) STRICT", True),
+        ("CREATE TABLE t (a INTEGER, b TEXT CHECK (b IN ('x', 'y')), UNIQUE (a, b)) STRICT", False),
+        ("CREATE TABLE t (a INTEGER NOT NULL, b TEXT CHECK (b IN ('x', 'z')), UNIQUE (a, b)) STRICT", False),
+        ("CREATE TABLE t (a INTEGER NOT NULL, b TEXT CHECK (b IN ('x', 'y'))) STRICT", False),
+        ("CREATE TABLE t (a INTEGER NOT NULL, b TEXT CHECK (b IN ('x', 'y')), UNIQUE (a, b))", False),
+    ],
+)
+def test_tables_are_compared_column_by_column(other: str, same: bool) -> None:
+    assert (sqlite_migration.parts(TABLE) == sqlite_migration.parts(other)) is same
+
+
+def test_new_store_has_no_fault(tmp_path: Path) -> None:
+    with SessionDB(tmp_path / "store.db") as db:
+        db.search("anything")
+        assert db.driver.faults() == []
+        assert db.driver.side("search").faults() == []
+
+
+def test_what_opening_makes_again_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with SessionDB(tmp_path / "store.db"):
+        pass
+    raw = apsw.Connection(str(tmp_path / "store.db"))
+    raw.execute("DROP TRIGGER tombstone_stays")
+    raw.close()
+    with caplog.at_level(logging.WARNING, "holdfast.store"), SessionDB(tmp_path / "store.db") as db:
+        assert db.driver.faults() == []
+    assert caplog.messages == ["In the database the trigger tombstone_stays is missing; it is made again."]
+
+
+def test_declaration_that_is_no_text_any_more_is_noticed(tmp_path: Path) -> None:
+    with SessionDB(tmp_path / "store.db") as db:
+        writer = db.driver._writer
+        writer.execute("PRAGMA writable_schema = ON")
+        writer.execute("UPDATE sqlite_schema SET sql = CAST(sql AS BLOB) WHERE name = 'tombstone_stays'")
+        assert "the trigger tombstone_stays is not what was declared" in [bad.detail for bad in db.fsck().violations]
+
+
+def test_weakened_trigger_is_no_sound_store(tmp_path: Path) -> None:
+    with SessionDB(tmp_path / "store.db") as db:
+        db.driver._writer.execute("DROP TRIGGER tombstone_stays")
+        db.driver._writer.execute("CREATE TRIGGER tombstone_stays BEFORE UPDATE ON tombstones BEGIN SELECT 1; END")
+        report = db.fsck()
+        assert [(bad.promise, bad.detail) for bad in report.violations] == [
+            ("schema", "the trigger tombstone_stays is not what was declared")
+        ]
+        db.driver.mend_schema()
+        assert db.fsck().ok

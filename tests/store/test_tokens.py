@@ -1,0 +1,61 @@
+"""Words for an index that neither cuts nor stems: how texts are cut, packed and asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.store.search import query_parser, tokens
+
+
+@pytest.mark.parametrize(
+    ("text", "cut"),
+    [
+        ("The Passports, in_drawers!", ["the", "passport", "in", "drawer"]),
+        ("Schränkchen ÜBER", ["schrankchen", "uber"]),
+        ("Tokyo 红叶 festival", ["tokyo", "红叶", "叶", "festiv"]),
+        ("서울에서", ["서울", "울에", "에서", "서"]),
+        ("ガラス", ["ガラ", "ラス", "ス"]),
+        ("x" * 500, ["x" * 100]),
+        ("?! … \0", []),
+    ],
+)
+def test_a_text_is_cut_into_the_words_it_is_found_by(text: str, cut: list[str]) -> None:
+    assert tokens.indexed(text) == cut
+
+
+def _document(seq: int, *said: str) -> query_parser.Document[list[str]]:
+    return query_parser.Document(seq, list(said), [["of", "neighbours"]], ["r1"], "o1")
+
+
+def test_a_place_tells_message_times_and_position() -> None:
+    (row,) = tokens.rows(7, [_document(258, "gull", "and", "gull")], 0)
+    assert (row["conversation"], row["block"], row["first"], row["owner"]) == (7, 1, 2, "o1")
+    assert (row["words"], row["messages"]) == ("#r1 and gull", "{1,1,1}")
+    first = (2 << 23) | (2 << 19)
+    assert row["places"].split()[2] == f"{{{first},{(2 << 23) | 2}}}"
+    assert row["lengths"] == "{5}"
+
+
+def test_messages_go_by_blocks_and_known_ones_give_their_lengths_only() -> None:
+    rows = list(tokens.rows(1, [_document(seq, "gull") for seq in range(254, 258)], 255))
+    assert [(row["block"], row["first"], row["lengths"]) for row in rows] == [(0, 254, "{3,3}"), (1, 0, "{3,3}")]
+    assert [row["words"] for row in rows] == ["", "#r1 gull"]
+
+
+def test_a_place_far_down_in_a_very_long_text_counts_as_the_last_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (255 << 23) | (tokens._MOST_TIMES << 19) | tokens._LAST_PLACE == 2**31 - 1
+    monkeypatch.setattr(tokens, "_LAST_PLACE", 2)
+    (row,) = tokens.rows(1, [_document(255, *["gull"] * 20)], 0)
+    numbers = [int(number) for number in row["places"].split()[1].strip("{}").split(",")]
+    assert {number >> 23 for number in numbers} == {255}
+    assert [(number >> 19) & 15 for number in numbers] == [15] + [0] * 19
+    assert {number & 524287 for number in numbers} == {0, 1, 2}
+
+
+def test_a_phrase_is_its_words_one_after_the_other_and_may_go_on_at_its_end() -> None:
+    question = query_parser.question('"Tokyo 红" drawers', ["r1"], ["o1"])
+    assert question is not None
+    own, match = tokens.asks(question)
+    assert (own["words"], own["begins"], own["owner"]) == (["drawer", "tokyo"], ["红"], "o1")
+    assert (own["phrase"], own["step"], own["from"]) == ([0, 0], [0, 1], ["tokyo", "红"])
+    assert (match["phrases"], match["from"]) == (2, ["tokyo", "红", "#r1"])
