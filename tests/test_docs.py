@@ -125,7 +125,8 @@ def public(face: type) -> set[str]:
 
 
 def test_every_operation_with_fault_points_is_named() -> None:
-    sources = "\n".join(path.read_text("utf-8") for path in (ROOT / "src/holdfast/store").glob("*.py"))
+    files = [path for part in ("store", "salvage") for path in (ROOT / "src/holdfast" / part).rglob("*.py")]
+    sources = "\n".join(path.read_text("utf-8") for path in files)
     announced = set(re.findall(r"(?:\.write|Step|reach)\(\s*\"(\w+)\"", sources))
     words = " ".join(text_of("CONTRIBUTING.md").split())
     listed = words.partition("Operations are ")[2].partition(". Stages")[0]

@@ -63,6 +63,28 @@ def test_both_dialects_define_the_same_queries() -> None:
     assert set(queries.load("sqlite")) - set(queries.load("postgres")) == set()
 
 
+def same(one: str, other: str) -> bool:
+    return one.split() == other.split()
+
+
+@pytest.mark.parametrize("dialect", queries.DIALECTS)
+def test_no_override_equals_the_common_query(dialect: str) -> None:
+    common = queries.read(queries.COMMON)
+    overrides = queries.read(dialect)
+    assert [name for name in overrides if name in common and same(overrides[name], common[name])] == []
+
+
+def test_queries_that_the_dialects_share_are_common() -> None:
+    sqlite, postgres = map(queries.read, queries.DIALECTS)
+    assert [name for name in sqlite if name in postgres and same(sqlite[name], postgres[name])] == []
+
+
+def test_parameters_are_rewritten_for_psycopg() -> None:
+    written = "SELECT :one::text, 'a:b', '50%' FROM t WHERE x = :two_three AND y = '{\"z\":\"'"
+    rewritten = "SELECT %(one)s::text, 'a:b', '50%%' FROM t WHERE x = %(two_three)s AND y = '{\"z\":\"'"
+    assert queries.to_psycopg(written) == rewritten
+
+
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_every_query_is_one_statement(dialect: str) -> None:
     for name, sql in queries.load(dialect).items():

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple, get_args
 
-from holdfast.store import routes
+# The longest id, route key or platform name that a hint carries.
+MAX_NAME = 500
 
 Kind = Literal["moved", "came", "freed", "arrived", "outgoing", "lost"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -85,4 +86,4 @@ def read(text: str, own: str) -> Hint | None:
         return None
     if known == "lost":
         return LOST
-    return Hint(known, id_) if id_.isprintable() and 0 < len(id_) <= routes.MAX_KEY else None
+    return Hint(known, id_) if id_.isprintable() and 0 < len(id_) <= MAX_NAME else None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from holdfast import errors, types
-from holdfast.store import conversation_row
+from holdfast.store import conversation_row, notifications
 from holdfast.store.driver import Tx
 
-MAX_KEY = 500
+MAX_KEY = notifications.MAX_NAME
 
 
 def checked(key: object) -> str:

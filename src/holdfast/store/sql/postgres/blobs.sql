@@ -1,29 +1,3 @@
--- name: blob_put
--- What is known of a blob; putting it again makes it young again.
-INSERT INTO blobs (digest, size, media_type, at) VALUES (%(digest)s, %(size)s, %(media_type)s, %(at)s)
-ON CONFLICT (digest) DO UPDATE
-   SET size = excluded.size, media_type = excluded.media_type, at = excluded.at, dropped_at = NULL;
-
--- name: blob_known
--- One that messages are about to name, whether its content is here or not; what is known of it stays.
-INSERT INTO blobs (digest, size, media_type, at) VALUES (%(digest)s, %(size)s, %(media_type)s, %(at)s)
-ON CONFLICT (digest) DO UPDATE SET at = excluded.at, dropped_at = NULL;
-
--- name: blob_get
-SELECT digest, size, media_type, at FROM blobs WHERE digest = %(digest)s;
-
--- name: blob_wanted
--- Whether one is known and nobody let go of it.
-SELECT 1 FROM blobs WHERE digest = %(digest)s AND dropped_at IS NULL;
-
--- name: blob_given_back
--- One that an import took in and then had no use for; unless somebody put it or is about to name it since.
-UPDATE blobs SET dropped_at = %(at)s WHERE digest = %(digest)s AND at = %(at)s;
-
--- name: blobs_all
--- Every blob there is, for whoever collects or copies them.
-SELECT digest, size, at, dropped_at FROM blobs ORDER BY digest;
-
 -- name: blob_mentions
 -- Messages that name a blob; which one is read from the body.
 SELECT c.id, m.seq, m.body FROM messages m JOIN conversations c ON c.key = m.conversation
@@ -32,7 +6,7 @@ SELECT c.id, m.seq, m.body FROM messages m JOIN conversations c ON c.key = m.con
 -- name: blob_mentions_between
 -- The same of one stretch of one log.
 SELECT body FROM messages
- WHERE conversation = %(conversation)s AND seq > %(after)s AND seq <= %(upto)s AND strpos(body, '"blob":"') > 0;
+ WHERE conversation = :conversation AND seq > :after AND seq <= :upto AND strpos(body, '"blob":"') > 0;
 
 -- name: blob_mentions_open
 -- What is not worked yet or must still go out names some too, and no message may.
@@ -40,33 +14,18 @@ SELECT body FROM arrivals WHERE outcome IS NULL AND strpos(body, '"blob":"') > 0
  UNION ALL
 SELECT body FROM outbox WHERE delivered_at IS NULL AND failed_at IS NULL AND strpos(body, '"blob":"') > 0;
 
--- name: blob_marks
--- How far each log reaches.
-SELECT key, last_seq FROM conversations;
-
--- name: blob_dropped
--- A message that named it went for good: nobody waits for it to age.
-UPDATE blobs SET dropped_at = %(at)s WHERE digest = %(digest)s;
-
--- name: blob_kept
--- Others name it still.
-UPDATE blobs SET dropped_at = NULL WHERE digest = %(digest)s;
-
--- name: blob_delete
-DELETE FROM blobs WHERE digest = %(digest)s;
-
 -- name: lock_blobs
 -- From here on nobody else puts, names or collects blobs until the transaction ends.
 LOCK TABLE blobs IN SHARE ROW EXCLUSIVE MODE;
 
 -- name: part_insert
-INSERT INTO blob_parts (digest, part, content) VALUES (%(digest)s, %(part)s, %(content)s);
+INSERT INTO blob_parts (digest, part, content) VALUES (:digest, :part, :content);
 
 -- name: part_get
-SELECT content FROM blob_parts WHERE digest = %(digest)s AND part = %(part)s;
+SELECT content FROM blob_parts WHERE digest = :digest AND part = :part;
 
 -- name: parts_delete
-DELETE FROM blob_parts WHERE digest = %(digest)s;
+DELETE FROM blob_parts WHERE digest = :digest;
 
 -- name: parts_strays
 -- Content that nothing is known of.

@@ -1,102 +1,18 @@
--- name: lock_conversation
--- Where the conversation of any session id stands, locked; a function, so that it is looked at after the wait for it.
-SELECT * FROM lock_conversation(%(id)s);
-
 -- name: lock_conversations
 -- Several at once, in the order of their keys: whoever locks two waits for nobody who waits for him.
-SELECT key FROM conversations WHERE key IN (SELECT conversation FROM sessions WHERE id = ANY(%(ids)s))
+SELECT key FROM conversations WHERE key IN (SELECT conversation FROM sessions WHERE id = ANY(:ids))
  ORDER BY key FOR UPDATE;
 
 -- name: lock_unheld
 -- Those of several that nobody else holds, without a wait; the ids that name the others.
-WITH asked AS MATERIALIZED (SELECT id, conversation FROM sessions WHERE id = ANY(%(ids)s)),
+WITH asked AS MATERIALIZED (SELECT id, conversation FROM sessions WHERE id = ANY(:ids)),
 ours AS MATERIALIZED (
   SELECT key FROM conversations WHERE key IN (SELECT conversation FROM asked) FOR UPDATE SKIP LOCKED)
 SELECT id FROM asked WHERE conversation NOT IN (SELECT key FROM ours);
 
--- name: look_conversation
--- The same without the lock.
-SELECT c.key, c.id, c.owner, c.source, c.title, c.head, h.id, c.live, c.epoch, c.last_seq,
-       c.compaction_epoch, c.redo_epoch, coalesce(c.forked_at, 0), c.origin, c.forked_epoch, s.ordinal
-  FROM sessions s
-  JOIN conversations c ON c.key = s.conversation
-  JOIN sessions h ON h.conversation = c.key AND h.ordinal = c.head
- WHERE s.id = %(id)s;
-
--- name: tombstone
--- Whether an id belonged to a conversation that was deleted.
-SELECT 1 FROM tombstones WHERE id = %(id)s;
-
--- name: conversation
--- Everything people may know of a conversation.
-SELECT c.id, c.owner, c.source, c.title, c.created_at, h.id, c.live IS NOT NULL, c.epoch, c.last_seq,
-       c.compaction_epoch, c.redo_epoch, c.forked_from, c.forked_at, c.folder
-  FROM conversations c JOIN sessions h ON h.conversation = c.key AND h.ordinal = c.head
- WHERE c.key = %(key)s;
-
--- name: conversation_insert
--- A conversation is born; its first session follows in the same transaction.
-INSERT INTO conversations (id, owner, source, title, created_at, head, live, epoch, last_seq,
-                           forked_from, forked_at, forked_epoch, origin, folder)
-VALUES (%(id)s, %(owner)s, %(source)s, %(title)s, %(at)s, 1, 1, 1, %(last_seq)s, %(forked_from)s, %(forked_at)s, %(forked_epoch)s, %(origin)s,
-        %(folder)s);
-
--- name: conversation_key
--- The inner key of a conversation.
-SELECT key FROM conversations WHERE id = %(id)s;
-
--- name: conversation_moves
--- Head, end or view change: always together with a new epoch, and only from the epoch that was seen.
-UPDATE conversations
-   SET epoch = epoch + 1, head = %(head)s, live = %(live)s, compaction_epoch = %(compaction_epoch)s, redo_epoch = %(redo_epoch)s
- WHERE key = %(key)s AND epoch = %(epoch)s;
-
--- name: title_set
--- The title of a conversation, or none.
-UPDATE conversations SET title = %(title)s WHERE key = %(key)s;
-
--- name: folder_set
--- The folder of a conversation, or none.
-UPDATE conversations SET folder = %(folder)s WHERE key = %(key)s;
-
--- name: title_holder
--- Who has a title already.
-SELECT id FROM conversations WHERE owner = %(owner)s AND title = %(title)s;
-
--- name: title_holders
--- Conversations with a title, of one owner or of all.
-SELECT id FROM conversations WHERE title = %(title)s AND (%(owner)s::text IS NULL OR owner = %(owner)s) ORDER BY key LIMIT 11;
-
 -- name: titles_like
 -- Titles of an owner that begin alike, for numbering a branch.
-SELECT title FROM conversations WHERE owner = %(owner)s AND starts_with(title, %(start)s);
-
--- name: session_insert
--- A session is born live, where the one before it stopped.
-INSERT INTO sessions (conversation, ordinal, id, parent, live, source, model, started_at, first_seq)
-VALUES (%(conversation)s, %(ordinal)s, %(id)s, %(parent)s, 1, %(source)s, %(model)s, %(at)s, %(first_seq)s);
-
--- name: session_end
--- The live head ends, at the last message of its conversation.
-UPDATE sessions SET live = NULL, ended_at = %(at)s, end_reason = %(reason)s, last_seq = %(last_seq)s
- WHERE conversation = %(conversation)s AND ordinal = %(ordinal)s AND live = 1;
-
--- name: session_origin
--- Source, model and end of a session, for its continuation.
-SELECT source, model, end_reason FROM sessions WHERE conversation = %(conversation)s AND ordinal = %(ordinal)s;
-
--- name: session_id_at
--- The id of one session of a conversation.
-SELECT id FROM sessions WHERE conversation = %(conversation)s AND ordinal = %(ordinal)s;
-
--- name: session_holding
--- The session a seq belongs to.
-SELECT ordinal, id FROM sessions
- WHERE conversation = %(conversation)s AND first_seq <= %(seq)s AND (last_seq IS NULL OR last_seq >= %(seq)s);
-
--- name: session_names
--- Ids of a range of sessions of a conversation.
-SELECT ordinal, id FROM sessions WHERE conversation = %(conversation)s AND ordinal BETWEEN %(low)s AND %(high)s;
+SELECT title FROM conversations WHERE owner = :owner AND starts_with(title, :start);
 
 -- name: session_get
 -- One session with all that people may know of it.
@@ -106,7 +22,7 @@ SELECT s.id, c.id, s.ordinal, coalesce(p.id, c.forked_from), c.owner, s.source, 
   FROM sessions s
   JOIN conversations c ON c.key = s.conversation
   LEFT JOIN sessions p ON p.conversation = s.conversation AND p.ordinal = s.parent
- WHERE s.id = %(id)s;
+ WHERE s.id = :id;
 
 -- name: sessions_of
 -- Every session of a conversation, in order.
@@ -116,7 +32,7 @@ SELECT s.id, c.id, s.ordinal, coalesce(p.id, c.forked_from), c.owner, s.source, 
   FROM sessions s
   JOIN conversations c ON c.key = s.conversation
   LEFT JOIN sessions p ON p.conversation = s.conversation AND p.ordinal = s.parent
- WHERE s.conversation = %(conversation)s
+ WHERE s.conversation = :conversation
  ORDER BY s.ordinal;
 
 -- name: sessions_list
@@ -126,11 +42,11 @@ SELECT s.id, c.id, s.ordinal, coalesce(p.id, c.forked_from), c.owner, s.source, 
 WITH since AS (
   SELECT min(active_slot) AS slot
     FROM (SELECT c.active_slot FROM conversations c
-         WHERE c.active_slot IS NOT NULL AND (%(owner)s::text IS NULL OR c.owner = %(owner)s)
-           AND (%(source)s::text IS NULL OR c.source = %(source)s)
-           AND (%(live)s::boolean IS NULL OR (c.live IS NOT NULL) = %(live)s)
-           AND (%(folder)s::text IS NULL OR c.folder = %(folder)s OR c.folder IS NULL)
-         ORDER BY c.active_slot DESC LIMIT %(most)s) latest
+         WHERE c.active_slot IS NOT NULL AND (:owner::text IS NULL OR c.owner = :owner)
+           AND (:source::text IS NULL OR c.source = :source)
+           AND (:live::boolean IS NULL OR (c.live IS NOT NULL) = :live)
+           AND (:folder::text IS NULL OR c.folder = :folder OR c.folder IS NULL)
+         ORDER BY c.active_slot DESC LIMIT :most) latest
 )
 SELECT s.id, c.id, s.ordinal,
        coalesce((SELECT id FROM sessions WHERE conversation = c.key AND ordinal = s.parent), c.forked_from),
@@ -139,28 +55,14 @@ SELECT s.id, c.id, s.ordinal,
   FROM (SELECT * FROM conversations WHERE active_slot >= (SELECT slot FROM since)
         UNION ALL SELECT * FROM conversations WHERE active_slot IS NULL) c
  CROSS JOIN LATERAL (
-   SELECT * FROM sessions WHERE conversation = c.key AND (%(every)s::boolean OR ordinal = c.head) OFFSET 0) s
- WHERE (%(owner)s::text IS NULL OR c.owner = %(owner)s) AND (%(source)s::text IS NULL OR c.source = %(source)s)
-   AND (%(live)s::boolean IS NULL OR (c.live IS NOT NULL) = %(live)s)
-   AND (%(folder)s::text IS NULL OR c.folder = %(folder)s OR c.folder IS NULL)
+   SELECT * FROM sessions WHERE conversation = c.key AND (:every::boolean OR ordinal = c.head) OFFSET 0) s
+ WHERE (:owner::text IS NULL OR c.owner = :owner) AND (:source::text IS NULL OR c.source = :source)
+   AND (:live::boolean IS NULL OR (c.live IS NOT NULL) = :live)
+   AND (:folder::text IS NULL OR c.folder = :folder OR c.folder IS NULL)
  ORDER BY active_at DESC, c.key DESC, s.ordinal DESC
- LIMIT %(limit)s OFFSET %(skip)s;
+ LIMIT :limit OFFSET :skip;
 
--- name: prefix_candidates
--- Conversations one of whose session ids begins with this text.
-SELECT DISTINCT c.id FROM sessions s JOIN conversations c ON c.key = s.conversation
- WHERE s.id >= %(start)s AND s.id < %(stop)s AND (%(owner)s::text IS NULL OR c.owner = %(owner)s)
- ORDER BY c.id LIMIT 11;
+-- name: lock_conversation
+-- Where the conversation of any session id stands, locked; a function, so that it is looked at after the wait for it.
+SELECT * FROM lock_conversation(:id);
 
--- name: branches_of
--- Conversations that began from a session of this one.
-SELECT c.id FROM conversations c JOIN sessions s ON s.id = c.forked_from
- WHERE s.conversation = %(conversation)s ORDER BY c.key;
-
--- name: branches_reading
--- Conversations that read messages of this one.
-SELECT key, id, forked_at FROM conversations WHERE origin = %(conversation)s ORDER BY key;
-
--- name: session_place
--- Which session of which conversation an id is.
-SELECT conversation, ordinal FROM sessions WHERE id = %(id)s;

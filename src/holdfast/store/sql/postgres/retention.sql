@@ -6,10 +6,5 @@ SELECT c.key, c.id, c.title, c.last_seq - coalesce(c.forked_at, 0),
        EXISTS (SELECT 1 FROM routes WHERE conversation = c.key),
        EXISTS (SELECT 1 FROM conversations WHERE origin = c.key)
   FROM conversations c JOIN sessions h ON h.conversation = c.key AND h.ordinal = c.head
- WHERE (%(owner)s::text IS NULL OR c.owner = %(owner)s) AND (%(source)s::text IS NULL OR c.source = %(source)s)
+ WHERE (:owner::text IS NULL OR c.owner = :owner) AND (:source::text IS NULL OR c.source = :source)
  ORDER BY active_at, c.key;
-
--- name: prune_needed
--- Whether a route names a conversation, or a branch reads from it.
-SELECT EXISTS (SELECT 1 FROM routes WHERE conversation = %(conversation)s),
-       EXISTS (SELECT 1 FROM conversations WHERE origin = %(conversation)s);

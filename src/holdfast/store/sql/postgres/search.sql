@@ -1,41 +1,29 @@
--- name: search_state
--- Changes whenever anything the search index depends on does.
-SELECT count(*), coalesce(sum(key), 0)::text, coalesce(sum(last_seq), 0)::text, coalesce(sum(epoch), 0)::text FROM conversations;
-
 -- name: search_thousands
 -- Conversations with messages of their own, summed up by as many as the shift says.
 -- (Range by range: as one GROUP BY it would be planned for as many groups as rows, and sorted.)
 SELECT range, each.*
-  FROM generate_series(0, (SELECT max(key) >> %(shift)s::integer FROM conversations)) range
+  FROM generate_series(0, (SELECT max(key) >> :shift::integer FROM conversations)) range
  CROSS JOIN LATERAL (
    SELECT count(*), sum(key)::bigint, sum(last_seq)::bigint FROM conversations
-    WHERE key >= range << %(shift)s::integer AND key < (range + 1) << %(shift)s::integer
+    WHERE key >= range << :shift::integer AND key < (range + 1) << :shift::integer
       AND last_seq > coalesce(forked_at, 0)) each (conversations, keys, ends)
  WHERE each.conversations > 0;
-
--- name: search_conversations
--- What there is to index of some conversations.
-SELECT key, last_seq, coalesce(forked_at, 0), owner FROM conversations WHERE key BETWEEN %(first)s AND %(last)s;
 
 -- name: search_stretch
 -- How many messages a stretch of a log has, and how many of them are redacted.
 SELECT count(*), count(redacted_at) FROM messages
- WHERE conversation = %(conversation)s AND seq > %(after)s AND seq <= %(upto)s;
+ WHERE conversation = :conversation AND seq > :after AND seq <= :upto;
 
 -- name: search_redactions
 -- All that was redacted, summed up.
 SELECT count(*), coalesce(sum(conversation), 0)::text, coalesce(sum(seq), 0)::text, coalesce(max(redacted_at), 0)
   FROM messages WHERE redacted_at IS NOT NULL;
 
--- name: search_redacted
--- Messages whose words must be in no index.
-SELECT conversation, seq FROM messages WHERE redacted_at IS NOT NULL;
-
 -- name: search_candidates
 -- What candidates are ranked and filtered by; nothing of a message whose text is gone. OFFSET 0 keeps the planner from
 -- reading the whole log where it takes the few places for many.
 SELECT p::bigint, m.role, m.at, m.owner
-  FROM json_array_elements_text(%(places)s::json) p
+  FROM json_array_elements_text(:places::json) p
  CROSS JOIN LATERAL (
        SELECT m.role, m.at, c.owner FROM messages m JOIN conversations c ON c.key = m.conversation
         WHERE m.conversation = p::bigint >> 32 AND m.seq = p::bigint & 4294967295 AND m.redacted_at IS NULL OFFSET 0) m;
@@ -43,7 +31,7 @@ SELECT p::bigint, m.role, m.at, m.owner
 -- name: search_messages
 -- Messages that were found, with what people may know of them.
 SELECT p::bigint, m.session, m.role, m.at, m.body, m.conversation
-  FROM json_array_elements_text(%(places)s::json) p
+  FROM json_array_elements_text(:places::json) p
  CROSS JOIN LATERAL (
        SELECT s.id AS session, m.role, m.at, m.body, c.id AS conversation
          FROM messages m JOIN conversations c ON c.key = m.conversation

@@ -4,9 +4,9 @@ SELECT current_schema()::text, current_user::text, current_setting('server_versi
        has_schema_privilege(current_schema(), 'CREATE') AND NOT EXISTS (
          SELECT 1 FROM pg_class c
           WHERE c.relnamespace = to_regnamespace(quote_ident(current_schema())) AND c.relkind = 'r'
-            AND c.relname = ANY(%(tables)s) AND NOT pg_has_role(c.relowner, 'USAGE')),
+            AND c.relname = ANY(:tables) AND NOT pg_has_role(c.relowner, 'USAGE')),
        ARRAY(SELECT c.relname::text FROM pg_class c
-              WHERE c.relnamespace = to_regnamespace(quote_ident(current_schema())) AND c.relname = ANY(%(tables)s)),
+              WHERE c.relnamespace = to_regnamespace(quote_ident(current_schema())) AND c.relname = ANY(:tables)),
        EXISTS (SELECT 1 FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'value'
                 WHERE c.relnamespace = to_regnamespace(quote_ident(current_schema())) AND c.relname = 'meta'
                   AND has_table_privilege(c.oid, 'SELECT')),
@@ -22,39 +22,39 @@ SELECT value FROM meta WHERE key = 'schema_shape';
 
 -- name: lacking
 -- Rights on our tables that this role has not.
-SELECT wanted, c.relname::text FROM pg_class c, unnest(%(rights)s::text[]) wanted
+SELECT wanted, c.relname::text FROM pg_class c, unnest(:rights::text[]) wanted
  WHERE c.relnamespace = to_regnamespace(quote_ident(current_schema())) AND c.relkind = 'r'
-   AND c.relname = ANY(%(tables)s) AND NOT has_table_privilege(c.oid, wanted)
+   AND c.relname = ANY(:tables) AND NOT has_table_privilege(c.oid, wanted)
  ORDER BY c.relname, wanted;
 
 -- name: wanted
 -- The first schema that the address names, there or not, and whether this role may make one. (As in any SQL, a name
 -- without quotes is in small letters.)
 SELECT CASE WHEN name = '"$user"' THEN current_user::text
-            WHEN name LIKE '"%%' THEN replace(substr(name, 2, length(name) - 2), '""', '"')
+            WHEN name LIKE '"%' THEN replace(substr(name, 2, length(name) - 2), '""', '"')
             ELSE lower(name) END,
        has_database_privilege(current_database(), 'CREATE'), current_user::text
   FROM (SELECT trim((regexp_match(current_setting('search_path'), '^\s*("(?:[^"]|"")*"|[^,]*)'))[1])) first (name);
 
 -- name: there
 -- Whether a schema exists.
-SELECT 1 FROM pg_namespace WHERE nspname = %(schema)s;
+SELECT 1 FROM pg_namespace WHERE nspname = :schema;
 
 -- name: lock
 -- One at a time makes a schema; the lock goes with the transaction.
-SELECT pg_advisory_xact_lock(hashtextextended('holdfast schema ' || %(schema)s, 0));
+SELECT pg_advisory_xact_lock(hashtextextended('holdfast schema ' || :schema, 0));
 
 -- name: used
 -- Whether something else of the schema needs a function.
 SELECT EXISTS (
   SELECT 1 FROM pg_depend d JOIN pg_proc p ON p.oid = d.refobjid AND d.refclassid = 'pg_proc'::regclass
-   WHERE p.pronamespace = to_regnamespace(quote_ident(current_schema())) AND p.proname = %(name)s);
+   WHERE p.pronamespace = to_regnamespace(quote_ident(current_schema())) AND p.proname = :name);
 
 -- name: label_keep
 -- A label that is not there yet. (No ON CONFLICT: the very constraint it needs may be what is missing.)
 INSERT INTO meta (key, value)
-SELECT %(key)s, %(value)s WHERE NOT EXISTS (SELECT 1 FROM meta WHERE key = %(key)s);
+SELECT :key, :value WHERE NOT EXISTS (SELECT 1 FROM meta WHERE key = :key);
 
 -- name: label_gone
 -- One that is to be said anew.
-DELETE FROM meta WHERE key = %(key)s;
+DELETE FROM meta WHERE key = :key;

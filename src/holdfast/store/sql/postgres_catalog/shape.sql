@@ -3,7 +3,7 @@
 WITH t AS (
   SELECT c.oid, c.relname FROM pg_class c
    WHERE c.relnamespace = to_regnamespace(quote_ident(current_schema())) AND c.relkind = 'r'
-     AND c.relname = ANY(%(tables)s))
+     AND c.relname = ANY(:tables))
 SELECT 'table', relname::text, '', '' FROM t
 UNION ALL
 SELECT 'column', a.attname::text, t.relname::text,
@@ -30,19 +30,19 @@ SELECT 'trigger', g.tgname::text, t.relname::text, pg_get_triggerdef(g.oid, true
 UNION ALL
 SELECT 'function', p.proname::text, '', pg_get_functiondef(p.oid)
   FROM pg_proc p
- WHERE p.pronamespace = to_regnamespace(quote_ident(current_schema())) AND p.proname = ANY(%(functions)s);
+ WHERE p.pronamespace = to_regnamespace(quote_ident(current_schema())) AND p.proname = ANY(:functions);
 
 -- name: cookie
 -- Changes with any change of the schema: that writes rows of the catalogue, and each says which transaction wrote it.
 WITH t AS (
   SELECT c.oid FROM pg_class c
    WHERE c.relnamespace = to_regnamespace(quote_ident(current_schema())) AND c.relkind = 'r'
-     AND c.relname = ANY(%(tables)s))
+     AND c.relname = ANY(:tables))
 SELECT count(*) || '.' || coalesce(sum(hashtextextended(part, 0)), 0) FROM (
   SELECT 'a' || a.attrelid || ' ' || a.attnum || ' ' || a.xmin FROM t JOIN pg_attribute a ON a.attrelid = t.oid
   UNION ALL SELECT 'n' || n.oid || ' ' || n.xmin FROM t JOIN pg_constraint n ON n.conrelid = t.oid
   UNION ALL SELECT 'i' || i.indexrelid || ' ' || i.xmin FROM t JOIN pg_index i ON i.indrelid = t.oid
   UNION ALL SELECT 'g' || g.oid || ' ' || g.xmin FROM t JOIN pg_trigger g ON g.tgrelid = t.oid
   UNION ALL SELECT 'p' || p.oid || ' ' || p.xmin FROM pg_proc p
-             WHERE p.pronamespace = to_regnamespace(quote_ident(current_schema())) AND p.proname = ANY(%(functions)s)
+             WHERE p.pronamespace = to_regnamespace(quote_ident(current_schema())) AND p.proname = ANY(:functions)
 ) parts (part);

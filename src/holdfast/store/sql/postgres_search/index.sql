@@ -1,9 +1,9 @@
 -- name: index_meta
 -- What the index says of itself.
-SELECT value FROM search_meta WHERE key = %(key)s;
+SELECT value FROM search_meta WHERE key = :key;
 
 -- name: index_meta_set
-INSERT INTO search_meta (key, value) VALUES (%(key)s, %(value)s) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
+INSERT INTO search_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
 
 -- name: index_writable
 -- Whether the index can be brought on here.
@@ -17,38 +17,38 @@ SELECT 1 FROM search_progress LIMIT 1;
 -- name: index_thousands
 -- How far conversations are indexed, summed up as `search_thousands` does it with the log.
 SELECT range, each.*
-  FROM generate_series(0, (SELECT max(conversation) >> %(shift)s::integer FROM search_progress)) range
+  FROM generate_series(0, (SELECT max(conversation) >> :shift::integer FROM search_progress)) range
  CROSS JOIN LATERAL (
    SELECT count(*), sum(conversation)::bigint, sum(upto)::bigint FROM search_progress
-    WHERE conversation >= range << %(shift)s::integer AND conversation < (range + 1) << %(shift)s::integer
+    WHERE conversation >= range << :shift::integer AND conversation < (range + 1) << :shift::integer
    ) each (conversations, keys, ends)
  WHERE each.conversations > 0;
 
 -- name: index_progress
 -- How far some conversations are indexed.
-SELECT conversation, upto FROM search_progress WHERE conversation BETWEEN %(first)s AND %(last)s;
+SELECT conversation, upto FROM search_progress WHERE conversation BETWEEN :first AND :last;
 
 -- name: index_progress_of
-SELECT upto FROM search_progress WHERE conversation = %(conversation)s;
+SELECT upto FROM search_progress WHERE conversation = :conversation;
 
 -- name: index_progress_set
-INSERT INTO search_progress (conversation, upto) VALUES (%(conversation)s, %(upto)s)
+INSERT INTO search_progress (conversation, upto) VALUES (:conversation, :upto)
 ON CONFLICT (conversation) DO UPDATE SET upto = excluded.upto;
 
 -- name: index_forget_progress
-DELETE FROM search_progress WHERE conversation = %(conversation)s;
+DELETE FROM search_progress WHERE conversation = :conversation;
 
 -- name: index_put
 -- The words of some messages of one block that are not there yet; and the lengths of all from the first given on.
 WITH before AS (
-  SELECT lengths FROM search_blocks WHERE conversation = %(conversation)s AND block = %(block)s
+  SELECT lengths FROM search_blocks WHERE conversation = :conversation AND block = :block
 ), put AS (
   INSERT INTO search_blocks AS b (conversation, block, owner, lengths)
-  VALUES (%(conversation)s, %(block)s, %(owner)s,
-          array_fill(NULL::integer, ARRAY[%(first)s::integer]) || %(lengths)s::integer[])
+  VALUES (:conversation, :block, :owner,
+          array_fill(NULL::integer, ARRAY[:first::integer]) || :lengths::integer[])
   ON CONFLICT (conversation, block) DO UPDATE
-     SET lengths = b.lengths[1 : %(first)s::integer] || %(lengths)s::integer[]
-                   || b.lengths[%(first)s::integer + cardinality(%(lengths)s::integer[]) + 1 :]
+     SET lengths = b.lengths[1 : :first::integer] || :lengths::integer[]
+                   || b.lengths[:first::integer + cardinality(:lengths::integer[]) + 1 :]
   RETURNING lengths
 ), counted AS (
   INSERT INTO search_totals AS t (id, messages, words)
@@ -58,8 +58,8 @@ WITH before AS (
   ON CONFLICT (id) DO UPDATE SET messages = t.messages + excluded.messages, words = t.words + excluded.words
 )
 INSERT INTO search_words AS w (word, conversation, block, messages, places)
-SELECT word, %(conversation)s, %(block)s, messages, places::integer[]
-  FROM unnest(string_to_array(%(words)s, ' '), %(messages)s::bigint[], string_to_array(%(places)s, ' '))
+SELECT word, :conversation, :block, messages, places::integer[]
+  FROM unnest(string_to_array(:words, ' '), :messages::bigint[], string_to_array(:places, ' '))
        AS given (word, messages, places)
 ON CONFLICT (word, conversation, block) DO UPDATE
    SET messages = w.messages + excluded.messages, places = w.places || excluded.places;
@@ -67,12 +67,12 @@ ON CONFLICT (word, conversation, block) DO UPDATE
 -- name: index_forget_between
 -- The words of a stretch of messages go.
 WITH touched AS (
-  SELECT block, greatest(%(after)s::bigint + 1 - (block << 8), 0) AS lowest, least(%(upto)s::bigint - (block << 8), 255) AS highest
+  SELECT block, greatest(:after::bigint + 1 - (block << 8), 0) AS lowest, least(:upto::bigint - (block << 8), 255) AS highest
     FROM search_blocks
-   WHERE conversation = %(conversation)s AND block BETWEEN (%(after)s::bigint + 1) >> 8 AND %(upto)s::bigint >> 8
+   WHERE conversation = :conversation AND block BETWEEN (:after::bigint + 1) >> 8 AND :upto::bigint >> 8
 ), emptied AS (
   DELETE FROM search_words w USING touched t
-   WHERE w.conversation = %(conversation)s AND w.block = t.block
+   WHERE w.conversation = :conversation AND w.block = t.block
      AND NOT EXISTS (SELECT 1 FROM unnest(w.places) place WHERE place >> 23 NOT BETWEEN t.lowest AND t.highest)
 ), thinned AS (
   UPDATE search_words w
@@ -80,7 +80,7 @@ WITH touched AS (
          messages = (SELECT count(*) FROM unnest(w.places) place
                       WHERE place >> 23 NOT BETWEEN t.lowest AND t.highest AND (place >> 19) & 15 > 0)
     FROM touched t
-   WHERE w.conversation = %(conversation)s AND w.block = t.block
+   WHERE w.conversation = :conversation AND w.block = t.block
      AND EXISTS (SELECT 1 FROM unnest(w.places) place WHERE place >> 23 NOT BETWEEN t.lowest AND t.highest)
      AND EXISTS (SELECT 1 FROM unnest(w.places) place WHERE place >> 23 BETWEEN t.lowest AND t.highest)
 ), uncounted AS (
@@ -88,18 +88,18 @@ WITH touched AS (
      SET messages = s.messages - gone.messages, words = s.words - gone.words
     FROM (SELECT count(length) AS messages, coalesce(sum(length), 0) AS words
             FROM search_blocks b JOIN touched t USING (block), unnest(b.lengths) WITH ORDINALITY each (length, at)
-           WHERE b.conversation = %(conversation)s AND at - 1 BETWEEN t.lowest AND t.highest) gone
+           WHERE b.conversation = :conversation AND at - 1 BETWEEN t.lowest AND t.highest) gone
 ), kept AS (
   SELECT b.block, array_agg(CASE WHEN at - 1 NOT BETWEEN t.lowest AND t.highest THEN length END ORDER BY at) AS lengths
     FROM search_blocks b JOIN touched t USING (block), unnest(b.lengths) WITH ORDINALITY each (length, at)
-   WHERE b.conversation = %(conversation)s
+   WHERE b.conversation = :conversation
    GROUP BY b.block
 ), closed AS (
   DELETE FROM search_blocks b USING kept k
-   WHERE b.conversation = %(conversation)s AND b.block = k.block AND array_remove(k.lengths, NULL) = '{}'
+   WHERE b.conversation = :conversation AND b.block = k.block AND array_remove(k.lengths, NULL) = '{}'
 )
 UPDATE search_blocks b SET lengths = k.lengths FROM kept k
- WHERE b.conversation = %(conversation)s AND b.block = k.block AND array_remove(k.lengths, NULL) <> '{}';
+ WHERE b.conversation = :conversation AND b.block = k.block AND array_remove(k.lengths, NULL) <> '{}';
 
 -- name: index_merge
 -- Rewrites the index so that nothing of what was forgotten is left in it: here that is left to the scrub.
@@ -107,7 +107,7 @@ SELECT 1;
 
 -- name: index_redacted
 -- The messages that are known to be redacted.
-SELECT conversation, (block << 8) + (place >> 23) FROM search_words, unnest(places) place WHERE word = '#' || %(tag)s;
+SELECT conversation, (block << 8) + (place >> 23) FROM search_words, unnest(places) place WHERE word = '#' || :tag;
 
 -- name: index_find
 -- The best matches of a stretch of the log by messages' own words, best first. (OFFSET 0 keeps the order of the joins:
@@ -115,8 +115,8 @@ SELECT conversation, (block << 8) + (place >> 23) FROM search_words, unnest(plac
 -- is places and scores.)
 WITH asked AS MATERIALIZED (
   SELECT a.word, ln(greatest(((SELECT messages FROM search_totals) - n.messages + 0.5) / (n.messages + 0.5), 1.000001))::double precision AS rarity
-    FROM (SELECT each FROM unnest(%(words)s::text[]) each
-          UNION SELECT w.word FROM unnest(%(begins)s::text[], %(ends)s::text[]) open (first, last)
+    FROM (SELECT each FROM unnest(:words::text[]) each
+          UNION SELECT w.word FROM unnest(:begins::text[], :ends::text[]) open (first, last)
                  CROSS JOIN LATERAL (
                    SELECT word FROM search_words WHERE word >= open.first AND word <= open.last OFFSET 0) w) a (word)
    CROSS JOIN LATERAL (SELECT coalesce(sum(messages), 0) AS messages FROM search_words WHERE word = a.word) n
@@ -125,17 +125,17 @@ WITH asked AS MATERIALIZED (
     SELECT phrase, (conversation << 32) + (block << 8) + (at >> 23) AS place
       FROM (
         SELECT p.phrase, p.step, w.conversation, w.block, unnest(w.places) AS at
-          FROM unnest(%(phrase)s::bigint[], %(step)s::bigint[], %(from)s::text[], %(till)s::text[])
+          FROM unnest(:phrase::bigint[], :step::bigint[], :from::text[], :till::text[])
                AS p (phrase, step, first, last)
          CROSS JOIN LATERAL (
            SELECT conversation, block, places FROM search_words
             WHERE word >= p.first AND word <= p.last
-              AND conversation BETWEEN %(first)s::bigint >> 32 AND %(last)s::bigint >> 32
+              AND conversation BETWEEN :first::bigint >> 32 AND :last::bigint >> 32
            OFFSET 0) w
       ) steps
      GROUP BY phrase, 2, (at & 524287) - step
-    HAVING count(DISTINCT step) = (SELECT count(*) FROM unnest(%(phrase)s::bigint[]) other WHERE other = phrase)
-  ) whole GROUP BY place HAVING count(DISTINCT phrase) = %(phrases)s::bigint
+    HAVING count(DISTINCT step) = (SELECT count(*) FROM unnest(:phrase::bigint[]) other WHERE other = phrase)
+  ) whole GROUP BY place HAVING count(DISTINCT phrase) = :phrases::bigint
 )
 SELECT place, sum(score) AS score FROM (
   SELECT (conversation << 32) + (block << 8) + (at >> 23) AS place,
@@ -148,35 +148,35 @@ SELECT place, sum(score) AS score FROM (
           FROM asked a
          CROSS JOIN LATERAL (
            SELECT conversation, block, places FROM search_words
-            WHERE word = a.word AND conversation BETWEEN %(first)s::bigint >> 32 AND %(last)s::bigint >> 32
+            WHERE word = a.word AND conversation BETWEEN :first::bigint >> 32 AND :last::bigint >> 32
            OFFSET 0) w
          CROSS JOIN LATERAL (
            SELECT lengths FROM search_blocks
             WHERE conversation = w.conversation AND block = w.block
-              AND (%(owner)s::text IS NULL OR owner = %(owner)s::text)
+              AND (:owner::text IS NULL OR owner = :owner::text)
            OFFSET 0) b
       ) every WHERE (at >> 19) & 15 > 0
     ) counted
   OFFSET 0
 ) hits
- WHERE place BETWEEN %(first)s::bigint AND %(last)s::bigint
-   AND (%(phrases)s::bigint = 0 OR place IN (SELECT fitting.place FROM fitting))
- GROUP BY place ORDER BY score DESC, place LIMIT %(limit)s::bigint;
+ WHERE place BETWEEN :first::bigint AND :last::bigint
+   AND (:phrases::bigint = 0 OR place IN (SELECT fitting.place FROM fitting))
+ GROUP BY place ORDER BY score DESC, place LIMIT :limit::bigint;
 
 -- name: index_find_around, index_find_at
 -- The best matches of a stretch, or the matches among some messages: by their words, by those that stand together,
 -- and by what their neighbours have of either.
 WITH asked AS MATERIALIZED (
   SELECT a.term, a.word, ln(greatest(((SELECT messages FROM search_totals) - n.messages + 0.5) / (n.messages + 0.5), 1.000001))::double precision AS rarity
-    FROM (SELECT term, each FROM unnest(%(words)s::text[]) WITH ORDINALITY given (each, term)
-          UNION SELECT 1000000, w.word FROM unnest(%(begins)s::text[], %(ends)s::text[]) open (first, last)
+    FROM (SELECT term, each FROM unnest(:words::text[]) WITH ORDINALITY given (each, term)
+          UNION SELECT 1000000, w.word FROM unnest(:begins::text[], :ends::text[]) open (first, last)
                  CROSS JOIN LATERAL (
                    SELECT word FROM search_words WHERE word >= open.first AND word <= open.last OFFSET 0) w) a (term, word)
    CROSS JOIN LATERAL (SELECT coalesce(sum(messages), 0) AS messages FROM search_words WHERE word = a.word) n
 ), looked_at AS MATERIALIZED (
-  SELECT value::bigint AS place FROM json_array_elements_text(coalesce(%(places)s::json, '[]'))
+  SELECT value::bigint AS place FROM json_array_elements_text(coalesce(:places::json, '[]'))
 ), sources AS MATERIALIZED (
-  SELECT DISTINCT place + n AS place FROM looked_at, generate_series(-%(near)s::bigint, %(near)s::bigint) n
+  SELECT DISTINCT place + n AS place FROM looked_at, generate_series(-:near::bigint, :near::bigint) n
 ), blocks AS MATERIALIZED (
   SELECT DISTINCT place >> 32 AS conversation, (place & 4294967295) >> 8 AS block FROM sources
 ), hits AS MATERIALIZED (
@@ -188,48 +188,48 @@ WITH asked AS MATERIALIZED (
           FROM asked a
          CROSS JOIN LATERAL (
            SELECT conversation, block, places FROM search_words
-            WHERE word = a.word AND conversation BETWEEN %(first)s::bigint >> 32 AND %(last)s::bigint >> 32
+            WHERE word = a.word AND conversation BETWEEN :first::bigint >> 32 AND :last::bigint >> 32
            OFFSET 0) w
          CROSS JOIN LATERAL (
            SELECT lengths FROM search_blocks
             WHERE conversation = w.conversation AND block = w.block
-              AND (%(owner)s::text IS NULL OR owner = %(owner)s::text)
+              AND (:owner::text IS NULL OR owner = :owner::text)
            OFFSET 0) b
-         WHERE %(places)s::text IS NULL OR (w.conversation, w.block) IN (SELECT conversation, block FROM blocks)
+         WHERE :places::text IS NULL OR (w.conversation, w.block) IN (SELECT conversation, block FROM blocks)
       ) every
-  ) unpacked WHERE %(places)s::text IS NULL OR place IN (SELECT sources.place FROM sources)
+  ) unpacked WHERE :places::text IS NULL OR place IN (SELECT sources.place FROM sources)
 ), features AS (
   SELECT term AS feature, place, rarity, sum(times)::double precision AS times FROM hits WHERE times > 0
    GROUP BY term, place, rarity
   UNION ALL
   SELECT -a.term, a.place, a.rarity + b.rarity, 1
-    FROM hits a JOIN hits b ON b.place = a.place AND b.term = a.term + 1 AND abs(b.at - a.at) <= %(apart)s::bigint
-   WHERE a.term = ANY (%(together)s::bigint[])
+    FROM hits a JOIN hits b ON b.place = a.place AND b.term = a.term + 1 AND abs(b.at - a.at) <= :apart::bigint
+   WHERE a.term = ANY (:together::bigint[])
    GROUP BY a.term, a.place, a.rarity + b.rarity
 ), lent AS (
   SELECT place + n AS place, feature, rarity,
-         sum(times * CASE n WHEN 0 THEN 1 ELSE %(around)s::double precision END) AS times
-    FROM features, generate_series(-%(near)s::bigint, %(near)s::bigint) n
-   WHERE place + n BETWEEN %(first)s::bigint AND %(last)s::bigint
-     AND (%(places)s::text IS NULL OR place + n IN (SELECT looked_at.place FROM looked_at))
+         sum(times * CASE n WHEN 0 THEN 1 ELSE :around::double precision END) AS times
+    FROM features, generate_series(-:near::bigint, :near::bigint) n
+   WHERE place + n BETWEEN :first::bigint AND :last::bigint
+     AND (:places::text IS NULL OR place + n IN (SELECT looked_at.place FROM looked_at))
    GROUP BY place + n, feature, rarity
 ), fitting AS (
   SELECT place FROM (
     SELECT phrase, (conversation << 32) + (block << 8) + (at >> 23) AS place
       FROM (
         SELECT p.phrase, p.step, w.conversation, w.block, unnest(w.places) AS at
-          FROM unnest(%(phrase)s::bigint[], %(step)s::bigint[], %(from)s::text[], %(till)s::text[])
+          FROM unnest(:phrase::bigint[], :step::bigint[], :from::text[], :till::text[])
                AS p (phrase, step, first, last)
          CROSS JOIN LATERAL (
            SELECT conversation, block, places FROM search_words
             WHERE word >= p.first AND word <= p.last
-              AND conversation BETWEEN %(first)s::bigint >> 32 AND %(last)s::bigint >> 32
+              AND conversation BETWEEN :first::bigint >> 32 AND :last::bigint >> 32
            OFFSET 0) w
-         WHERE %(places)s::text IS NULL OR (w.conversation, w.block) IN (SELECT conversation, block FROM blocks)
+         WHERE :places::text IS NULL OR (w.conversation, w.block) IN (SELECT conversation, block FROM blocks)
       ) steps
      GROUP BY phrase, 2, (at & 524287) - step
-    HAVING count(DISTINCT step) = (SELECT count(*) FROM unnest(%(phrase)s::bigint[]) other WHERE other = phrase)
-  ) whole GROUP BY place HAVING count(DISTINCT phrase) = %(phrases)s::bigint
+    HAVING count(DISTINCT step) = (SELECT count(*) FROM unnest(:phrase::bigint[]) other WHERE other = phrase)
+  ) whole GROUP BY place HAVING count(DISTINCT phrase) = :phrases::bigint
 )
 SELECT place, sum(rarity * times / (times + 0.3::double precision + b.length * share)) AS score
   FROM (SELECT *, (SELECT 0.9 * messages / greatest(words, 1) FROM search_totals)::double precision AS share FROM lent) l
@@ -237,5 +237,5 @@ SELECT place, sum(rarity * times / (times + 0.3::double precision + b.length * s
    SELECT lengths[(l.place & 255) + 1] AS length FROM search_blocks
     WHERE conversation = l.place >> 32 AND block = (l.place & 4294967295) >> 8
    OFFSET 0) b
- WHERE b.length IS NOT NULL AND (%(phrases)s::bigint = 0 OR place IN (SELECT fitting.place FROM fitting))
- GROUP BY place ORDER BY score DESC, place LIMIT %(limit)s::bigint;
+ WHERE b.length IS NOT NULL AND (:phrases::bigint = 0 OR place IN (SELECT fitting.place FROM fitting))
+ GROUP BY place ORDER BY score DESC, place LIMIT :limit::bigint;

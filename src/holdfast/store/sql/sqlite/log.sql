@@ -3,12 +3,6 @@
 INSERT INTO messages (id, session, uid, role, at, body, digest)
 VALUES ((:conversation << 32) + :seq, :session, :uid, :role, :at, :body, :digest);
 
--- name: message_by_uid
--- A message whose uid is known.
-SELECT m.seq, s.id, m.role, m.body, m.redacted_at IS NOT NULL
-  FROM messages m JOIN sessions s ON s.conversation = m.conversation AND s.ordinal = m.session
- WHERE m.conversation = :conversation AND m.uid = :uid;
-
 -- name: messages_between
 -- A stretch of the log, in order. (In a damaged file a body may be of any type; as text it is refused when read.)
 SELECT seq, uid, session, role, at, CAST(body AS TEXT) FROM messages
@@ -23,24 +17,3 @@ UPDATE messages SET body = '', digest = :digest, redacted_at = :at
 -- name: message_identity
 -- What a digest covers beside the body.
 SELECT uid, role, redacted_at IS NOT NULL FROM messages WHERE id = (:conversation << 32) + :seq;
-
--- name: origin_of
--- Where a branch came from.
-SELECT origin, coalesce(forked_at, 0), forked_epoch, compaction_epoch FROM conversations WHERE key = :key;
-
--- name: hides_in_force
--- Ranges that are out of the context now.
-SELECT from_seq, to_seq FROM hides WHERE conversation = :conversation AND shown_epoch IS NULL ORDER BY from_seq;
-
--- name: hides_of
--- Every hide there ever was.
-SELECT epoch, from_seq, to_seq, shown_epoch FROM hides WHERE conversation = :conversation ORDER BY epoch, from_seq;
-
--- name: hide_insert
--- A range leaves the context.
-INSERT INTO hides (conversation, epoch, from_seq, to_seq) VALUES (:conversation, :epoch, :from_seq, :to_seq);
-
--- name: hide_shown
--- A range comes back.
-UPDATE hides SET shown_epoch = :shown_epoch
- WHERE conversation = :conversation AND epoch = :epoch AND from_seq = :from_seq AND shown_epoch IS NULL;

@@ -9,8 +9,3 @@ SELECT c.key, c.id, c.title, c.last_seq - coalesce(c.forked_at, 0),
   FROM conversations c JOIN sessions h ON h.conversation = c.key AND h.ordinal = c.head
  WHERE (:owner IS NULL OR c.owner = :owner) AND (:source IS NULL OR c.source = :source)
  ORDER BY active_at, c.key;
-
--- name: prune_needed
--- Whether a route names a conversation, or a branch reads from it.
-SELECT EXISTS (SELECT 1 FROM routes WHERE conversation = :conversation),
-       EXISTS (SELECT 1 FROM conversations WHERE origin = :conversation);

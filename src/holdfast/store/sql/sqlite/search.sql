@@ -1,15 +1,7 @@
--- name: search_state
--- Changes whenever anything the search index depends on does.
-SELECT count(*), coalesce(sum(key), 0), coalesce(sum(last_seq), 0), coalesce(sum(epoch), 0) FROM conversations;
-
 -- name: search_thousands
 -- Conversations with messages of their own, summed up by as many as the shift says.
 SELECT key >> :shift, count(*), sum(key), sum(last_seq)
   FROM conversations WHERE last_seq > coalesce(forked_at, 0) GROUP BY 1;
-
--- name: search_conversations
--- What there is to index of some conversations.
-SELECT key, last_seq, coalesce(forked_at, 0), owner FROM conversations WHERE key BETWEEN :first AND :last;
 
 -- name: search_stretch
 -- How many messages a stretch of a log has, and how many of them are redacted.
@@ -20,10 +12,6 @@ SELECT count(*), count(redacted_at) FROM messages
 -- All that was redacted, summed up.
 SELECT count(*), coalesce(sum(id >> 32), 0), coalesce(sum(id & 4294967295), 0), coalesce(max(redacted_at), 0)
   FROM messages WHERE redacted_at IS NOT NULL;
-
--- name: search_redacted
--- Messages whose words must be in no index.
-SELECT conversation, seq FROM messages WHERE redacted_at IS NOT NULL;
 
 -- name: search_candidates
 -- What candidates are ranked and filtered by; nothing of a message whose text is gone.

@@ -1,13 +1,3 @@
--- name: grant_insert
--- The same rule in the same place is one grant.
-INSERT INTO grants (owner, rule, conversation, given_at, given_by) SELECT :owner, :rule, :conversation, :at, :given_by
- WHERE NOT EXISTS (SELECT 1 FROM grants WHERE owner = :owner AND rule = :rule AND conversation IS :conversation);
-
--- name: grant_get
-SELECT g.id, g.owner, g.rule, c.id, g.given_at, g.given_by
-  FROM grants g LEFT JOIN conversations c ON c.key = g.conversation
- WHERE g.owner = :owner AND g.rule = :rule AND g.conversation IS :conversation;
-
 -- name: grants_of
 -- Those that hold everywhere, and those of one conversation, oldest first.
 SELECT g.id, g.owner, g.rule, c.id, g.given_at, g.given_by
@@ -20,7 +10,8 @@ DELETE FROM grants WHERE id = :id;
 -- name: audit_insert
 -- The uid is minted before the first attempt: a repeated one finds its row.
 INSERT INTO audit (conversation, uid, call_id, tool, summary, allowed, decided_by, at)
-SELECT :conversation, :uid, :call_id, :tool, :summary, :allowed, :decided_by, :at
+SELECT :conversation, CAST(:uid AS text), CAST(:call_id AS text), CAST(:tool AS text), CAST(:summary AS text), :allowed,
+       CAST(:decided_by AS text), CAST(:at AS double precision)
  WHERE NOT EXISTS (SELECT 1 FROM audit WHERE uid = :uid);
 
 -- name: audit_id
@@ -32,7 +23,7 @@ UPDATE audit SET ended_at = :at, ok = :ok WHERE id = :id AND allowed = 1 AND end
 -- name: audit_newest
 SELECT a.id, c.id, a.call_id, a.tool, a.summary, a.allowed, a.decided_by, a.at, a.ended_at, a.ok
   FROM audit a JOIN conversations c ON c.key = a.conversation
- WHERE (:conversation IS NULL OR a.conversation = :conversation) AND (:since IS NULL OR a.at >= :since)
+ WHERE (CAST(:conversation AS bigint) IS NULL OR a.conversation = :conversation) AND (CAST(:since AS double precision) IS NULL OR a.at >= :since)
    AND (:denied = 0 OR a.allowed = 0) ORDER BY a.id DESC LIMIT :limit;
 
 -- name: audit_redact

@@ -1,12 +1,3 @@
--- name: removed_at
--- When something was deleted, redacted or forgotten last; 0 when nothing ever was.
-SELECT max(coalesce((SELECT max(deleted_at) FROM tombstones), 0), coalesce((SELECT max(redacted_at) FROM messages), 0),
-           coalesce((SELECT CAST(value AS REAL) FROM meta WHERE key = 'forgotten_at'), 0));
-
--- name: redacted_body
--- What a message says that is about to be redacted; nothing when it was. (As bytes: a damaged one is no text.)
-SELECT CAST(body AS BLOB) FROM messages WHERE id = (:conversation << 32) + :seq;
-
 -- name: commands_of
 -- The processes of a conversation whose commands are still known.
 SELECT id, command FROM processes WHERE conversation = :conversation AND command <> '';
@@ -14,7 +5,7 @@ SELECT id, command FROM processes WHERE conversation = :conversation AND command
 -- name: titles_of_branches
 -- The titles of a conversation and of all that came from it, at any depth.
 WITH RECURSIVE family (key) AS (
-  SELECT :conversation
+  SELECT CAST(:conversation AS bigint)
    UNION
   SELECT c.key FROM family f
     JOIN sessions s ON s.conversation = f.key
@@ -24,7 +15,7 @@ SELECT c.key, c.title FROM family f JOIN conversations c ON c.key = f.key WHERE 
 
 -- name: tombstone_insert
 -- The ids of a conversation about to go are never used again.
-INSERT INTO tombstones (id, deleted_at) SELECT id, :at FROM sessions WHERE conversation = :conversation;
+INSERT INTO tombstones (id, deleted_at) SELECT id, CAST(:at AS double precision) FROM sessions WHERE conversation = :conversation;
 
 -- name: routes_unbind
 -- Routes of a conversation name nothing until the next message.
@@ -32,9 +23,6 @@ UPDATE routes SET conversation = NULL, version = version + 1, updated_at = :at W
 
 -- name: erase_conversation
 DELETE FROM conversations WHERE key = :conversation;
-
--- name: erase_messages
-DELETE FROM messages WHERE id > :conversation << 32 AND id <= (:conversation << 32) + 4294967295;
 
 -- name: erase_compactions
 DELETE FROM compactions WHERE conversation = :conversation;

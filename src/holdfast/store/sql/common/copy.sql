@@ -82,20 +82,6 @@ SELECT EXISTS (SELECT 1 FROM conversations) OR EXISTS (SELECT 1 FROM tombstones)
     OR EXISTS (SELECT 1 FROM memories) OR EXISTS (SELECT 1 FROM grants) OR EXISTS (SELECT 1 FROM blobs)
     OR EXISTS (SELECT 1 FROM arrivals) OR EXISTS (SELECT 1 FROM outbox) OR EXISTS (SELECT 1 FROM people);
 
--- name: copy_numbers
--- How far the numbers of a table were given out: what was forgotten or revoked had some too.
-SELECT name, seq FROM sqlite_sequence
- WHERE name IN ('memories', 'inbox', 'grants', 'audit', 'arrivals', 'outbox') ORDER BY name;
-
--- name: copy_number
--- None of them is given out again.
-UPDATE sqlite_sequence SET seq = max(seq, :number) WHERE name = :name;
-
--- name: copy_number_first
--- The same of a table that never had a row here.
-INSERT INTO sqlite_sequence (name, seq)
-SELECT :name, :number WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = :name);
-
 -- name: copy_route
 -- A route that is bound otherwise by now.
 UPDATE routes SET conversation = :conversation, version = :version, updated_at = :at WHERE key = :key;
@@ -182,4 +168,4 @@ ON CONFLICT (digest) DO UPDATE
 
 -- name: store_counts
 -- How much a store holds, without reading its messages.
-SELECT count(*), coalesce(sum(last_seq - coalesce(forked_at, 0)), 0) FROM conversations;
+SELECT count(*), CAST(coalesce(sum(last_seq - coalesce(forked_at, 0)), 0) AS bigint) FROM conversations;

@@ -3,7 +3,7 @@ SELECT platform, sender, role, name, at, given_by FROM people WHERE platform = :
 
 -- name: people_all
 SELECT platform, sender, role, name, at, given_by FROM people
- WHERE :platform IS NULL OR platform = :platform ORDER BY platform, sender;
+ WHERE CAST(:platform AS text) IS NULL OR platform = :platform ORDER BY platform, sender;
 
 -- name: person_put
 -- What is said of somebody last holds; a name that is not given now was given before.
@@ -42,7 +42,7 @@ UPDATE strangers SET digest = :digest, salt = :salt, expires_at = :expires_at
 -- name: strangers_with_codes
 -- The codes that are good now.
 SELECT platform, sender, name, digest, salt FROM strangers
- WHERE digest IS NOT NULL AND expires_at > :now AND (:platform IS NULL OR platform = :platform);
+ WHERE digest IS NOT NULL AND expires_at > :now AND (CAST(:platform AS text) IS NULL OR platform = :platform);
 
 -- name: stranger_code_void
 UPDATE strangers SET digest = NULL, salt = NULL, expires_at = NULL
@@ -57,10 +57,6 @@ DELETE FROM strangers WHERE coalesce(asked_at, told_at, 0) < :before AND coalesc
 
 -- name: lockout_met
 INSERT INTO lockouts (platform, failures, failed_at) VALUES (:platform, 0, 0) ON CONFLICT (platform) DO NOTHING;
-
--- name: lockout_get
--- Wrong codes in a row, and when the last one was given.
-SELECT failures, failed_at FROM lockouts WHERE platform = :platform;
 
 -- name: lockout_set
 UPDATE lockouts SET failures = :failures, failed_at = :at WHERE platform = :platform;

@@ -1,7 +1,3 @@
--- name: claim_row
--- Who has a claim, or had it last.
-SELECT token, holder, expires, boot FROM claims WHERE key = :key;
-
 -- name: claims_all
 -- Every claim somebody has.
 SELECT key, token, holder, expires, boot FROM claims WHERE holder IS NOT NULL ORDER BY key;
@@ -18,7 +14,3 @@ UPDATE claims SET expires = :expires, boot = :boot WHERE key = :key;
 
 -- name: claim_free
 UPDATE claims SET holder = NULL WHERE key = :key AND token = :token AND holder IS NOT NULL;
-
--- name: restore_claims
--- Whoever had one on what was there before has none on what is there now.
-UPDATE claims SET token = max(token + 1, :counter), holder = NULL;

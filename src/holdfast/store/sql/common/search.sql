@@ -1,0 +1,11 @@
+-- name: search_state
+-- Changes whenever anything the search index depends on does.
+SELECT count(*), CAST(coalesce(sum(key), 0) AS text), CAST(coalesce(sum(last_seq), 0) AS text), CAST(coalesce(sum(epoch), 0) AS text) FROM conversations;
+
+-- name: search_conversations
+-- What there is to index of some conversations.
+SELECT key, last_seq, coalesce(forked_at, 0), owner FROM conversations WHERE key BETWEEN :first AND :last;
+
+-- name: search_redacted
+-- Messages whose words must be in no index.
+SELECT conversation, seq FROM messages WHERE redacted_at IS NOT NULL;
