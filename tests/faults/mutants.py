@@ -66,25 +66,25 @@ TAIL = "tail = between(tx, here, cut, last)"
 
 # The first half of a rotation, committed on its own.
 END_FIRST = """sessions.end_head(tx, here, "compression", now)
-    state.moved(tx, here, live=None)
+    conversation_row.moved(tx, here, live=None)
     tx.execute("COMMIT")
     tx.execute("BEGIN IMMEDIATE")
-    here = state.lock(tx, here.id)
+    here = conversation_row.lock(tx, here.id)
     """
 
 COPY = """
     tx.run("message_insert", conversation=here.key, seq=here.last_seq + 1, session=here.head + 1, uid=child_id,
-           role="user", at=now, body="{}", digest=__import__("holdfast.store.message_codec").store.bodies.digest(
+           role="user", at=now, body="{}", digest=__import__("holdfast.store.message_codec").store.message_codec.digest(
                here.id, here.last_seq + 1, child_id, "user", "{}"))"""
 
 REOPEN = """tx.execute("UPDATE sessions SET live = 1, ended_at = NULL, end_reason = NULL, last_seq = NULL"
                " WHERE conversation = ? AND ordinal = ?", (here.key, here.head))
-    return state.moved(tx, here, live=1)
+    return conversation_row.moved(tx, here, live=1)
     """
 
 AGAIN = """if here.live:
         end_head(tx, here, "again", now)
-        here = state.moved(tx, here, live=None)
+        here = conversation_row.moved(tx, here, live=None)
     """
 
 MUTANTS: dict[str, Mutant] = {
@@ -214,7 +214,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "append that reopens the session": Mutant(
         "ending",
-        (Edit(sessions, "continue_", "child = state.NewId", REOPEN + "child = state.NewId"),),
+        (Edit(sessions, "continue_", "child = conversation_row.NewId", REOPEN + "child = conversation_row.NewId"),),
         ("session_end_is_final",),
     ),
     "end that ends nothing new": Mutant("resuming", (Edit(sessions, "end", "if not here.live", "if here.live"),)),
@@ -223,20 +223,27 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "show that leaves a redo in force": Mutant(
         "redoing",
-        (Edit(visibility, "show", "after = state.moved(tx, here, redo_epoch=None)", "after = state.moved(tx, here)"),),
+        (
+            Edit(
+                visibility,
+                "show",
+                "after = conversation_row.moved(tx, here, redo_epoch=None)",
+                "after = conversation_row.moved(tx, here)",
+            ),
+        ),
     ),
     "hide that raises no epoch": Mutant(
         "hiding",
-        (Edit(visibility, "hide", "after = state.moved(tx, here, redo_epoch=None)", "after = here"),),
+        (Edit(visibility, "hide", "after = conversation_row.moved(tx, here, redo_epoch=None)", "after = here"),),
     ),
     "redaction that raises no epoch": Mutant(
-        "redacting", (Edit(deletion, "redact", "state.moved(tx, reader, redo_epoch=None)", "pass"),)
+        "redacting", (Edit(deletion, "redact", "conversation_row.moved(tx, reader, redo_epoch=None)", "pass"),)
     ),
     "redaction that leaves the summary": Mutant(
         "redacting", (Edit(deletion, "redact", "_blank_summaries(tx, reader, seq, now)", "pass"),)
     ),
     "branch that shows what was hidden": Mutant(
-        "branching", (Edit(branches, "branch", "hides.copy_to_branch(tx, here.key, made)", "pass"),)
+        "branching", (Edit(branches, "branch", "visibility.copy_to_branch(tx, here.key, made)", "pass"),)
     ),
     "branch on a compaction that saw more": Mutant(
         "branching",
@@ -275,7 +282,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     # pins
     "pin that a compaction in flight does not see": Mutant(
-        "pinning", (Edit(pins, "pin", "state.moved(tx, here)", "pass"),)
+        "pinning", (Edit(pins, "pin", "conversation_row.moved(tx, here)", "pass"),)
     ),
     "branch that takes no pins": Mutant(
         "pinning", (Edit(branches, "branch", "pins.copy_to_branch(tx, here.key, made)", "pass"),)

@@ -46,16 +46,16 @@ MUTANTS: dict[str, Mutant] = {
     ),
     # who is at work
     "arrival settled by a claim that was overtaken": Mutant(
-        "answering", (Edit(inbound, "settle", "claims.check(tx, said.claim)", "pass"),)
+        "answering", (Edit(inbound, "settle", "chat_leases.check(tx, said.claim)", "pass"),)
     ),
     "arrival begun by a claim that was overtaken": Mutant(
-        "answering", (Edit(inbound, "begin", "claims.check(tx, claim)", "pass"),)
+        "answering", (Edit(inbound, "begin", "chat_leases.check(tx, claim)", "pass"),)
     ),
     "route taken up by a claim that was overtaken": Mutant(
-        "answering", (Edit(inbound.Taking, "__call__", "claims.check(tx, claim)", "pass"),)
+        "answering", (Edit(inbound.Taking, "__call__", "chat_leases.check(tx, claim)", "pass"),)
     ),
     "sent by a claim that was overtaken": Mutant(
-        "answering", (Edit(outbox, "begin", "claims.check(tx, claim)", "pass"),)
+        "answering", (Edit(outbox, "begin", "chat_leases.check(tx, claim)", "pass"),)
     ),
     "claim that does not look at its token": Mutant(
         "answering", (Edit(chat_leases, "_is_of", "row[0] == claim.token and ", ""),)

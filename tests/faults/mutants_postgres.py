@@ -158,13 +158,13 @@ MUTANTS: dict[str, Mutant] = {
     # mail
     "no lock on a claim": Mutant("overtaken meanwhile", (Query("claim_row", " FOR UPDATE", "", "postgres"),)),
     "begun by a claim that was overtaken": Mutant(
-        "overtaken meanwhile", (Edit(inbound, "begin", "claims.check(tx, claim)", "pass"),)
+        "overtaken meanwhile", (Edit(inbound, "begin", "chat_leases.check(tx, claim)", "pass"),)
     ),
     "settled by a claim that was overtaken": Mutant(
-        "overtaken meanwhile", (Edit(inbound, "settle", "claims.check(tx, said.claim)", "pass"),)
+        "overtaken meanwhile", (Edit(inbound, "settle", "chat_leases.check(tx, said.claim)", "pass"),)
     ),
     "sent by a claim that was overtaken": Mutant(
-        "overtaken meanwhile", (Edit(outbox, "begin", "claims.check(tx, claim)", "pass"),)
+        "overtaken meanwhile", (Edit(outbox, "begin", "chat_leases.check(tx, claim)", "pass"),)
     ),
     "attempt that is counted twice": Mutant(
         "mail in doubt", (Edit(inbound, "begun", "if found.attempts == before:", "if True:"),)

@@ -197,13 +197,13 @@ def test_removed_shm_file_loses_nothing_that_another_process_wrote(path: Path, o
 WRITING = """
 import sys
 from holdfast import SessionDB
-from holdfast.store import points
+from holdfast.store import fault_points
 db = SessionDB(sys.argv[1])
 def reach(point):
-    points.hook = None
+    fault_points.hook = None
     print("begun", flush=True)
     sys.stdin.readline()
-points.hook = reach
+fault_points.hook = reach
 db.append_message("talk", role="user", content="theirs")
 """
 

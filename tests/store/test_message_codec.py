@@ -146,14 +146,14 @@ def test_minted_uids_grow_and_never_meet() -> None:
 
 FORKED = """
 import os
-from holdfast.store import bodies
-bodies.mint_uid()
+from holdfast.store import message_codec
+message_codec.mint_uid()
 read, write = os.pipe()
 if os.fork() == 0:
-    os.write(write, bodies.mint_uid()[16:24].encode())
+    os.write(write, message_codec.mint_uid()[16:24].encode())
     os._exit(0)
 os.wait()
-print(os.read(read, 8).decode() != bodies.mint_uid()[16:24])
+print(os.read(read, 8).decode() != message_codec.mint_uid()[16:24])
 """
 
 

@@ -35,5 +35,5 @@ def test_every_query_that_is_given_such_text_is_folded_and_every_one_that_gives_
 def _gives(sql: str) -> bool:
     """Whether one of the columns stands in what is answered."""
     found = re.match(r"SELECT (.*?) FROM ", " ".join(sql.split()))
-    names = re.findall(r"(?:\w\.)?(\w+)", re.sub(r"::\w+|'[^']*'", "", found[1])) if found else []
+    names = re.findall(r"(?:\w\.)?(\w+)", re.sub(r"::\w+| AS text|'[^']*'", "", found[1])) if found else []
     return any(name in COLUMNS for name in names)

@@ -102,8 +102,8 @@ def test_an_index_whose_words_were_cut_otherwise_is_made_again(path: str, monkey
 DIES = """
 import os, sys
 from holdfast import SessionDB
-from holdfast.store import points
-points.hook = lambda point: point == "delete.committed" and os._exit(9)
+from holdfast.store import fault_points
+fault_points.hook = lambda point: point == "delete.committed" and os._exit(9)
 SessionDB(sys.argv[1]).delete_conversation("doomed")
 """
 

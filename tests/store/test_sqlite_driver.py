@@ -390,7 +390,7 @@ def test_connection_in_a_forked_child_is_an_error_and_the_parent_goes_on(path: P
 KILLED = """
 import os, signal, sys
 from holdfast import SessionDB
-from holdfast.store import points
+from holdfast.store import fault_points
 db = SessionDB(sys.argv[1])
 
 def die(point):
@@ -401,7 +401,7 @@ def die(point):
             os._exit(0)
         os.kill(os.getpid(), signal.SIGKILL)
 
-points.hook = die
+fault_points.hook = die
 db.append_message("talk", role="user", content="lost")
 """
 
