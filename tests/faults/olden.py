@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import apsw
 import msgspec
 
-from holdfast.store import queries
+from holdfast.store import queries, schema_plan
 from holdfast.store.db import SessionDB
 from holdfast.store.sqlite import driver as sqlite_driver
 from holdfast.store.sqlite import migration as sqlite_migration
@@ -146,7 +146,7 @@ def _table(sql: str, gone: list[str]) -> str:
 
 # --- a version to come ---------------------------------------------------------------------------------
 
-NEXT = sqlite_migration.Plan(
+NEXT = schema_plan.Plan(
     format=2,
     revision=9,
     steps={

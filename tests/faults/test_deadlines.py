@@ -201,7 +201,7 @@ CALLS: dict[str, Callable[[SessionDB], object]] = {
     "facts": lambda db: db.facts(),
     "status": lambda db: db.driver.standing(),
     "fsck": lambda db: db.fsck(),
-    "repair": lambda db: db.driver.mend_schema(),
+    "repair": lambda db: db.driver.repair_schema(),
     "grant": lambda db: db.driver.allow(postgres.USER),
     "scrub": lambda db: db.scrub(),
     "prune": lambda db: db.plan_prune(older_than_days=0),

@@ -15,10 +15,9 @@ import apsw
 import pytest
 
 from holdfast import errors
-from holdfast.store import deletion, fault_points
+from holdfast.store import deletion, fault_points, schema_plan
 from holdfast.store.db import SessionDB
 from holdfast.store.sqlite import driver as sqlite_driver
-from holdfast.store.sqlite import migration as sqlite_migration
 from tests.faults import checker, kills, olden, steps
 from tests.faults import zygote as zygotes
 
@@ -26,7 +25,7 @@ KILLS = int(os.environ.get("HOLDFAST_KILLS") or 20)
 PARTS = 4
 
 
-def _course(path: Path, plan: sqlite_migration.Plan = sqlite_migration.PLAN) -> list[str]:
+def _course(path: Path, plan: schema_plan.Plan = schema_plan.PLAN) -> list[str]:
     """The points an open passes on its way."""
     names: list[str] = []
     with kills.hooked(names.append):
@@ -200,7 +199,7 @@ def test_older_version_deletes_a_conversation_with_rows_it_does_not_know(place: 
     with SessionDB(path) as db:
         steps.STEPS["delete"].prepare(db, "c")
         assert db.budget("c")[0] == 1
-    older = sqlite_driver.SqliteDriver(str(path), plan=sqlite_migration.Plan(revision=2))
+    older = sqlite_driver.SqliteDriver(str(path), plan=schema_plan.Plan(revision=2))
     statements: list[str] = []
     with kills.hooked(statements.append):
         older.write("delete", lambda tx: deletion.delete(tx, "c", 1.0))

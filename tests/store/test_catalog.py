@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.store import queries
+from holdfast.store import queries, schema_plan
 from holdfast.store.postgres import catalog
-from holdfast.store.sqlite import migration as sqlite_migration
 
 TEXT = """-- A story.
 CREATE TABLE t (
@@ -96,7 +95,7 @@ def _without(*places: catalog.Place) -> catalog.Shape:
 )  # fmt: skip
 def test_what_differs_is_told(found: catalog.Shape, told: list[tuple[str, bool]]) -> None:
     faults = catalog.faults(found, SOUND, PARTS, newer=False, same_words=True)
-    assert [(str(fault), fault.mendable) for fault in faults] == told
+    assert [(str(fault), fault.repairable) for fault in faults] == told
 
 
 def test_server_of_another_version_may_use_other_words_but_not_leave_out_a_thing() -> None:
@@ -105,7 +104,7 @@ def test_server_of_another_version_may_use_other_words_but_not_leave_out_a_thing
     other[("trigger", "g", "t")] = "said otherwise DISABLED"
     del other[("index", "t_once", "t")]
     told = catalog.faults(other, SOUND, PARTS, newer=False, same_words=False)
-    assert {fault.what for fault in told} == {catalog.DISABLED, sqlite_migration.MISSING}
+    assert {fault.what for fault in told} == {catalog.DISABLED, schema_plan.MISSING}
 
 
 def test_what_a_newer_version_made_is_its_own_business() -> None:

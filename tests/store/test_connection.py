@@ -72,7 +72,7 @@ CALLS: dict[str, Callable[[SessionDB], object]] = {
     "standing": lambda db: db.driver.standing(),
     "complaints": lambda db: db.driver.complaints(),
     "faults": lambda db: db.driver.faults(),
-    "mend": lambda db: db.driver.mend_schema(),
+    "mend": lambda db: db.driver.repair_schema(),
     "fsck": lambda db: db.fsck(),
     "allow": lambda db: db.driver.allow(postgres.USER),
     "scrub": lambda db: db.driver.scrub(),

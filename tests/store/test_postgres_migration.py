@@ -15,11 +15,10 @@ import psycopg
 import pytest
 
 from holdfast import SessionDB, errors, types
-from holdfast.store import conversation_row, fault_points
+from holdfast.store import conversation_row, fault_points, schema_plan
 from holdfast.store.driver import Tx
 from holdfast.store.postgres import catalog
 from holdfast.store.postgres import migration as postgres_migration
-from holdfast.store.sqlite import migration as sqlite_migration
 from tests import postgres
 from tests.contract import steps
 from tests.faults import forbidden
@@ -152,7 +151,7 @@ def test_store_of_an_older_format_is_changed_step_by_step(made: Connection) -> N
         2: ["UPDATE meta SET value = value || '+2' WHERE key = 'generation'"],
         3: ["DELETE FROM meta WHERE key = 'x'"],
     }
-    plan = sqlite_migration.Plan(format=3, revision=9, steps=steps)
+    plan = schema_plan.Plan(format=3, revision=9, steps=steps)
     postgres_migration.prepare(made.execute, 1.0, plan)
     assert (_lines(made, "schema_format"), _lines(made, "generation")) == (["3"], ["1+2"])
     with pytest.raises(errors.SchemaTooNew, match=r"schema 3; .* up to 1"):
@@ -212,7 +211,7 @@ def test_store_is_changed_by_who_waits_for_its_writers_and_holds_nothing_that_th
     def upgrade() -> None:
         try:
             postgres_migration.prepare(
-                made.execute, 1.0, sqlite_migration.PLAN._replace(revision=sqlite_migration.PLAN.revision + 1)
+                made.execute, 1.0, schema_plan.PLAN._replace(revision=schema_plan.PLAN.revision + 1)
             )
             outcomes.append("upgraded")
         except psycopg.Error as error:
@@ -285,7 +284,7 @@ def test_store_says_what_is_wrong_with_its_schema(made: Connection) -> None:
     with SessionDB(postgres.with_schema(postgres.dsn(), _schema(made))) as db:
         made.execute("DROP TRIGGER tombstone_stays ON tombstones")
         assert "the trigger tombstone_stays is missing" in [bad.detail for bad in db.fsck().violations]
-        db.driver.mend_schema()
+        db.driver.repair_schema()
         assert db.fsck().ok
 
 

@@ -15,9 +15,8 @@ import apsw
 import pytest
 
 from holdfast import SessionDB, errors
-from holdfast.store import fault_points
+from holdfast.store import fault_points, schema_plan
 from holdfast.store.sqlite import driver as sqlite_driver
-from holdfast.store.sqlite import migration as sqlite_migration
 from tests.contract import steps
 
 
@@ -97,7 +96,7 @@ def test_empty_file_becomes_a_store(path: Path) -> None:
 
 def test_newer_schema_is_refused_naming_both_versions(path: Path) -> None:
     SessionDB(path).close()
-    known = sqlite_migration.PLAN.format
+    known = schema_plan.PLAN.format
     raw(path, f"PRAGMA user_version = {known + 1}")
     with pytest.raises(errors.SchemaTooNew) as refusal:
         SessionDB(path)

@@ -63,5 +63,5 @@ def test_weakened_trigger_is_no_sound_store(tmp_path: Path) -> None:
         assert [(bad.promise, bad.detail) for bad in report.violations] == [
             ("schema", "the trigger tombstone_stays is not what was declared")
         ]
-        db.driver.mend_schema()
+        db.driver.repair_schema()
         assert db.fsck().ok

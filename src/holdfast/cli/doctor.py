@@ -20,10 +20,9 @@ import holdfast
 from holdfast import app, config, errors, types
 from holdfast.cli import console, findings, lazy, mending, mistakes
 from holdfast.store import db as store
-from holdfast.store import deletion
+from holdfast.store import deletion, schema_plan
 from holdfast.store.backup import schedule as backup_schedule
 from holdfast.store.postgres import dsn
-from holdfast.store.sqlite import migration as sqlite_migration
 from holdfast.store.sqlite import open_files
 from holdfast.terminal import text
 
@@ -49,7 +48,7 @@ class Look(NamedTuple):
     """What only a store that opens can tell."""
 
     leases: list[types.LeaseHeld]
-    faults: list[sqlite_migration.Fault]
+    faults: list[schema_plan.Fault]
     report: types.Report
     search: dict[str, Any]
     facts: dict[str, Any]

@@ -12,10 +12,9 @@ from typing import Any, Literal, NamedTuple
 
 from holdfast import config, errors, moments, types
 from holdfast.cli import mistakes
-from holdfast.store import promises
+from holdfast.store import promises, schema_plan
 from holdfast.store.backup import schedule as backup_schedule
 from holdfast.store.postgres import dsn
-from holdfast.store.sqlite import migration as sqlite_migration
 from holdfast.store.sqlite import open_files
 from holdfast.store.sqlite import paths as sqlite_paths
 from holdfast.terminal import text
@@ -117,11 +116,11 @@ def damaged(report: types.Report) -> bool:
     return any(violation.promise not in ("schema", "blobs") for violation in report.violations)
 
 
-def of_schema(faults: Sequence[sqlite_migration.Fault]) -> Iterator[Finding]:
+def of_schema(faults: Sequence[schema_plan.Fault]) -> Iterator[Finding]:
     """Promises rest on the schema: one that was changed keeps other promises, or none."""
     for fault in faults:
         what = f"In the database, {fault}."
-        if fault.mendable:
+        if fault.repairable:
             yield Finding("problem", "schema", what, "Run `holdfast doctor --fix`: it is made again as declared.")
         elif fault.kind == "trigger":
             advice = f"If nobody put it there on purpose, remove it: DROP TRIGGER {fault.name}"

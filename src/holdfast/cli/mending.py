@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.store import db as store
+from holdfast.store import schema_plan
 from holdfast.store.backup import atomic_file
 from holdfast.store.postgres import dsn
-from holdfast.store.sqlite import migration as sqlite_migration
 from holdfast.terminal import text
 
 Progress = Callable[[int, int], None]
@@ -37,7 +37,7 @@ class Sick(NamedTuple):
     """What a store has that can be put right."""
 
     facts: dict[str, Any]
-    faults: Sequence[sqlite_migration.Fault]
+    faults: Sequence[schema_plan.Fault]
     stale_leases: int
     leftovers: Sequence[str]
     unscrubbed: bool
@@ -52,9 +52,9 @@ def offered(sick: Sick) -> Iterator[Repair]:
 
 
 def _useful(sick: Sick) -> Iterator[Repair]:
-    altered = [f"the {fault.kind} {fault.name}" for fault in sick.faults if fault.mendable]
+    altered = [f"the {fault.kind} {fault.name}" for fault in sick.faults if fault.repairable]
     if altered:
-        yield Repair("schema", f"make {', '.join(altered)} again as declared", _mend_schema)
+        yield Repair("schema", f"make {', '.join(altered)} again as declared", _repair_schema)
     if sick.stale_leases:
         yield Repair("leases", f"free {text.count(sick.stale_leases, 'lease')} nobody holds any more", _free_leases)
     if sick.leftovers:
@@ -90,9 +90,9 @@ def _folders(path: str) -> list[str]:
     return [folder for folder in (os.path.dirname(path), f"{path}.blobs") if os.path.isdir(folder)]
 
 
-def _mend_schema(db: store.SessionDB, _: Progress) -> str:
-    before = [fault for fault in db.driver.faults() if fault.mendable]
-    db.driver.mend_schema()
+def _repair_schema(db: store.SessionDB, _: Progress) -> str:
+    before = [fault for fault in db.driver.faults() if fault.repairable]
+    db.driver.repair_schema()
     return "made again: " + (", ".join(f"the {fault.kind} {fault.name}" for fault in before) or "nothing")
 
 

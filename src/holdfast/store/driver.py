@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from holdfast.store import holders, notifications
-from holdfast.store.sqlite import migration as sqlite_migration
+from holdfast.store import holders, notifications, schema_plan
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -88,7 +87,7 @@ class Readable(Protocol):
     def complaints(self) -> list[str]:
         """What the database itself finds wrong: damaged pages, broken references."""
 
-    def faults(self) -> list[sqlite_migration.Fault]:
+    def faults(self) -> list[schema_plan.Fault]:
         """Where its schema is not the declared one."""
 
     def close(self) -> None:
@@ -198,10 +197,10 @@ class Driver(Protocol):
     def complaints(self) -> list[str]:
         """What the database itself finds wrong: damaged pages, broken references."""
 
-    def faults(self) -> list[sqlite_migration.Fault]:
+    def faults(self) -> list[schema_plan.Fault]:
         """Where its schema is not the declared one."""
 
-    def mend_schema(self) -> None:
+    def repair_schema(self) -> None:
         """Make what is missing, and triggers and indexes that are not as declared, again. No row is touched."""
 
     def close(self) -> None:

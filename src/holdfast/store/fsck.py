@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable
 
 from holdfast import errors, types
-from holdfast.store import message_codec
+from holdfast.store import message_codec, schema_plan
 from holdfast.store.driver import Readable, Tx
-from holdfast.store.sqlite import migration as sqlite_migration
 
 CHUNK = 5_000
 
@@ -74,10 +73,10 @@ def _complaints(driver: Readable) -> list[str]:
         return [str(error)]  # too damaged to be examined is a finding too
 
 
-def _faults(driver: Readable, every: bool) -> list[sqlite_migration.Fault]:
+def _faults(driver: Readable, every: bool) -> list[schema_plan.Fault]:
     try:
         found = driver.faults()
-        return [each for each in found if each.what == sqlite_migration.MISSING or (every and each.kind != "table")]
+        return [each for each in found if each.what == schema_plan.MISSING or (every and each.kind != "table")]
     except (errors.StoreCorrupt, errors.StoreBroken):
         return []  # what hinders the look at it is found by the other looks
 

@@ -6,12 +6,11 @@ import os
 from collections.abc import Callable
 
 from holdfast import errors
-from holdfast.store import arguments
+from holdfast.store import arguments, schema_plan
 from holdfast.store.driver import Driver
 from holdfast.store.postgres import driver as postgres_driver
 from holdfast.store.postgres import dsn
 from holdfast.store.sqlite import driver as sqlite_driver
-from holdfast.store.sqlite import migration as sqlite_migration
 
 
 def driver(
@@ -31,7 +30,7 @@ def driver(
     if "://" in path and not dsn.is_address(path):
         raise errors.StoreUnusable(f"{dsn.shown(path)} names no store: a path does, or postgresql://...")
     if dsn.is_address(path):
-        plan = sqlite_migration.Plan(begin=begin)
+        plan = schema_plan.Plan(begin=begin)
         return postgres_driver.PostgresDriver(
             path, durability=durability, clock=clock, write_timeout=write_timeout, plan=plan
         )

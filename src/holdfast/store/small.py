@@ -63,7 +63,7 @@ def _restore_schema(driver: Driver) -> bool:
         if time.monotonic() - _restored.get(driver, -RESTORE_PAUSE) < RESTORE_PAUSE:
             return False
         try:
-            driver.mend_schema()
+            driver.repair_schema()
             return True
         except errors.StoreError as error:
             logger.info("The schema could not be restored: %s", error)

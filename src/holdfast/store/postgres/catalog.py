@@ -14,13 +14,12 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from holdfast.store import queries
-from holdfast.store.sqlite import migration as sqlite_migration
+from holdfast.store import queries, schema_plan
 
 FOLDER = "postgres"
 LOOKS = "postgres_catalog"
 # Made again without touching a row; what else differs is a matter for people.
-MENDABLE = ("function", "index", "trigger")
+REPAIRABLE = ("function", "index", "trigger")
 DISABLED = "is disabled"
 CHANGED = "is not what was declared"
 UNCHECKED = "was never checked against the rows there are"
@@ -105,7 +104,7 @@ def wanted(parts: Declared) -> dict[str, list[str]]:
     return {"tables": parts.names("table"), "functions": parts.names("function")}
 
 
-def shape(execute: sqlite_migration.Execute, parts: Declared) -> Shape:
+def shape(execute: schema_plan.Execute, parts: Declared) -> Shape:
     for _ in range(ATTEMPTS):
         rows = list(execute(queries.load(LOOKS)["shape"], wanted(parts)))
         # The text of an object is NULL if another session replaced the object while the query ran.
@@ -130,21 +129,16 @@ def _read(text: str) -> Shape:
 # --- where it differs ---------------------------------------------------------------------------------
 
 
-def faults(
-    found: Shape, recorded: Shape, parts: Declared, *, newer: bool, same_words: bool
-) -> list[sqlite_migration.Fault]:
+def faults(found: Shape, recorded: Shape, parts: Declared, *, newer: bool, same_words: bool) -> list[schema_plan.Fault]:
     """Where a schema is not what was declared. What a newer version made is its own business."""
-    absent = dict.fromkeys(_absent(found, parts), sqlite_migration.MISSING)
+    absent = dict.fromkeys(_absent(found, parts), schema_plan.MISSING)
     if newer:
         return [_fault(place, what) for place, what in absent.items()]
-    absent |= {place: sqlite_migration.MISSING for place in recorded if place not in found and _own(place, found)}
+    absent |= {place: schema_plan.MISSING for place in recorded if place not in found and _own(place, found)}
     changed = {place: what for place, text in found.items() if (what := _changed(place, text, recorded, same_words))}
     return [
         *(_fault(place, what) for place, what in (absent | changed).items()),
-        *(
-            sqlite_migration.Fault("trigger", name, "is not part of the schema", False)
-            for name in _strange(found, parts)
-        ),
+        *(schema_plan.Fault("trigger", name, "is not part of the schema", False) for name in _strange(found, parts)),
     ]
 
 
@@ -203,10 +197,10 @@ def _changed(place: Place, text: str, recorded: Shape, same_words: bool) -> str:
     return CHANGED if before is not None and same_words else ""
 
 
-def _fault(place: Place, what: str) -> sqlite_migration.Fault:
+def _fault(place: Place, what: str) -> schema_plan.Fault:
     kind, name, table = place
     of = f"{name} of {table}" if kind in ("column", "constraint") else name
-    return sqlite_migration.Fault(kind, of, what, kind in MENDABLE or what != CHANGED)
+    return schema_plan.Fault(kind, of, what, kind in REPAIRABLE or what != CHANGED)
 
 
 def _strange(found: Shape, parts: Declared) -> list[str]:

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any, TypeVar, cast
 
 from holdfast import errors
-from holdfast.store import fault_points, notifications, queries
+from holdfast.store import fault_points, notifications, queries, schema_plan
 from holdfast.store.driver import Asked, Copy, Driver, Plain, Row, Side, Tx
 from holdfast.store.postgres import connection as postgres_connection
 from holdfast.store.postgres import dsn, server_status, table_rewrite, transaction
@@ -28,7 +28,6 @@ from holdfast.store.postgres import migration as postgres_migration
 from holdfast.store.postgres import notifications as postgres_notifications
 from holdfast.store.search import postgres_index
 from holdfast.store.sqlite import driver as sqlite_driver
-from holdfast.store.sqlite import migration as sqlite_migration
 
 T = TypeVar("T")
 
@@ -89,7 +88,7 @@ class PostgresDriver:
         durability: str = "power-loss",
         clock: Callable[[], float] | None = None,
         write_timeout: float = 10.0,
-        plan: sqlite_migration.Plan = sqlite_migration.PLAN,
+        plan: schema_plan.Plan = schema_plan.PLAN,
     ) -> None:
         if durability not in DURABILITY:
             raise errors.OutOfRange(f"durability is one of {', '.join(DURABILITY)}.")
@@ -328,10 +327,10 @@ class PostgresDriver:
         """Rows that break constraints. Damaged pages are PostgreSQL's to find: it says so when it reads one."""
         return self._again(lambda tx: postgres_migration.complaints(tx.execute))
 
-    def faults(self) -> list[sqlite_migration.Fault]:
+    def faults(self) -> list[schema_plan.Fault]:
         return self._again(lambda tx: postgres_migration.faults(tx.execute, self._plan))
 
-    def mend_schema(self) -> None:
+    def repair_schema(self) -> None:
         now = self.clock() if self.clock else time.time()
         self._again(lambda tx: postgres_migration.mend(tx.execute, now, self._plan))
 

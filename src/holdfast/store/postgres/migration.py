@@ -15,13 +15,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from holdfast import errors
-from holdfast.store import fault_points, queries
+from holdfast.store import fault_points, queries, schema_plan
 from holdfast.store.postgres import catalog
-from holdfast.store.sqlite import migration as sqlite_migration
 
 logger = logging.getLogger("holdfast.store")
 
-PLAN = sqlite_migration.Plan()
+PLAN = schema_plan.Plan()
 OLDEST = 14  # CREATE OR REPLACE TRIGGER
 ENCODING = "UTF8"  # another lacks characters, or counts them as bytes
 RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
@@ -44,7 +43,7 @@ class Ground(NamedTuple):
 
 
 def prepare(
-    execute: sqlite_migration.Execute, now: float, plan: sqlite_migration.Plan = PLAN, folder: str = catalog.FOLDER
+    execute: schema_plan.Execute, now: float, plan: schema_plan.Plan = PLAN, folder: str = catalog.FOLDER
 ) -> None:
     """The schema as declared, when this returns; the connection is in no transaction.
 
@@ -71,24 +70,22 @@ def prepare(
 
 
 def faults(
-    execute: sqlite_migration.Execute, plan: sqlite_migration.Plan = PLAN, folder: str = catalog.FOLDER
-) -> list[sqlite_migration.Fault]:
+    execute: schema_plan.Execute, plan: schema_plan.Plan = PLAN, folder: str = catalog.FOLDER
+) -> list[schema_plan.Fault]:
     """Where the schema differs from the declared one."""
     parts = catalog.declared(folder)
     ground = _look(execute, parts)
     return _faults(execute, parts, ground, _labels(execute, ground), plan)
 
 
-def complaints(execute: sqlite_migration.Execute, folder: str = catalog.FOLDER) -> list[str]:
+def complaints(execute: schema_plan.Execute, folder: str = catalog.FOLDER) -> list[str]:
     """Rows that break a constraint all the same."""
     ground = _look(execute, catalog.declared(folder))
     look = catalog.breaches(_recorded(execute, ground))
     return [f"{found} rows break {name}" for name, found in execute(look)] if look else []
 
 
-def mend(
-    execute: sqlite_migration.Execute, now: float, plan: sqlite_migration.Plan = PLAN, folder: str = catalog.FOLDER
-) -> None:
+def mend(execute: schema_plan.Execute, now: float, plan: schema_plan.Plan = PLAN, folder: str = catalog.FOLDER) -> None:
     """Make what is missing, disabled or not as declared again; a constraint that the rows break is refused."""
     parts = catalog.declared(folder)
 
@@ -125,7 +122,7 @@ def sequences(folder: str = catalog.FOLDER) -> list[str]:
         f"{part.name}_{name}_seq"
         for part in catalog.declared(folder).parts
         if part.kind == "table"
-        for name, definition in sqlite_migration.columns(part.sql)
+        for name, definition in schema_plan.columns(part.sql)
         if " AS IDENTITY" in definition
     ]
 
@@ -133,20 +130,20 @@ def sequences(folder: str = catalog.FOLDER) -> list[str]:
 # --- looking ------------------------------------------------------------------------------------------
 
 
-def _look(execute: sqlite_migration.Execute, parts: catalog.Declared) -> Ground:
+def _look(execute: schema_plan.Execute, parts: catalog.Declared) -> Ground:
     return Ground(*next(iter(execute(_SQL["ground"], catalog.wanted(parts)))))
 
 
-def _labels(execute: sqlite_migration.Execute, ground: Ground) -> dict[str, str]:
+def _labels(execute: schema_plan.Execute, ground: Ground) -> dict[str, str]:
     return {row[0]: row[1] for row in execute(_SQL["labels"])} if ground.labelled else {}
 
 
-def _recorded(execute: sqlite_migration.Execute, ground: Ground) -> catalog.Shape:
+def _recorded(execute: schema_plan.Execute, ground: Ground) -> catalog.Shape:
     rows = list(execute(_SQL["recorded"])) if ground.labelled else []
     return catalog.read(rows[0][0]) if rows else {}
 
 
-def _refuse(ground: Ground, labels: dict[str, str], plan: sqlite_migration.Plan) -> None:
+def _refuse(ground: Ground, labels: dict[str, str], plan: schema_plan.Plan) -> None:
     if ground.server < OLDEST:
         raise errors.StoreUnusable(f"This server is PostgreSQL {ground.server}; at least {OLDEST} is needed.")
     if ground.encoding != ENCODING:
@@ -165,7 +162,7 @@ def _refuse(ground: Ground, labels: dict[str, str], plan: sqlite_migration.Plan)
 
 
 def _current(
-    execute: sqlite_migration.Execute, parts: catalog.Declared, labels: dict[str, str], plan: sqlite_migration.Plan
+    execute: schema_plan.Execute, parts: catalog.Declared, labels: dict[str, str], plan: schema_plan.Plan
 ) -> bool:
     """Whether nothing needs doing: the cheap look every open begins with."""
     if int(labels.get("schema_format", 0)) < plan.format or int(labels.get("schema_revision", 0)) < plan.revision:
@@ -173,17 +170,17 @@ def _current(
     return labels.get("schema_cookie") == _cookie(execute, parts)
 
 
-def _cookie(execute: sqlite_migration.Execute, parts: catalog.Declared) -> str:
+def _cookie(execute: schema_plan.Execute, parts: catalog.Declared) -> str:
     return str(next(iter(execute(_SQL["cookie"], catalog.wanted(parts))))[0])
 
 
 def _faults(
-    execute: sqlite_migration.Execute,
+    execute: schema_plan.Execute,
     parts: catalog.Declared,
     ground: Ground,
     labels: dict[str, str],
-    plan: sqlite_migration.Plan,
-) -> list[sqlite_migration.Fault]:
+    plan: schema_plan.Plan,
+) -> list[schema_plan.Fault]:
     return catalog.faults(
         catalog.shape(execute, parts),
         _recorded(execute, ground),
@@ -197,11 +194,11 @@ def _faults(
 
 
 def _check(
-    execute: sqlite_migration.Execute,
+    execute: schema_plan.Execute,
     parts: catalog.Declared,
     ground: Ground,
     labels: dict[str, str],
-    plan: sqlite_migration.Plan,
+    plan: schema_plan.Plan,
 ) -> None:
     if not labels:
         raise errors.StoreUnusable(
@@ -213,7 +210,7 @@ def _check(
             f"{plan.format}, and the role {ground.role} may not change it. {_init(ground)}"
         )
     found = _faults(execute, parts, ground, labels, plan)
-    missing = [str(fault) for fault in found if fault.what == sqlite_migration.MISSING]
+    missing = [str(fault) for fault in found if fault.what == schema_plan.MISSING]
     if missing:
         raise errors.StoreUnusable(
             f"In the schema {ground.schema}, {_some(missing)}; the role {ground.role} may not make it. {_init(ground)}"
@@ -223,7 +220,7 @@ def _check(
     _refuse_without_rights(execute, parts, ground)
 
 
-def _refuse_without_rights(execute: sqlite_migration.Execute, parts: catalog.Declared, ground: Ground) -> None:
+def _refuse_without_rights(execute: schema_plan.Execute, parts: catalog.Declared, ground: Ground) -> None:
     wanted = {**catalog.wanted(parts), "rights": list(RIGHTS)}
     lacking = [f"{right} on {table}" for right, table in execute(_SQL["lacking"], wanted)]
     if lacking:
@@ -241,7 +238,7 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:NAMED]) + more
 
 
-def _nothing(execute: sqlite_migration.Execute, ground: Ground) -> str:
+def _nothing(execute: schema_plan.Execute, ground: Ground) -> str:
     name = ground.schema or next(iter(execute(_SQL["wanted"], {})))[0]
     return (
         f"There is no store in the schema {name} of this database. Name another with --db or HOLDFAST_DB; "
@@ -252,7 +249,7 @@ def _nothing(execute: sqlite_migration.Execute, ground: Ground) -> str:
 # --- making -------------------------------------------------------------------------------------------
 
 
-def _wanted(execute: sqlite_migration.Execute) -> str:
+def _wanted(execute: schema_plan.Execute) -> str:
     """The schema that the address names and that is not there yet."""
     name, may, role = next(iter(execute(_SQL["wanted"], {})))
     if not may:
@@ -263,7 +260,7 @@ def _wanted(execute: sqlite_migration.Execute) -> str:
     return str(name)
 
 
-def _in_transaction(execute: sqlite_migration.Execute, schema: str, work: Callable[[], None]) -> None:
+def _in_transaction(execute: schema_plan.Execute, schema: str, work: Callable[[], None]) -> None:
     execute("BEGIN")
     try:
         execute(_SQL["lock"], {"schema": schema})
@@ -277,11 +274,11 @@ def _in_transaction(execute: sqlite_migration.Execute, schema: str, work: Callab
         raise
 
 
-def _exists(execute: sqlite_migration.Execute, schema: str) -> bool:
+def _exists(execute: schema_plan.Execute, schema: str) -> bool:
     return bool(list(execute(_SQL["there"], {"schema": schema})))
 
 
-def _make(execute: sqlite_migration.Execute, parts: catalog.Declared, plan: sqlite_migration.Plan, now: float) -> None:
+def _make(execute: schema_plan.Execute, parts: catalog.Declared, plan: schema_plan.Plan, now: float) -> None:
     """Run inside a transaction, under the lock: another may have made it meanwhile."""
     ground = _look(execute, parts)
     labels = _labels(execute, ground)
@@ -301,7 +298,7 @@ def _make(execute: sqlite_migration.Execute, parts: catalog.Declared, plan: sqli
     if labels.get("schema_revision") == str(plan.revision):
         # Not an older version's: somebody changed it. What stood behind a promise is worth a word.
         for fault in found:
-            if fault.mendable and fault.kind not in ("column", "constraint"):
+            if fault.repairable and fault.kind not in ("column", "constraint"):
                 logger.warning("In the database %s; it is made again.", fault)
     # What was there and is gone stays on the list: constraints are made again by mending only. What an older version
     # declared and this one does not is nobody's to miss; it stays, since such a version may still be at work.
@@ -309,7 +306,7 @@ def _make(execute: sqlite_migration.Execute, parts: catalog.Declared, plan: sqli
     _label(execute, parts, plan, ground.server, now, {**kept, **_sound(catalog.shape(execute, parts), recorded)})
 
 
-def _lock_tables(execute: sqlite_migration.Execute, parts: catalog.Declared, ground: Ground) -> None:
+def _lock_tables(execute: schema_plan.Execute, parts: catalog.Declared, ground: Ground) -> None:
     """All that is about to be changed. A writer locks its conversation before anything else: it waits there, and holds
     nothing yet. Taken one by one as they are changed, each table would be waited for by who has the next."""
     there = [name for name in parts.names("table") if name in ground.tables and name != WRITERS_BEGIN]
@@ -324,7 +321,7 @@ def _sound(shape: catalog.Shape, recorded: catalog.Shape) -> catalog.Shape:
 
 
 def _statements(
-    execute: sqlite_migration.Execute,
+    execute: schema_plan.Execute,
     part: catalog.Part,
     shape: catalog.Shape,
     recorded: catalog.Shape,
@@ -354,7 +351,7 @@ def _statements(
 
 
 def _missing_columns(part: catalog.Part, shape: catalog.Shape) -> Iterator[str]:
-    for name, definition in sqlite_migration.columns(part.sql):
+    for name, definition in schema_plan.columns(part.sql):
         if ("column", name, part.name) not in shape:
             yield f"ALTER TABLE {part.name} ADD COLUMN {definition}"
 
@@ -371,9 +368,9 @@ def _constraints(recorded: catalog.Shape, found: catalog.Shape) -> Iterator[str]
 
 
 def _label(
-    execute: sqlite_migration.Execute,
+    execute: schema_plan.Execute,
     parts: catalog.Declared,
-    plan: sqlite_migration.Plan,
+    plan: schema_plan.Plan,
     server: int,
     now: float,
     shape: catalog.Shape,
@@ -394,7 +391,7 @@ def _label(
     fault_points.reach("migrate", "labels")
 
 
-def _run(execute: sqlite_migration.Execute, statements: Iterable[str]) -> None:
+def _run(execute: schema_plan.Execute, statements: Iterable[str]) -> None:
     for statement in statements:
         execute(statement)
         fault_points.reach("migrate", " ".join(statement.split()[:3]))

@@ -23,7 +23,7 @@ import apsw
 import msgspec
 
 from holdfast import errors
-from holdfast.store import fault_points, holders, queries
+from holdfast.store import fault_points, holders, queries, schema_plan
 from holdfast.store.driver import Row, Tx
 from holdfast.store.sqlite import maintenance, wal_sync, writer_queue
 from holdfast.store.sqlite import migration as sqlite_migration
@@ -148,7 +148,7 @@ class SqliteDriver(maintenance.Whole):
         durability: str = "power-loss",
         clock: Callable[[], float] | None = None,
         write_timeout: float = 10.0,
-        plan: sqlite_migration.Plan = sqlite_migration.PLAN,
+        plan: schema_plan.Plan = schema_plan.PLAN,
         sql: str = "sqlite",
     ) -> None:
         _check_version(apsw.sqlite_lib_version())

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from holdfast import errors
-from holdfast.store import fault_points, notifications
+from holdfast.store import fault_points, notifications, schema_plan
 from holdfast.store.driver import Progress, Tx
 from holdfast.store.sqlite import migration as sqlite_migration
 from holdfast.store.sqlite import page_slack, wal_sync
@@ -51,7 +51,7 @@ class Whole:
     facts: Callable[[], dict[str, Any]]
     _check_usable: Callable[[], None]
     _in_line: Callable[[Callable[[], Any]], Any]
-    _plan: sqlite_migration.Plan
+    _plan: schema_plan.Plan
     _prepare_schema: Callable[[], None]
     _reconcile: Callable[[], None]
     _connect: Callable[..., Any]
@@ -197,12 +197,12 @@ class Whole:
         with self._writing, self._translating():
             return complaints(self._writer.execute)
 
-    def faults(self) -> list[sqlite_migration.Fault]:
+    def faults(self) -> list[schema_plan.Fault]:
         self._check_usable()
         with self._writing, self._translating():
             return sqlite_migration.faults(self._writer.execute, self._plan, self._declared_here())
 
-    def mend_schema(self) -> None:
+    def repair_schema(self) -> None:
         self._check_usable()
         with self._writing, self._translating():
             self._in_line(self._reconcile)
@@ -245,9 +245,9 @@ class Copy:
         with self._translating():
             return complaints(self._connection.execute)
 
-    def faults(self) -> list[sqlite_migration.Fault]:
+    def faults(self) -> list[schema_plan.Fault]:
         with self._translating():
-            return sqlite_migration.faults(self._connection.execute, sqlite_migration.PLAN, self._declared)
+            return sqlite_migration.faults(self._connection.execute, schema_plan.PLAN, self._declared)
 
     def used(self) -> bool:
         with self._translating():
@@ -262,7 +262,7 @@ class Copy:
         self._connection.close()
 
 
-def complaints(execute: sqlite_migration.Execute) -> list[str]:
+def complaints(execute: schema_plan.Execute) -> list[str]:
     """What SQLite finds wrong with a database."""
     found = [str(row[0]) for row in execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
     broken = {f"a row of {row[0]} refers to a missing row of {row[2]}" for row in execute("PRAGMA foreign_key_check")}

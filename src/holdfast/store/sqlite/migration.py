@@ -10,31 +10,17 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable
 
 from holdfast import errors
 from holdfast.store import fault_points
+from holdfast.store.schema_plan import MISSING, Execute, Fault, Plan, columns
 
 logger = logging.getLogger("holdfast.store")
 
 APPLICATION_ID = 0x486F6C64  # "Hold"
 
-Execute = Callable[..., Iterable[Sequence[Any]]]
 Entries = dict[tuple[str, str], str]
-MISSING = "is missing"
-
-
-class Plan(NamedTuple):
-    """Which format and revision this version writes, and how data of an older format is changed."""
-
-    format: int = 1
-    revision: int = 8
-    steps: Mapping[int, Sequence[str]] = {}
-    begin: bool = True  # whether a store may be made where there is none
-
-
-PLAN = Plan()
 
 
 def entries(execute: Execute) -> Entries:
@@ -74,7 +60,7 @@ def reconcile(execute: Execute, plan: Plan, declared: Entries, now: float) -> No
     if not fresh and _revision(execute, actual) == plan.revision:
         # Not an older version's: somebody changed it. What stood behind a promise is worth a word.
         for fault in faults(execute, plan, declared):
-            if fault.mendable:
+            if fault.repairable:
                 logger.warning("In the database %s; it is made again.", fault)
     _run(execute, list(_differences(execute, declared, actual, replace=newest)))
     _labels(execute, plan, now)
@@ -100,18 +86,6 @@ def _missing_columns(execute: Execute, table: str, sql: str) -> Iterable[str]:
 def _absent(execute: Execute, table: str, sql: str) -> list[tuple[str, str]]:
     present = {row[1] for row in execute(f"PRAGMA table_xinfo({table})")}
     return [column for column in columns(sql) if column[0] not in present]
-
-
-class Fault(NamedTuple):
-    """A part of the schema that is not as declared, and whether it can be made again without touching a row."""
-
-    kind: str
-    name: str
-    what: str
-    mendable: bool
-
-    def __str__(self) -> str:
-        return f"the {self.kind} {self.name} {self.what}"
 
 
 def faults(execute: Execute, plan: Plan, declared: Entries) -> list[Fault]:
@@ -155,14 +129,6 @@ def _pieces(body: str) -> Iterable[str]:
             yield body[begin:at]
             begin = at + 1
     yield body[begin:]
-
-
-def columns(sql: str) -> list[tuple[str, str]]:
-    """Name and definition of each column; our schema has one a line, before the table's own constraints."""
-    if not sql.startswith("CREATE TABLE"):
-        return []  # a virtual table is made anew or left alone
-    lines = [line.strip().rstrip(",") for line in sql.splitlines()[1:-1]]
-    return [(line.split()[0], line) for line in lines if line and line.split()[0].islower()]
 
 
 def _revision(execute: Execute, actual: Entries) -> int:

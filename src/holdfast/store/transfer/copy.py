@@ -17,13 +17,12 @@ from typing import NamedTuple, Protocol, TypeVar
 import msgspec
 
 from holdfast import errors, reports
-from holdfast.store import deletion, fault_points, fsck, generation, store_meta
+from holdfast.store import deletion, fault_points, fsck, generation, schema_plan, store_meta
 from holdfast.store.backup import schedule as backup_schedule
 from holdfast.store.blobs import blobs
 from holdfast.store.blobs import files as blob_files
 from holdfast.store.driver import Driver, Progress, Readable, Row, Tx
 from holdfast.store.search import indexer, search
-from holdfast.store.sqlite import migration as sqlite_migration
 from holdfast.store.transfer import copy_catchup, copy_tables, export, import_, replay
 from holdfast.store.transfer import format as transfer_format
 
@@ -56,7 +55,7 @@ class Snapshot(NamedTuple):
     def complaints(self) -> list[str]:
         return []
 
-    def faults(self) -> list[sqlite_migration.Fault]:
+    def faults(self) -> list[schema_plan.Fault]:
         return []
 
     def close(self) -> None:
