@@ -12,7 +12,7 @@ from holdfast import AsyncSessionDB, SessionDB, errors
 from holdfast.compaction import hooks, port
 from holdfast.compaction.port import Outcome
 from holdfast.model import ScriptedModel
-from holdfast.store import locks, small
+from holdfast.store import locks, write_step
 from tests.agent import stage
 from tests.compaction import rivals
 from tests.compaction.test_compress import Writer, agent, filled
@@ -147,7 +147,7 @@ def test_sync_calls_go_on_without_a_lock_and_still_refuse_bad_arguments(
 def test_turns_and_compactions_survive_the_loss_of_the_lease_table(
     backend: backends.Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(small, "RESTORE_PAUSE", 0.0)
+    monkeypatch.setattr(write_step, "RESTORE_PAUSE", 0.0)
 
     async def story(db: AsyncSessionDB) -> None:
         def lose(*_: object) -> str:

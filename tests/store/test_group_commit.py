@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, types
-from holdfast.store import fault_points, group_commit, small
+from holdfast.store import fault_points, group_commit, write_step
 from holdfast.store.driver import Tx
 from holdfast.store.mail import inbound
 from holdfast.store.sqlite import wal_sync
@@ -23,7 +23,7 @@ from tests.faults import storms
 from tests.store import hosts
 
 Group = group_commit.Group
-Arrive = small.Step[tuple[types.Arrival, bool]]
+Arrive = write_step.WriteStep[tuple[types.Arrival, bool]]
 
 
 @pytest.fixture
@@ -46,7 +46,9 @@ class First:
         elif point == "arrive.committing" and self.next is not None:
             raise self.next
 
-    async def given(self, group: Group, first: small.Step[Any], *rest: small.Step[Any]) -> list[asyncio.Task[Any]]:
+    async def given(
+        self, group: Group, first: write_step.WriteStep[Any], *rest: write_step.WriteStep[Any]
+    ) -> list[asyncio.Task[Any]]:
         """The first is being written when this returns, and all others wait."""
         tasks = [asyncio.create_task(group.write(first))]
         await asyncio.to_thread(self._reached.wait, 20)

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar, cast
 
 from holdfast import errors, types
-from holdfast.store import executor, group_commit, log, notification_hub, small, together
+from holdfast.store import executor, group_commit, log, notification_hub, together, write_step
 from holdfast.store.db import SessionDB
 
 P = ParamSpec("P")
@@ -75,7 +75,7 @@ class Awaited(Generic[P, T]):
 class Shared(Awaited[P, T]):
     """The same of a method whose step shares its commit with those of other tasks; `step` is what prepares it."""
 
-    def __init__(self, step: Callable[Concatenate[SessionDB, P], small.Step[T]]) -> None:
+    def __init__(self, step: Callable[Concatenate[SessionDB, P], write_step.WriteStep[T]]) -> None:
         super().__init__(cast("Callable[Concatenate[SessionDB, P], T]", step))
         self._step = step
 
@@ -289,7 +289,7 @@ class AsyncSessionDB:
                 return _one_by_one(steps, commit)
             return [error] * len(steps)
 
-    async def share(self, step: small.Step[T]) -> T:
+    async def share(self, step: write_step.WriteStep[T]) -> T:
         """A small step, which shares a commit with those of other tasks."""
         self._check_open()
         return await self._small.write(step)

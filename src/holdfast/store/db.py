@@ -32,12 +32,12 @@ from holdfast.store import (
     pins,
     routes,
     sessions,
-    small,
     store_meta,
     titles,
     upkeep,
     usage,
     visibility,
+    write_step,
 )
 from holdfast.store import branches as branches_module
 from holdfast.store.backup import backup, retention
@@ -307,7 +307,9 @@ class SessionDB(
         """
         leases.checked("turn", None, ttl)
         step, who = self.append_step(session_id, [message], create=create), holders.this_process(None)
-        return small.done(self.driver, small.Step("append", lambda tx: branches_module.begin(tx, step, who, ttl)))
+        return write_step.execute(
+            self.driver, write_step.WriteStep("append", lambda tx: branches_module.begin(tx, step, who, ttl))
+        )
 
     def context(self, session_id: str, upto: int | None = None) -> types.Context:
         """What the model sees: pinned messages, summary, and all that came after the cut, in one snapshot."""

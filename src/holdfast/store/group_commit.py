@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast import errors
-from holdfast.store import executor, small
+from holdfast.store import executor, write_step
 from holdfast.store.driver import Driver, Tx
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ Outcome = Any
 class Waiting(NamedTuple):
     """A step, and who waits for it."""
 
-    step: small.Step[Any]
+    step: write_step.WriteStep[Any]
     acknowledged: asyncio.Future[Any]
     overdue: float
     """When it has waited for as long as a server is tried."""
@@ -50,7 +50,7 @@ class Group:
         self._flushing = 0
         self._alone = set[asyncio.Task[None]]()
 
-    async def write(self, step: small.Step[T]) -> T:
+    async def write(self, step: write_step.WriteStep[T]) -> T:
         """Cancelling the wait does not take the step back: it is done once, as if nobody had stopped waiting."""
         loop = asyncio.get_running_loop()
         acknowledged: asyncio.Future[T] = loop.create_future()
@@ -93,12 +93,12 @@ class Group:
         while self._waiting and self._waiting[0].overdue <= now:
             _settle(self._waiting.pop(0).acknowledged, error)
 
-    def _commit(self, steps: Sequence[small.Step[Any]]) -> Sequence[Outcome] | None:
+    def _commit(self, steps: Sequence[write_step.WriteStep[Any]]) -> Sequence[Outcome] | None:
         """One transaction for all of them. None: somebody is in the way, or something is wrong with one of them."""
         lasting = any(step.lasting for step in steps)
         try:
             return self._driver.write(steps[0].operation, Passing(steps), lasting=lasting)
-        except small.STORE_WIDE as error:
+        except write_step.STORE_WIDE as error:
             return [error] * len(steps)
         except Exception as error:  # noqa: BLE001 -- it is theirs who wait; alone, each meets its own
             own = isinstance(error, errors.StoreRefused | errors.LeasesUnavailable)
@@ -121,7 +121,7 @@ class Passing:
     """Several steps in one, which waits for nobody: another host may bring the same in another order, and then each
     would wait for what the other has. One by one they wait for one thing at a time."""
 
-    def __init__(self, steps: Sequence[small.Step[Any]]) -> None:
+    def __init__(self, steps: Sequence[write_step.WriteStep[Any]]) -> None:
         self._steps = steps
 
     def __call__(self, tx: Tx) -> list[Outcome] | None:
@@ -131,7 +131,7 @@ class Passing:
         return None
 
 
-def _tried(tx: Tx, step: small.Step[Any]) -> Outcome:
+def _tried(tx: Tx, step: write_step.WriteStep[Any]) -> Outcome:
     tx.operation = step.operation
     try:
         return step.run(tx)
@@ -141,9 +141,9 @@ def _tried(tx: Tx, step: small.Step[Any]) -> Outcome:
         return error
 
 
-def _alone(driver: Driver, step: small.Step[T]) -> T:
+def _alone(driver: Driver, step: write_step.WriteStep[T]) -> T:
     try:
-        return small.done(driver, step)
+        return write_step.execute(driver, step)
     except StopIteration as error:
         raise _taken(error) from error
 

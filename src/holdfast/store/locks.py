@@ -9,7 +9,7 @@ import logging
 from collections import deque
 
 from holdfast import errors, types
-from holdfast.store import conversation_row, holders, leases, small
+from holdfast.store import conversation_row, holders, leases, write_step
 from holdfast.store.driver import Driver, Tx
 
 logger = logging.getLogger("holdfast.store")
@@ -31,7 +31,7 @@ class Leases:
 
     def acquire_step(
         self, session_id: str, purpose: types.Purpose, holder: str | None = None, ttl: float = LEASE_TTL
-    ) -> small.Step[types.Lease]:
+    ) -> write_step.WriteStep[types.Lease]:
         """The right to do slow work, with the snapshot it begins from; Busy when another has it.
 
         The same holder asking again gets a new token, and its old one is dead.
@@ -41,23 +41,23 @@ class Leases:
         # Not synced: what is written under it comes later in the same log; with the power goes whoever held it, and
         # a server that forgot it gives its token to a holder of another name. Unless names are given, and given again.
         named = holder is not None
-        return small.Step(
+        return write_step.WriteStep(
             "acquire", lambda tx: leases.acquire(tx, session_id, purpose, who, ttl, self._abandoned), lasting=named
         )
 
-    acquire_lease = small.alone(acquire_step)
+    acquire_lease = write_step.as_method(acquire_step)
 
     def renew_lease(self, lease: types.Lease) -> None:
         """Start the lease's time anew; LeaseLost when it is not held any more: stop the work at once."""
         leases.checked_lease(lease)
         self.driver.write("renew", lambda tx: leases.renew(tx, lease), lasting=False)
 
-    def release_step(self, lease: types.Lease) -> small.Step[bool]:
+    def release_step(self, lease: types.Lease) -> write_step.WriteStep[bool]:
         """Free the lease if it is still held; whether it was."""
         leases.checked_lease(lease)
-        return small.Step("release", lambda tx: leases.release(tx, lease), lasting=False)
+        return write_step.WriteStep("release", lambda tx: leases.release(tx, lease), lasting=False)
 
-    release_lease = small.alone(release_step)
+    release_lease = write_step.as_method(release_step)
 
     def abandon_lease(self, lease: types.Lease, error: Exception) -> None:
         """After a release that failed: log it, once, and let this process take the lease again before it expires."""

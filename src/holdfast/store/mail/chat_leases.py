@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Literal
 
 from holdfast import errors, types
-from holdfast.store import generation, holders, leases, routes, small
+from holdfast.store import generation, holders, leases, routes, write_step
 from holdfast.store.driver import Driver, Row, Tx
 
 CLAIM_TTL = 30.0
@@ -23,7 +23,9 @@ class Claims:
 
     driver: Driver
 
-    def claim_step(self, key: str, ttl: float = CLAIM_TTL, holder: str | None = None) -> small.Step[types.Claim]:
+    def claim_step(
+        self, key: str, ttl: float = CLAIM_TTL, holder: str | None = None
+    ) -> write_step.WriteStep[types.Claim]:
         """The right to work on what the key names; Busy when another has it.
 
         Taken when it is free, has run out, or its holder is dead. The same holder asking again gets a new token,
@@ -34,21 +36,21 @@ class Claims:
         who = holders.this_process(holder)
         # Not synced: with the power goes whoever held it, and a server that forgot it is told by the holder; but not
         # by one whose name was given, and may be given again.
-        return small.Step("take", lambda tx: take(tx, named, who, ttl), lasting=holder is not None)
+        return write_step.WriteStep("take", lambda tx: take(tx, named, who, ttl), lasting=holder is not None)
 
-    claim = small.alone(claim_step)
+    claim = write_step.as_method(claim_step)
 
     def renew_claim(self, claim: types.Claim) -> None:
         """Start its time anew; LeaseLost when it is not held any more: stop the work at once."""
         checked(claim)
         self.driver.write("take", lambda tx: renew(tx, claim), lasting=False)
 
-    def release_claim_step(self, claim: types.Claim) -> small.Step[bool]:
+    def release_claim_step(self, claim: types.Claim) -> write_step.WriteStep[bool]:
         """Free it if it is still held; whether it was."""
         checked(claim)
-        return small.Step("take", lambda tx: free(tx, claim), lasting=False)
+        return write_step.WriteStep("take", lambda tx: free(tx, claim), lasting=False)
 
-    release_claim = small.alone(release_claim_step)
+    release_claim = write_step.as_method(release_claim_step)
 
     def claims(self) -> list[types.ClaimHeld]:
         """Every claim somebody has, and whether it is held, has run out, or its holder is dead."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store import arguments, conversation_row, holders, leases, message_codec, routes, small
+from holdfast.store import arguments, conversation_row, holders, leases, message_codec, routes, write_step
 from holdfast.store.driver import Driver, Row, Tx
 from holdfast.store.mail import chat_leases, outbox
 from holdfast.store.records import memory
@@ -52,15 +52,15 @@ class Arrivals(chat_leases.Claims, outbox.Outbox):
     driver: Driver
     _clock: Callable[[], float]
 
-    def arrive_step(self, new: types.NewArrival) -> small.Step[tuple[types.Arrival, bool]]:
+    def arrive_step(self, new: types.NewArrival) -> write_step.WriteStep[tuple[types.Arrival, bool]]:
         """Write down what came in; when this returns it is kept, and the platform may be told so.
 
         Also, whether it is new. What is known under its key is given as it is stored, whatever was said this time:
         platforms deliver again, and deliver what was edited since.
         """
-        return small.Step("arrive", prepared(new, self._clock()))
+        return write_step.WriteStep("arrive", prepared(new, self._clock()))
 
-    arrive = small.alone(arrive_step)
+    arrive = write_step.as_method(arrive_step)
 
     def open_routes(self, limit: int = 100) -> list[str]:
         """The routes on which something is open; what is open for longest first."""
@@ -124,7 +124,7 @@ class Arrivals(chat_leases.Claims, outbox.Outbox):
         idle: bool = False,
         ttl: float = chat_leases.CLAIM_TTL,
         limit: int = 100,
-    ) -> small.Step[types.TakenUp]:
+    ) -> write_step.WriteStep[types.TakenUp]:
         """Claim a route, look at what waits there and begin with what `choose` says, in one.
 
         `choose` is given what is open and what the route names, and says which is begun, in which conversation, with
@@ -140,9 +140,9 @@ class Arrivals(chat_leases.Claims, outbox.Outbox):
         named, mine = routes.checked(route), claim if claim is None else chat_leases.checked(claim)
         taking = Taking(named, choose, mine, idle, ttl, limit, holders.this_process(None))
         # Not synced, as neither claims nor beginnings are.
-        return small.Step("begin", taking, lasting=False)
+        return write_step.WriteStep("begin", taking, lasting=False)
 
-    take_up = small.alone(take_up_step)
+    take_up = write_step.as_method(take_up_step)
 
     def begin_arrival(
         self, claim: types.Claim, arrival_id: int, target: str, joined: Sequence[int] = ()
@@ -167,7 +167,7 @@ class Arrivals(chat_leases.Claims, outbox.Outbox):
         conversation_id: str | None = None,
         outgoing: Sequence[types.NewOutgoing] = (),
         release: bool = False,
-    ) -> small.Step[bool]:
+    ) -> write_step.WriteStep[bool]:
         """Say what became of it, and write down what is to be sent because of it: both or neither.
 
         Whether this was the first to say so; if not, nothing is written. What was joined into it has the same
@@ -194,9 +194,9 @@ class Arrivals(chat_leases.Claims, outbox.Outbox):
             now=now,
         )
         refused = None if seq is None else errors.OutOfRange(_REFUSED.format(seq=seq))
-        return small.Step("settle", lambda tx: settle(tx, settling), refused=refused)
+        return write_step.WriteStep("settle", lambda tx: settle(tx, settling), refused=refused)
 
-    settle_arrival = small.alone(settle_step)
+    settle_arrival = write_step.as_method(settle_step)
 
     def home_of(self, session_id: str) -> types.Home | None:
         """Where the conversation was last spoken to from; None when that was never from outside."""

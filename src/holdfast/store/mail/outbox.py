@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store import arguments, conversation_row, message_codec, routes, small
+from holdfast.store import arguments, conversation_row, message_codec, routes, write_step
 from holdfast.store.driver import Driver, Row, Tx
 from holdfast.store.mail import chat_leases
 from holdfast.store.records import permissions
@@ -102,7 +102,7 @@ class Outbox:
             lambda tx: [from_row(row) for row in tx.all("outgoing_due", platform=where, now=when, limit=limit)]
         )
 
-    def sending_step(self, claim: types.Claim | None, outgoing_id: int) -> small.Step[types.Outgoing | None]:
+    def sending_step(self, claim: types.Claim | None, outgoing_id: int) -> write_step.WriteStep[types.Outgoing | None]:
         """Say that it is about to be sent; as it stands then. None: it went out already, or never will.
 
         Without a claim for what only one process can send.
@@ -113,22 +113,22 @@ class Outbox:
         if claim is not None:
             chat_leases.checked(claim)
         arguments.whole(outgoing_id)
-        return small.Step("send", lambda tx: begin(tx, claim, outgoing_id), lasting=False)
+        return write_step.WriteStep("send", lambda tx: begin(tx, claim, outgoing_id), lasting=False)
 
-    begin_sending = small.alone(sending_step)
+    begin_sending = write_step.as_method(sending_step)
 
-    def delivered_step(self, outgoing_id: int, external: str | None = None) -> small.Step[bool]:
+    def delivered_step(self, outgoing_id: int, external: str | None = None) -> write_step.WriteStep[bool]:
         """It went out, and the platform calls it `external`; whether this was the first to say how it ended.
 
         It takes no claim: whoever has sent something says so, whoever has the claim by then.
         """
         arguments.whole(outgoing_id)
         name, now = None if external is None else _clipped(external, message_codec.MAX_ID), self._clock()
-        return small.Step(
+        return write_step.WriteStep(
             "delivered", lambda tx: _ended(tx, "outgoing_delivered", id=outgoing_id, external=name, at=now)
         )
 
-    delivered = small.alone(delivered_step)
+    delivered = write_step.as_method(delivered_step)
 
     def send_failed(self, outgoing_id: int, error: str, retry_at: float | None = None) -> bool:
         """It could not be sent: to be tried again from then on, or (None) never; whether that was written."""

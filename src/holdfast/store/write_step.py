@@ -35,7 +35,7 @@ _restoring = threading.Lock()
 _restored: weakref.WeakKeyDictionary[Driver, float] = weakref.WeakKeyDictionary()
 
 
-class Step(NamedTuple, Generic[T]):
+class WriteStep(NamedTuple, Generic[T]):
     """A step, checked, for any number of attempts."""
 
     operation: str
@@ -72,7 +72,7 @@ def _restore_schema(driver: Driver) -> bool:
             _restored[driver] = time.monotonic()
 
 
-def done(driver: Driver, step: Step[T]) -> T:
+def execute(driver: Driver, step: WriteStep[T]) -> T:
     """Have it done, by itself."""
     try:
         return restoring_leases(driver, lambda: driver.write(step.operation, step.run, lasting=step.lasting))
@@ -92,11 +92,11 @@ class HasDriver(Protocol):
 S = TypeVar("S", bound=HasDriver)
 
 
-def alone(prepare: Callable[Concatenate[S, P], Step[T]]) -> Callable[Concatenate[S, P], T]:
+def as_method(prepare: Callable[Concatenate[S, P], WriteStep[T]]) -> Callable[Concatenate[S, P], T]:
     """The method that has a step done by itself, from the one that prepares it: same arguments."""
 
     @functools.wraps(prepare)
     def call(db: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return done(db.driver, prepare(db, *args, **kwargs))
+        return execute(db.driver, prepare(db, *args, **kwargs))
 
     return call
