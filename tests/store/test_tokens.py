@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import apsw
 import pytest
 
+from holdfast.store import queries
 from holdfast.store.search import query_parser, tokens
+
+CORPUS = Path(__file__).parent.parent.parent / "bench" / "corpus"
 
 
 @pytest.mark.parametrize(
@@ -21,6 +28,21 @@ from holdfast.store.search import query_parser, tokens
 )
 def test_a_text_is_cut_into_the_words_it_is_found_by(text: str, cut: list[str]) -> None:
     assert tokens.indexed(text) == cut
+
+
+def test_both_databases_index_a_text_by_the_same_words() -> None:
+    chats = [json.loads(line) for file in CORPUS.glob("*.jsonl") for line in file.read_text("utf-8").splitlines()]
+    texts = [message["content"] for chat in chats for message in chat["messages"]]
+    spaced = [text for text in texts if query_parser.indexed(text) == text]
+    index = apsw.Connection(":memory:")
+    index.execute(queries.schema("sqlite_search"))
+    index.execute("CREATE VIRTUAL TABLE found USING fts5vocab (words, 'instance')")
+    index.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", enumerate(spaced))
+    theirs: list[list[str]] = [[] for _ in spaced]
+    for number, word in index.execute("SELECT doc, term FROM found ORDER BY doc, offset"):
+        theirs[number].append(word)
+    assert len(spaced) > 900
+    assert list(map(tokens.indexed, spaced)) == theirs
 
 
 def _document(seq: int, *said: str) -> query_parser.Document[list[str]]:

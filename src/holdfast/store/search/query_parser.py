@@ -27,7 +27,7 @@ _UNSPACED_RUN = re.compile(f"[{UNSPACED}]+")
 _PIECE = re.compile(rf'"([^"]*)"|([{UNSPACED}]+)|([^\W_{UNSPACED}]+)')
 _PART = re.compile(rf"[{UNSPACED}]+|[^\W{UNSPACED}]+")
 # Raised when texts are cut otherwise than before: an index of the old way is made again.
-CUT = 3
+CUT = 4
 # How many words may stand between two that stand together.
 NEAR = 8
 MAX_TERMS = 64

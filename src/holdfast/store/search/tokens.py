@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import itertools
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from holdfast.store.search import query_parser, stems
+from holdfast.store.search import query_parser
+from holdfast.store.sqlite import tokenizer
 
 BLOCK = 256
 # What does not fit is as good as the most that does.
@@ -21,27 +21,19 @@ _LAST_PLACE = 2**19 - 1
 # Longer ones are no words; their beginning is enough to tell them apart.
 _LONGEST = 100
 
-_MARKS = re.compile("[\u0300-\u036f]")
-_WORD = re.compile(rf"([{query_parser.UNSPACED}]+)|[^\W_{query_parser.UNSPACED}]+")
+_RUN = re.compile(rf"([{query_parser.UNSPACED}]+)|([^{query_parser.UNSPACED}]+)")
 _END = "\U0010ffff"
 
 Cut = list[str]
 
 
 def indexed(text: str) -> Cut:
-    """A text as the words it is found by, in their order."""
-    found: Cut = []
-    for piece in _WORD.finditer(_plain(text)):
-        found += query_parser.pairs(piece[0]) if piece[1] else [stems.stem(piece[0])[:_LONGEST]]
-    return found
-
-
-def _plain(text: str) -> str:
-    """Small letters without accents."""
-    text = text.lower()
-    if text.isascii():
-        return text
-    return unicodedata.normalize("NFC", _MARKS.sub("", unicodedata.normalize("NFD", text)))
+    """Return the words a text is found by, in order."""
+    words: Cut = []
+    for unspaced, other in _RUN.findall(text):
+        found = query_parser.pairs(unspaced) if unspaced else tokenizer.tokenize(other)
+        words += [word[:_LONGEST] for word in found]
+    return words
 
 
 def rows(key: int, documents: Sequence[query_parser.Document[Cut]], known: int) -> Iterator[dict[str, Any]]:
@@ -106,7 +98,7 @@ Range = tuple[str, str]
 
 def _phrase(text: str) -> list[Range]:
     """Its words one after the other, each from where to where; a run at the end may go on in the text."""
-    head, tail = query_parser.parted(_plain(text))
+    head, tail = query_parser.parted(text)
     found = [(word, word) for word in indexed(head)]
     if query_parser.is_unspaced(tail):
         *before, last = query_parser.begun(tail)
