@@ -12,7 +12,7 @@ from holdfast import AsyncSessionDB, SessionDB, errors
 from holdfast.compaction import hooks, port
 from holdfast.compaction.port import Outcome
 from holdfast.model import ScriptedModel
-from holdfast.store import locks, write_step
+from holdfast.store import leases, write_step
 from tests.agent import stage
 from tests.compaction import rivals
 from tests.compaction.test_compress import Writer, agent, filled
@@ -130,7 +130,7 @@ def test_sync_calls_go_on_without_a_lock_and_still_refuse_bad_arguments(
 ) -> None:
     with SessionDB(":memory:") as db:
         steps.begin(db, "talk", "a")
-        monkeypatch.delattr(locks.Leases, "acquire_lease")
+        monkeypatch.delattr(leases.Leases, "acquire_lease")
         db.commit_compaction(db.begin_compaction("talk"), summary="gist", cut_seq=1)
         assert db.try_acquire_compression_lock("talk", "me")
         with pytest.raises(errors.OutOfRange):

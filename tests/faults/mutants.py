@@ -14,19 +14,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.store import (
-    branches,
-    budgets,
-    compactions,
-    deletion,
-    holders,
-    leases,
-    log,
-    pins,
-    queries,
-    sessions,
-    visibility,
-)
+from holdfast.store import branches, budgets, compactions, deletion, leases, log, pins, queries, sessions, visibility
 from holdfast.store.backup import atomic_file
 from holdfast.store.mail import inbox
 from holdfast.store.records import processes
@@ -58,7 +46,7 @@ class Mutant(NamedTuple):
 
 
 CAS = "if (here.head_id, here.epoch, here.live) != (seen.head_id, seen.epoch, 1):"
-HELD = "row is not None and row[0] == lease.token and holders.decode(row[1]).name == lease.holder"
+HELD = "row is not None and row[0] == lease.token and decode_holder(row[1]).name == lease.holder"
 ROTATE = "rotate(tx, here, child_id, draft, lease.token if lease else None, now)"
 
 CUT = "cut_seq=draft.cut_seq,\n        seen_seq=draft.seen_seq"
@@ -136,7 +124,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "expiry ignored by the next": Mutant("expiring", (Edit(leases, "_refuse_if_held", "left > 0", "True"),)),
     "living holder taken for dead": Mutant(
-        "ending", (Edit(holders.Holder, "is_dead", "if (self.host", "return True\n    if (self.host"),)
+        "ending", (Edit(leases.Holder, "is_dead", "if (self.host", "return True\n    if (self.host"),)
     ),
     "lease given to everybody": Mutant(
         "ending", (Edit(leases, "_refuse_if_held", "if holder.name != name", "if False"),)

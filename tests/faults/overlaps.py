@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from holdfast import errors, types
-from holdfast.store import compactions, holders, leases, sessions
+from holdfast.store import compactions, leases, sessions
 from holdfast.store.db import SessionDB
 from holdfast.store.driver import Tx
 from tests import postgres
@@ -58,7 +58,7 @@ def compactor(name: str) -> Actor:
     """Acquires, and commits what it read in between; whoever got no lease commits nothing."""
 
     def acquire(_: SessionDB, scene: Scene) -> Callable[[Tx], Any]:
-        holder = holders.this_process(name)
+        holder = leases.this_process(name)
         return lambda tx: leases.acquire(tx, scene.c, "compact", holder, TTL)
 
     def granted(scene: Scene, lease: types.Lease) -> None:

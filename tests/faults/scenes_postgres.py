@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 
 from holdfast import errors, types
-from holdfast.store import compactions, holders, leases, log, sessions, visibility
+from holdfast.store import compactions, leases, log, sessions, visibility
 from holdfast.store.db import SessionDB
 from holdfast.store.driver import Tx
 from holdfast.store.mail import chat_leases
@@ -176,7 +176,7 @@ def _overtaking(inside: Inside, without_triggers: Without) -> list[str]:
                     return both.say(both.other, "c", "late", lease=lost)
                 return both.other.driver.write("commit", _committing(lost, "c-late"))
 
-            taken = holders.this_process("other")
+            taken = leases.this_process("other")
             answer = both.meanwhile(
                 lambda tx, purpose=purpose, taken=taken: leases.acquire(tx, "c", purpose, taken, 30), late
             )
@@ -188,7 +188,7 @@ def _overtaking(inside: Inside, without_triggers: Without) -> list[str]:
 def _committed_meanwhile(inside: Inside, without_triggers: Without) -> list[str]:
     """A commit in one statement waits while its lease is taken over, and another while the view changes."""
     with pair(inside, without_triggers) as both:
-        lost, taken = both.other.acquire_lease("c", "compact", "slow", 30), holders.this_process("other")
+        lost, taken = both.other.acquire_lease("c", "compact", "slow", 30), leases.this_process("other")
         both.clock[0] += 31
 
         def late(work: types.Lease | types.Snapshot, child: str) -> Callable[[], Any]:
@@ -268,7 +268,7 @@ def _overtaken_meanwhile(inside: Inside, without_triggers: Without) -> list[str]
             held = both.one.claim(key, 300.0, "me")
 
             def taken(tx: Tx) -> object:
-                return chat_leases.take(tx, key, holders.this_process("me"), 300.0)
+                return chat_leases.take(tx, key, leases.this_process("me"), 300.0)
 
             answer = both.meanwhile(taken, partial(call, held))
             if not isinstance(answer, errors.LeaseLost):

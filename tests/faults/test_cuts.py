@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast import errors
-from holdfast.store import async_db, holders, leases
+from holdfast.store import async_db, leases
 from holdfast.store.db import SessionDB
 from holdfast.store.postgres import connection
 from tests import postgres
@@ -147,7 +147,7 @@ def test_a_turn_cut_off_past_its_expiry_cannot_append_while_a_take_over_holds_th
         outcome = Background(lambda: far.append_message("c", role="user", content="late", uid="late", lease=lost))
 
         def take_over(tx: Any) -> None:
-            leases.acquire(tx, "c", "turn", holders.this_process("near"), 30)
+            leases.acquire(tx, "c", "turn", leases.this_process("near"), 30)
             network.flow()
             storms.wait_until(lambda: storms.waits("late"), "the late message waits for the row")
 

@@ -15,7 +15,7 @@ import pytest
 from holdfast import AsyncSessionDB, types
 from holdfast.gateway import gateway, loopback, port, stdio
 from holdfast.model import ScriptedModel
-from holdfast.store import holders
+from holdfast.store import leases
 from tests.gateway import stage
 
 HELLO = b'{"text": "Hi", "key": "1"}\n'
@@ -124,9 +124,9 @@ def test_where_nobody_reads_the_answers_it_ends_and_the_next_one_writes_them() -
 
 
 def process(dead: bool) -> str:
-    found = holders.this_process(None)
-    return holders.encode(
-        holders.Holder(found.name, found.host, found.namespace, found.pid, "0", "x") if dead else found
+    found = leases.this_process(None)
+    return leases.encode_holder(
+        leases.Holder(found.name, found.host, found.namespace, found.pid, "0", "x") if dead else found
     )
 
 

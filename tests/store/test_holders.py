@@ -13,11 +13,12 @@ import msgspec
 import pytest
 
 from holdfast import alive
-from holdfast.store import holders
+from holdfast.store import leases
+from holdfast.store.driver import UNIX, lease_clock
 
 
 def test_where_signal_0_is_no_question_no_process_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    holder = holders.this_process("me")
+    holder = leases.this_process("me")
     sent: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, _: sent.append(pid))
     monkeypatch.setattr(os, "name", "nt")
@@ -32,11 +33,11 @@ def test_where_signal_0_is_no_question_no_process_is_asked(monkeypatch: pytest.M
 
 
 def test_this_process_is_alive() -> None:
-    assert not holders.this_process("me").is_dead()
+    assert not leases.this_process("me").is_dead()
 
 
-def holder_of(process: subprocess.Popen[bytes]) -> holders.Holder:
-    return msgspec.structs.replace(holders.this_process("it"), pid=process.pid, started=alive.started(process.pid))
+def holder_of(process: subprocess.Popen[bytes]) -> leases.Holder:
+    return msgspec.structs.replace(leases.this_process("it"), pid=process.pid, started=alive.started(process.pid))
 
 
 def test_process_that_ended_is_dead_before_and_after_it_is_buried() -> None:
@@ -51,12 +52,12 @@ def test_process_that_ended_is_dead_before_and_after_it_is_buried() -> None:
 
 
 def test_another_process_with_the_same_number_is_another_process() -> None:
-    assert msgspec.structs.replace(holders.this_process("me"), started="1").is_dead()
+    assert msgspec.structs.replace(leases.this_process("me"), started="1").is_dead()
 
 
 @pytest.mark.parametrize("elsewhere", [{"host": "other/boot"}, {"namespace": "pid:[1]"}, {"host": ""}])
 def test_process_that_cannot_be_seen_from_here_is_never_called_dead(elsewhere: dict[str, str]) -> None:
-    gone = msgspec.structs.replace(holders.this_process("it"), pid=2**22 + 1, started="1")
+    gone = msgspec.structs.replace(leases.this_process("it"), pid=2**22 + 1, started="1")
     assert gone.is_dead()
     assert not msgspec.structs.replace(gone, **elsewhere).is_dead()
 
@@ -64,7 +65,7 @@ def test_process_that_cannot_be_seen_from_here_is_never_called_dead(elsewhere: d
 SAME = {"hostname": "app", "boot": "b", "machine": "m", "node": 7, "namespace": "pid:[1]"}
 
 
-def on(monkeypatch: pytest.MonkeyPatch, **machine: object) -> holders.Holder:
+def on(monkeypatch: pytest.MonkeyPatch, **machine: object) -> leases.Holder:
     """This process, were it on such a machine."""
     told = {**SAME, **machine}
     with monkeypatch.context() as patched:
@@ -72,20 +73,20 @@ def on(monkeypatch: pytest.MonkeyPatch, **machine: object) -> holders.Holder:
         patched.setattr(alive, "boot_id", lambda: told["boot"])
         patched.setattr(alive, "machine_id", lambda: told["machine"])
         patched.setattr(uuid, "getnode", lambda: told["node"])
-        patched.setattr(holders, "_namespace", lambda: told["namespace"])
+        patched.setattr(leases, "_namespace", lambda: told["namespace"])
         _forget()
         try:
-            return holders.this_process("it")
+            return leases.this_process("it")
         finally:
             _forget()
 
 
 def _forget() -> None:
-    holders._host.cache_clear()
-    holders._own.cache_clear()
+    leases._host.cache_clear()
+    leases._own.cache_clear()
 
 
-def place(holder: holders.Holder) -> tuple[str, str]:
+def place(holder: leases.Holder) -> tuple[str, str]:
     return holder.host, holder.namespace
 
 
@@ -116,31 +117,31 @@ def test_without_boot_ids_the_network_card_tells_machines_apart(monkeypatch: pyt
 
 
 def test_holder_comes_back_from_its_text() -> None:
-    holder = holders.this_process('a "name" ü')
-    assert holders.decode(holders.encode(holder)) == holder
+    holder = leases.this_process('a "name" ü')
+    assert leases.decode_holder(leases.encode_holder(holder)) == holder
 
 
 def test_holder_goes_by_the_name_it_was_given_or_by_one_nobody_has() -> None:
-    assert holders.this_process("me").name == "me"
-    assert len({holders.this_process(None).name for _ in range(50)}) == 50
+    assert leases.this_process("me").name == "me"
+    assert len({leases.this_process(None).name for _ in range(50)}) == 50
 
 
 def test_unnamed_holder_goes_by_host_pid_thread_and_agent() -> None:
-    token = holders.agent.set("my agent:1\n")
+    token = leases.acting_agent.set("my agent:1\n")
     try:
-        found = holders.this_process(None)
+        found = leases.this_process(None)
     finally:
-        holders.agent.reset(token)
+        leases.acting_agent.reset(token)
     host, pid, thread, agent, nonce = found.name.split(":")
     assert (host, pid, thread) == (found.host, str(os.getpid()), str(threading.get_native_id()))
     assert (agent, nonce) == (found.agent, found.nonce) == ("my_agent_1_", found.nonce)
-    assert holders.is_this_process(found.name)
-    assert not holders.is_this_process(found.name.replace(f":{pid}:", ":1:", 1))
+    assert leases.is_this_process(found.name)
+    assert not leases.is_this_process(found.name.replace(f":{pid}:", ":1:", 1))
 
 
 @pytest.mark.parametrize("text", ["", "pid 42", "{}", "[]", "null", '{"name": 5}', "{", "x" * 1000])
 def test_holder_written_by_something_else_has_a_name_and_is_not_called_dead(text: str) -> None:
-    holder = holders.decode(text)
+    holder = leases.decode_holder(text)
     assert holder.name == text[:100]
     assert not holder.is_dead()
 
@@ -149,38 +150,38 @@ def test_holder_written_by_something_else_has_a_name_and_is_not_called_dead(text
 
 
 def test_clock_that_was_given_serves_leases_too() -> None:
-    timeline = holders.timeline(lambda: 100.0)
-    assert (timeline.boot, timeline.now) == (holders.UNIX, 100.0)
-    assert (timeline.left(holders.UNIX, 130.0), timeline.left(holders.UNIX, 90.0)) == (30.0, -10.0)
+    timeline = lease_clock(lambda: 100.0)
+    assert (timeline.boot, timeline.now) == (UNIX, 100.0)
+    assert (timeline.left(UNIX, 130.0), timeline.left(UNIX, 90.0)) == (30.0, -10.0)
 
 
 def test_machine_clock_names_the_boot_it_counts_from() -> None:
-    timeline = holders.timeline(None)
+    timeline = lease_clock(None)
     assert (timeline.boot, timeline.now) == (alive.boot_id(), timeline.machine)
     assert timeline.left(alive.boot_id(), timeline.machine + 30) == pytest.approx(30)
 
 
 def test_lease_of_another_boot_is_over() -> None:
-    for timeline in (holders.timeline(None), holders.timeline(lambda: 100.0)):
+    for timeline in (lease_clock(None), lease_clock(lambda: 100.0)):
         assert timeline.left("another boot", timeline.machine + 1e9) <= 0
 
 
 def test_either_clock_reads_what_the_other_wrote() -> None:
-    machine, given = holders.timeline(None), holders.timeline(lambda: 100.0)
+    machine, given = lease_clock(None), lease_clock(lambda: 100.0)
     assert given.left(machine.boot, given.machine + 30) == pytest.approx(30)
     assert machine.left(given.boot, machine.unix + 30) == pytest.approx(30)
 
 
 def test_child_of_a_process_that_was_asked_before_is_itself() -> None:
-    mine = holders.this_process("it")
+    mine = leases.this_process("it")
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(writing, holders.encode(holders.this_process("it")).encode())
+        os.write(writing, leases.encode_holder(leases.this_process("it")).encode())
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as file:
-        theirs = holders.decode(file.read())
+        theirs = leases.decode_holder(file.read())
     os.waitpid(child, 0)
     assert (theirs.pid, theirs.host) == (child, mine.host)
     assert theirs.is_dead()

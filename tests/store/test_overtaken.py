@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import NewConversation, NewMessage, SessionDB, errors
-from holdfast.store import compactions, conversation_row, deletion, holders, leases, routes, titles, together
+from holdfast.store import compactions, conversation_row, deletion, leases, routes, titles, together
 from holdfast.store.backup import schedule as backup_schedule
 from holdfast.store.blobs import blobs
 from holdfast.store.driver import Tx
@@ -86,7 +86,7 @@ def test_a_lease_that_is_taken_anew_meanwhile_is_not_freed(pair: hosts.Pair) -> 
     steps.begin(pair.one, "talk", "a")
     pair.one.acquire_lease("talk", "turn", "before", 1)
     pair.clock.advance(2)
-    who = holders.this_process("after")
+    who = leases.this_process("after")
     assert pair.meanwhile(lambda tx: leases.acquire(tx, "talk", "turn", who, 60), pair.other.free_stale_leases) == 0
     assert [lease.holder for lease in pair.one.leases()] == ["after"]
 
@@ -103,7 +103,7 @@ def test_a_stale_turn_cannot_append_while_a_take_over_holds_the_row(pair: hosts.
     steps.begin(pair.one, "talk", "a")
     stale = pair.other.acquire_lease("talk", "turn", "stale", 10)
     pair.clock.advance(11)
-    who = holders.this_process("next")
+    who = leases.this_process("next")
     refusal = pair.meanwhile(
         lambda tx: leases.acquire(tx, "talk", "turn", who, 60),
         lambda: pair.other.append_message("talk", role="assistant", content="late", lease=stale),

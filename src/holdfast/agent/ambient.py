@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from holdfast import errors
-from holdfast.store import async_db, db, holders
+from holdfast.store import async_db, db, leases
 
 VARIABLE = "HOLDFAST_SESSION_ID"
 
@@ -38,12 +38,12 @@ def current_session(session_id: str, db: db.SessionDB | async_db.AsyncSessionDB)
 @contextmanager
 def working_for(conversation_id: str, store: db.SessionDB, agent: str = "") -> Iterator[None]:
     """Make this the current conversation in the block, and `agent` the name that leases taken in it bear."""
-    token, named = _current.set((conversation_id, store)), holders.agent.set(agent)
+    token, named = _current.set((conversation_id, store)), leases.acting_agent.set(agent)
     try:
         yield
     finally:
         _current.reset(token)
-        holders.agent.reset(named)
+        leases.acting_agent.reset(named)
 
 
 def current_conversation_id() -> str | None:

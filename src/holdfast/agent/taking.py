@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast import errors, events, parts, types
 from holdfast.agent import folder, loop, prompt, turn
-from holdfast.store import async_db, locks, message_codec
+from holdfast.store import async_db, leases, message_codec
 
 if TYPE_CHECKING:
     from holdfast.agent import agent as agents
@@ -95,7 +95,7 @@ class Taking:
             taking = db.begin_conversation(name, self._message, self._birth, self._agent.lease_ttl)
             self._first, lease = await async_db.kept(taking, lambda both: turn.release(db, both[1]))
         except Exception as error:
-            if not locks.is_lock_failure(error):
+            if not leases.is_lock_failure(error):
                 raise
             (self._first,) = await db.append_messages(name, [self._message], create=self._birth)
             return await turn.without_lease(db, name, error, self._warn)

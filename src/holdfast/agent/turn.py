@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 
 from holdfast import errors, types
-from holdfast.store import async_db, locks, notification_hub
+from holdfast.store import async_db, leases, notification_hub
 
 TTL = 30.0
 SOON, SELDOM = 0.02, 0.25
@@ -121,7 +121,7 @@ async def without_lease(
     db: async_db.AsyncSessionDB, conversation_id: str, error: Exception, warn: Callable[[str], None]
 ) -> types.Snapshot:
     """Begin a turn that could get no lease from a bare snapshot; raises `error` if the lock did not fail."""
-    if not locks.is_lock_failure(error):
+    if not leases.is_lock_failure(error):
         raise error
     snapshot = await db.snapshot(conversation_id)
     if warning := db.db.warn_once(error):
@@ -145,7 +145,7 @@ async def _beat(db: async_db.AsyncSessionDB, turn: Turn, lease: types.Lease) -> 
         except Exception as error:  # noqa: BLE001 -- only a lost lease stops the turn
             db.db.warn_once(error)
             turn.hindrance = error if isinstance(error, errors.StoreError) else None
-            turn.fenced = not locks.is_lock_failure(error)
+            turn.fenced = not leases.is_lock_failure(error)
         await asyncio.sleep(lease.ttl / 3)
 
 

@@ -19,7 +19,7 @@ import msgspec
 from holdfast import errors, types
 from holdfast.compaction import cut, extract, hooks, ledger, pace, policy, port, reading, speaker, summary
 from holdfast.model import tokens
-from holdfast.store import async_db, holders, locks, message_codec
+from holdfast.store import async_db, leases, message_codec
 
 logger = logging.getLogger("holdfast.compaction")
 T = TypeVar("T")
@@ -427,7 +427,7 @@ async def _until_lost(work: Work, began: _Began, lease: types.Lease) -> None:
             return
         except Exception as error:  # noqa: BLE001 -- only a lost lease stops the work
             work.db.db.warn_once(error)
-            if locks.is_lock_failure(error):
+            if leases.is_lock_failure(error):
                 # The lease expires without another claimant: the commit compares head and epoch only.
                 began.fence = began.snapshot
 
@@ -525,7 +525,7 @@ def _shown(error: Exception) -> str:
 
 
 def _taken_by(holder: str) -> str:
-    if holders.is_this_process(holder):
+    if leases.is_this_process(holder):
         return "A compaction of this conversation is under way already."
     return "Another process is compacting this conversation."
 

@@ -27,7 +27,7 @@ from holdfast import errors, events, parts, types
 from holdfast.agent import naming
 from holdfast.gateway import history, keys, openai, pictures, port, replies, sse, wire
 from holdfast.model import port as models
-from holdfast.store import async_db, conversation_row, holders, message_codec
+from holdfast.store import async_db, conversation_row, leases, message_codec
 
 logger = logging.getLogger("holdfast.gateway")
 
@@ -117,7 +117,7 @@ class Chats:
         self._db, self.models, self._profile, self._clock = db, tuple(models), profile, clock
         self._header, self._side_requests = header, tuple(side_requests)
         self.door: port.Door | None = None
-        self._process = holders.encode(holders.this_process(None))
+        self._process = leases.encode_holder(leases.this_process(None))
         self._heard: dict[str, sse.Overheard] = {}
         self._written: OrderedDict[str, None] = OrderedDict()
         """Keys of what was answered lately: an answer of several parts is told as one."""
@@ -142,7 +142,7 @@ class Chats:
         process = outgoing.address.get("process")
         if process in (self._process, None) or outgoing.address.get("key") in self._heard:
             return True
-        return outgoing.at < self._clock() - LEFT or holders.decode(str(process)).is_dead()
+        return outgoing.at < self._clock() - LEFT or leases.decode_holder(str(process)).is_dead()
 
     async def send(self, outgoing: types.Outgoing) -> str:
         """Have the connection read it, and wait until that has given it to the client."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast import errors, types
 from holdfast.gateway import loopback, port
-from holdfast.store import async_db, holders
+from holdfast.store import async_db, leases
 
 logger = logging.getLogger("holdfast.gateway")
 
@@ -31,7 +31,7 @@ class Stdio(loopback.Loopback):
     def __init__(self, db: async_db.AsyncSessionDB, reads: int = 0, writes: int = 1) -> None:
         super().__init__(NAME)
         self._db, self._reads, self._writes = db, reads, writes
-        self._process = holders.encode(holders.this_process(None))
+        self._process = leases.encode_holder(leases.this_process(None))
         self._open = set[int]()
         """What was taken and is not known to be over."""
         self._ended = asyncio.Event()
@@ -63,7 +63,7 @@ class Stdio(loopback.Loopback):
 
     def owns(self, outgoing: types.Outgoing) -> bool:
         process = outgoing.address.get("process")
-        return process in (self._process, None) or holders.decode(str(process)).is_dead()
+        return process in (self._process, None) or leases.decode_holder(str(process)).is_dead()
 
     async def send(self, outgoing: types.Outgoing) -> str:
         try:

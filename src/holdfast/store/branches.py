@@ -9,7 +9,6 @@ from holdfast.store import (
     compactions,
     conversation_row,
     folders,
-    holders,
     leases,
     log,
     message_codec,
@@ -148,7 +147,7 @@ def _session_at(tx: Tx, here: conversation_row.State, at_seq: int | None) -> str
     return row[1] if row else here.head_id
 
 
-def begin(tx: Tx, step: log.Append, who: holders.Holder, ttl: float) -> tuple[types.Receipt, types.Lease]:
+def begin(tx: Tx, step: log.Append, who: leases.Holder, ttl: float) -> tuple[types.Receipt, types.Lease]:
     """A conversation, its first message and the lease of its first turn; harmless to repeat by the same holder."""
     receipt = step(tx)[0]
     if not step.born and not receipt.duplicate:

@@ -23,9 +23,7 @@ from holdfast.store import (
     deletion,
     folders,
     fsck,
-    holders,
     leases,
-    locks,
     log,
     message_codec,
     opening,
@@ -51,7 +49,7 @@ from holdfast.store.transfer import export, import_
 
 
 class SessionDB(
-    locks.Leases,
+    leases.Leases,
     search.Finding,
     usage.Accounts,
     budgets.Budgets,
@@ -299,14 +297,14 @@ class SessionDB(
         return log.Append(target, prepared, expect_head, request, lease, now, self._tips)
 
     def begin_conversation(
-        self, session_id: str, message: types.NewMessage, create: types.NewConversation, ttl: float = locks.LEASE_TTL
+        self, session_id: str, message: types.NewMessage, create: types.NewConversation, ttl: float = leases.LEASE_TTL
     ) -> tuple[types.Receipt, types.Lease]:
         """A new conversation with its first message and the `turn` lease of whoever began it, all at once.
 
         IdTaken when somebody else has begun it: then take the turn like any other.
         """
         leases.checked("turn", None, ttl)
-        step, who = self.append_step(session_id, [message], create=create), holders.this_process(None)
+        step, who = self.append_step(session_id, [message], create=create), leases.this_process(None)
         return write_step.execute(
             self.driver, write_step.WriteStep("append", lambda tx: branches_module.begin(tx, step, who, ttl))
         )

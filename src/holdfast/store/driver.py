@@ -7,16 +7,47 @@ mints (ids, uids) is minted before the first attempt.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from holdfast.store import holders, notifications, schema_plan
+import msgspec
+
+from holdfast import alive
+from holdfast.store import notifications, schema_plan
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 Row = tuple[Any, ...]
 Progress = Callable[[int, int], None]
+UNIX = "unix"
+MACHINE_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+class LeaseClock(msgspec.Struct, frozen=True):
+    """What time it is for leases, and how to read an expiry written by either clock."""
+
+    boot: str
+    unix: float
+    machine: float
+
+    @property
+    def now(self) -> float:
+        return self.unix if self.boot == UNIX else self.machine
+
+    def left(self, boot: str, expires: float) -> float:
+        """Seconds until this expiry; zero or less means it has run out."""
+        if boot == UNIX:
+            return expires - self.unix
+        return expires - self.machine if boot == alive.boot_id() else 0.0
+
+
+def lease_clock(clock: Callable[[], float] | None) -> LeaseClock:
+    unix = clock() if clock else time.time()
+    machine = time.clock_gettime(MACHINE_CLOCK) if MACHINE_CLOCK is not None else 0.0
+    by_unix = clock is not None or MACHINE_CLOCK is None or not alive.boot_id()
+    return LeaseClock(UNIX if by_unix else alive.boot_id(), unix, machine)
 
 
 class Tx(Protocol):
@@ -45,7 +76,7 @@ class Tx(Protocol):
         """What happens inside is undone if it raises; the transaction goes on."""
 
     @property
-    def clock(self) -> holders.Timeline:
+    def clock(self) -> LeaseClock:
         """The clock that leases of this database are measured by."""
 
 

@@ -3,22 +3,282 @@
 A lease is a row with a token from the conversation's one fence counter, whatever its purpose: a newer
 token is always larger, so an older holder is recognised everywhere. It saves work and nothing more:
 what may be written is decided by the commit.
+
+A clock only decides when another may take over; no commit ever rests on one. On Linux leases run on
+CLOCK_BOOTTIME (it counts while the machine sleeps and nobody can set it) and name the boot they belong
+to: a lease from another boot is over. Elsewhere, and wherever the caller gave a clock, they run on Unix
+time; the column `boot` says which of the two an expiry is measured by.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
+import logging
+import os
+import re
+import socket
+import threading
+import uuid
+from collections import deque
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from hashlib import blake2b
 from typing import Literal
 
-from holdfast import errors, types
-from holdfast.store import conversation_row, holders
-from holdfast.store.driver import Row, Tx
+import msgspec
+
+from holdfast import alive, errors, types
+from holdfast.store import conversation_row, write_step
+from holdfast.store.driver import Driver, LeaseClock, Row, Tx
+
+logger = logging.getLogger("holdfast.store")
 
 PURPOSES: tuple[types.Purpose, ...] = ("compact", "turn")
 MAX_TTL = 86_400.0
 NO_RIGHTS = "42501"
 """PostgreSQL's code for a role without rights on a table: a table that another role restored has no grants."""
+LEASE_TTL = 30.0
+LOCK_TTL = 300.0
+# As many holders are remembered whose leases could not be released. Each of these leases expires anyway.
+MAX_ABANDONED = 1000
+_counted = itertools.count()
+acting_agent: ContextVar[str] = ContextVar("holdfast_agent", default="")
+"""The name of the agent that acts in this context; leases taken in it bear this name."""
+
+
+class Leases:
+    """The part of SessionDB that gives leases. However they fail, compactions and turns continue without."""
+
+    driver: Driver
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+        self._abandoned = deque[str](maxlen=MAX_ABANDONED)
+
+    def acquire_step(
+        self, session_id: str, purpose: types.Purpose, holder: str | None = None, ttl: float = LEASE_TTL
+    ) -> write_step.WriteStep[types.Lease]:
+        """The right to do slow work, with the snapshot it begins from; Busy when another has it.
+
+        The same holder asking again gets a new token, and its old one is dead.
+        """
+        checked(purpose, holder, ttl)
+        who = this_process(holder)
+        # Not synced: what is written under it comes later in the same log; with the power goes whoever held it, and
+        # a server that forgot it gives its token to a holder of another name. Unless names are given, and given again.
+        named = holder is not None
+        return write_step.WriteStep(
+            "acquire", lambda tx: acquire(tx, session_id, purpose, who, ttl, self._abandoned), lasting=named
+        )
+
+    acquire_lease = write_step.as_method(acquire_step)
+
+    def renew_lease(self, lease: types.Lease) -> None:
+        """Start the lease's time anew; LeaseLost when it is not held any more: stop the work at once."""
+        checked_lease(lease)
+        self.driver.write("renew", lambda tx: renew(tx, lease), lasting=False)
+
+    def release_step(self, lease: types.Lease) -> write_step.WriteStep[bool]:
+        """Free the lease if it is still held; whether it was."""
+        checked_lease(lease)
+        return write_step.WriteStep("release", lambda tx: release(tx, lease), lasting=False)
+
+    release_lease = write_step.as_method(release_step)
+
+    def abandon_lease(self, lease: types.Lease, error: Exception) -> None:
+        """After a release that failed: log it, once, and let this process take the lease again before it expires."""
+        self._abandoned.append(lease.holder)
+        self.warn_once(error)
+
+    def leases(self) -> list[types.LeaseHeld]:
+        """Every lease there is, and whether it is held, expired, or its holder dead."""
+        return self.driver.read(every)
+
+    def free_stale_leases(self) -> int:
+        """Free the leases that ran out or whose holders died; how many. Whoever asks next would do the same."""
+        return self.driver.write("release", free_stale)
+
+    def snapshot(self, session_id: str) -> types.Snapshot:
+        """Where the conversation stands, for a compaction without a lease."""
+        return self.driver.read(lambda tx: snapshot(conversation_row.look(tx, session_id)))
+
+    def begin_compaction(
+        self, session_id: str, holder: str | None = None, ttl: float = LEASE_TTL
+    ) -> types.Lease | types.Snapshot:
+        """Take a lease to compact by; if acquiring it fails in any way but Busy, a bare snapshot, and one warning.
+
+        Either may be given to commit_compaction: head and epoch are compared all the same.
+        """
+        checked("compact", holder, ttl)
+        try:
+            return self.acquire_lease(session_id, "compact", holder, ttl)
+        except errors.Busy:
+            raise
+        except Exception as error:  # noqa: BLE001 -- the lock saves work only; the commit decides
+            snapshot = self.snapshot(session_id)
+            self.warn_once(error)
+            return snapshot
+
+    def try_acquire_compression_lock(self, session_id: str, holder: str, ttl_seconds: float = LOCK_TTL) -> bool:
+        """Take the lock, if nobody else has it."""
+        checked("compact", _name(holder), ttl_seconds)
+        try:
+            self.acquire_lease(session_id, "compact", holder, ttl_seconds)
+        except errors.Busy:
+            return False
+        except Exception as error:  # noqa: BLE001 -- the lock saves work only; the commit decides
+            # Refused, such a caller would never compact again; let through, it still cannot fork.
+            self._fail_open(error)
+        return True
+
+    def refresh_compression_lock(self, session_id: str, holder: str, ttl_seconds: float = LOCK_TTL) -> bool:
+        """Start the lock's time anew; whether this holder still had it."""
+        checked("compact", _name(holder), ttl_seconds)
+
+        def step(tx: Tx) -> bool:
+            lease = named(tx, session_id, "compact", holder, ttl_seconds)
+            if lease is not None:
+                renew(tx, lease)
+            return lease is not None
+
+        try:
+            return self.driver.write("renew", step)
+        except errors.LeaseLost:
+            return False
+        except Exception as error:  # noqa: BLE001 -- only a lost lease stops the work
+            self._fail_open(error)
+            return True
+
+    def release_compression_lock(self, session_id: str, holder: str) -> bool:
+        """Free the lock if this holder has it; whether it had."""
+        checked("compact", _name(holder), LOCK_TTL)
+
+        def step(tx: Tx) -> bool:
+            lease = named(tx, session_id, "compact", holder, LOCK_TTL)
+            return lease is not None and release(tx, lease)
+
+        try:
+            return self.driver.write("release", step)
+        except Exception as error:  # noqa: BLE001 -- what is not released expires
+            self._fail_open(error)
+            return False
+
+    def get_compression_lock_holder(self, session_id: str) -> str | None:
+        """Who compacts this conversation now; nobody, when the lock ran out or its process died."""
+        try:
+            return self.driver.read(lambda tx: holder_name(tx, session_id, "compact"))
+        except Exception as error:  # noqa: BLE001 -- an unknown holder blocks no work
+            self._fail_open(error)
+            return None
+
+    def _fail_open(self, error: Exception) -> None:
+        """Log a failure of the lock subsystem, once; other errors are the caller's."""
+        if not is_lock_failure(error):
+            raise error
+        self.warn_once(error)
+
+    def warn_once(self, error: Exception) -> str | None:
+        """Log a warning with its remedy, the first time only, and return it; an unexpected error is the lock's."""
+        if not isinstance(error, errors.HoldfastError):
+            error = errors.LeasesUnavailable(f"{errors.LeasesUnavailable()} ({type(error).__name__}: {error})")
+        if type(error).__name__ in self._said:
+            return None
+        self._said.add(type(error).__name__)
+        logger.warning("%s", error)
+        return str(error)
+
+
+def is_lock_failure(error: Exception) -> bool:
+    """Whether the lock subsystem failed, and not the store as a whole, nor the caller by its arguments."""
+    return isinstance(error, errors.LeasesUnavailable) or not isinstance(error, errors.HoldfastError)
+
+
+def _name(holder: str) -> str:
+    """Without a name, nobody could ever give the lock back."""
+    return "" if holder is None else holder
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """A process on a host, the thread and the agent that took the lease, and the name the holder goes by."""
+
+    name: str
+    host: str
+    namespace: str
+    pid: int
+    started: str
+    nonce: str
+    thread: int = 0
+    agent: str = ""
+
+    def is_dead(self) -> bool:
+        """Surely gone. A process this one cannot see (other host, other container) is never called dead."""
+        if (self.host, self.namespace) != (_host(), _own()[1]):
+            return False
+        if os.path.isdir("/proc/self"):
+            return alive.started(self.pid) != self.started
+        return not alive.exists(self.pid)
+
+
+def this_process(name: str | None) -> Holder:
+    """The holder that this thread is now; without a name it goes by host, pid, thread, agent and a nonce."""
+    pid, namespace, started, seed = _own()
+    nonce, thread = f"{seed}{next(_counted):x}", threading.get_native_id()
+    acting = re.sub(r"[^\w.#-]", "_", acting_agent.get(), flags=re.ASCII)[:60]
+    name = name or f"{_process_name()}{thread}:{acting}:{nonce}"
+    return Holder(name, _host(), namespace, pid, started, nonce, thread, acting)
+
+
+def is_this_process(name: str) -> bool:
+    """Whether an unnamed holder, known by its generated name, is this process."""
+    return name.startswith(_process_name())
+
+
+def _process_name() -> str:
+    return f"{_host()}:{_own()[0]}:"
+
+
+def encode_holder(holder: Holder) -> str:
+    return msgspec.json.encode(holder).decode()
+
+
+def decode_holder(text: str) -> Holder:
+    """A holder row as found; one written by something else still has to be readable."""
+    try:
+        return msgspec.json.decode(text, type=Holder)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return Holder(text[:100], "", "", 0, "", "")
+
+
+@functools.cache
+def _host() -> str:
+    """A name for this start of this machine that no other has, though many are called the same.
+
+    A boot id is made of chance at every start. Where there is none, the address of the network card stands for the
+    machine (or chance, if that has none: then nothing is ever known of another process).
+    """
+    told = (alive.boot_id() or f"{uuid.getnode():x}", alive.machine_id())
+    return f"{socket.gethostname()}/{blake2b(' '.join(told).encode(), digest_size=8).hexdigest()}"
+
+
+@functools.cache
+def _own() -> tuple[int, str, str, str]:
+    """The number of this process, where that counts, when it began, and what its nonces begin with: asked once in the
+    life of a process."""
+    pid = os.getpid()
+    return pid, _namespace(), alive.started(pid), os.urandom(6).hex()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_own.cache_clear)
+
+
+def _namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
 
 
 def checked(purpose: types.Purpose, holder: str | None, ttl: float) -> None:
@@ -52,7 +312,7 @@ def acquire(
     tx: Tx,
     session_id: str,
     purpose: types.Purpose,
-    holder: holders.Holder,
+    holder: Holder,
     ttl: float,
     abandoned: Collection[str] = (),
 ) -> types.Lease:
@@ -72,7 +332,7 @@ def acquire(
             conversation=here.key,
             purpose=purpose,
             token=token,
-            holder=holders.encode(holder),
+            holder=encode_holder(holder),
             expires=tx.clock.now + ttl,
             boot=tx.clock.boot,
             snap_seq=here.last_seq,
@@ -81,9 +341,9 @@ def acquire(
     return types.Lease(snapshot(here), purpose, token, holder.name, ttl)
 
 
-def _refuse_if_held(clock: holders.Timeline, row: Row, name: str, abandoned: Collection[str]) -> None:
+def _refuse_if_held(clock: LeaseClock, row: Row, name: str, abandoned: Collection[str]) -> None:
     _, text, expires, boot, _ = row
-    holder, left = holders.decode(text), clock.left(boot, expires)
+    holder, left = decode_holder(text), clock.left(boot, expires)
     if holder.name != name and left > 0 and not holder.is_dead() and holder.name not in abandoned:
         raise errors.Busy(holder.name, left)
 
@@ -99,7 +359,7 @@ def check_held(tx: Tx, here: conversation_row.State, lease: types.Lease) -> None
     with reachable():
         row = tx.one("lease_row", conversation=here.key, purpose=lease.purpose)
         left = 0.0
-        if row is not None and row[0] == lease.token and holders.decode(row[1]).name == lease.holder:
+        if row is not None and row[0] == lease.token and decode_holder(row[1]).name == lease.holder:
             left = tx.clock.left(row[3], row[2])
     if left <= 0:
         raise errors.LeaseLost()
@@ -134,7 +394,7 @@ def named(tx: Tx, session_id: str, purpose: types.Purpose, holder: str, ttl: flo
     here = conversation_row.lock(tx, session_id)
     with reachable():
         row = tx.one("lease_row", conversation=here.key, purpose=purpose)
-    if row is None or holders.decode(row[1]).name != holder:
+    if row is None or decode_holder(row[1]).name != holder:
         return None
     return types.Lease(snapshot(here), purpose, row[0], holder, ttl)
 
@@ -146,7 +406,7 @@ def holder_name(tx: Tx, session_id: str, purpose: types.Purpose) -> str | None:
         row = tx.one("lease_row", conversation=here.key, purpose=purpose)
     if row is None:
         return None
-    return holders.decode(row[1]).name if _state(tx.clock, row) == "held" else None
+    return decode_holder(row[1]).name if _state(tx.clock, row) == "held" else None
 
 
 def turn_began(tx: Tx, here: conversation_row.State) -> int | None:
@@ -175,9 +435,9 @@ def free_stale(tx: Tx) -> int:
     )
 
 
-def _as_seen(clock: holders.Timeline, conversation: str, purpose: types.Purpose, row: Row) -> types.LeaseHeld:
+def _as_seen(clock: LeaseClock, conversation: str, purpose: types.Purpose, row: Row) -> types.LeaseHeld:
     token, text, expires, boot, snap_seq, acquired_at = row
-    holder = holders.decode(text)
+    holder = decode_holder(text)
     return types.LeaseHeld(
         conversation_id=conversation,
         purpose=purpose,
@@ -194,7 +454,7 @@ def _as_seen(clock: holders.Timeline, conversation: str, purpose: types.Purpose,
     )
 
 
-def _state(clock: holders.Timeline, row: Row) -> Literal["held", "expired", "dead"]:
+def _state(clock: LeaseClock, row: Row) -> Literal["held", "expired", "dead"]:
     if clock.left(row[3], row[2]) <= 0:
         return "expired"
-    return "dead" if holders.decode(row[1]).is_dead() else "held"
+    return "dead" if decode_holder(row[1]).is_dead() else "held"

@@ -15,7 +15,7 @@ from hashlib import blake2b
 import msgspec
 
 from holdfast import errors
-from holdfast.store import fault_points, holders
+from holdfast.store import fault_points, leases
 from holdfast.store.sqlite import paths as sqlite_paths
 
 _NAME = re.compile(r"\.([0-9a-f]{8})-(\d+)-(\d*)-[0-9a-f]+\.draft(-\w+|\.queue)?$")
@@ -58,7 +58,7 @@ def prepare(folder: str) -> None:
 def new(folder: str, name: str) -> str:
     """An empty draft of a name, ours alone; drafts of it that dead processes left are removed."""
     sweep(folder, name)
-    me = holders.this_process(None)
+    me = leases.this_process(None)
     temp = os.path.join(folder, f".{name}.{_host(me)}-{me.pid}-{me.started}-{me.nonce}.draft")
     os.close(os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     return temp
@@ -103,7 +103,7 @@ def sweep(folder: str, name: str | None = None) -> int:
 
 def left(folder: str, name: str | None = None) -> list[str]:
     """Drafts of this name, or of any, whose writers are dead."""
-    me, found = holders.this_process(None), []
+    me, found = leases.this_process(None), []
     for entry in sorted(os.listdir(folder)):
         named = _NAME.search(entry) if entry.startswith("." if name is None else f".{name}.") else None
         if named is None or named[1] != _host(me):
@@ -113,7 +113,7 @@ def left(folder: str, name: str | None = None) -> list[str]:
     return found
 
 
-def _host(holder: holders.Holder) -> str:
+def _host(holder: leases.Holder) -> str:
     return blake2b(f"{holder.host} {holder.namespace}".encode(), digest_size=4).hexdigest()
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Literal
 
 from holdfast import errors, types
-from holdfast.store import generation, holders, leases, routes, write_step
-from holdfast.store.driver import Driver, Row, Tx
+from holdfast.store import generation, leases, routes, write_step
+from holdfast.store.driver import Driver, LeaseClock, Row, Tx
 
 CLAIM_TTL = 30.0
 # Longer than a route, which most claims are about.
@@ -33,7 +33,7 @@ class Claims:
         """
         named = checked_key(key)
         leases.checked("turn", holder, ttl)
-        who = holders.this_process(holder)
+        who = leases.this_process(holder)
         # Not synced: with the power goes whoever held it, and a server that forgot it is told by the holder; but not
         # by one whose name was given, and may be given again.
         return write_step.WriteStep("take", lambda tx: take(tx, named, who, ttl), lasting=holder is not None)
@@ -69,8 +69,8 @@ def checked(claim: object) -> types.Claim:
     return claim
 
 
-def take(tx: Tx, key: str, holder: holders.Holder, ttl: float) -> types.Claim:
-    row, encoded = tx.one("claim_row", key=key), holders.encode(holder)
+def take(tx: Tx, key: str, holder: leases.Holder, ttl: float) -> types.Claim:
+    row, encoded = tx.one("claim_row", key=key), leases.encode_holder(holder)
     if row is not None and row[1] == encoded:
         return types.Claim(key, row[0], holder.name, ttl)  # by an attempt that nobody heard the end of
     if row is None:
@@ -114,18 +114,18 @@ def _is_of(claim: types.Claim, row: Row) -> bool:
 
 
 def _name(row: Row) -> str:
-    return holders.decode(row[1]).name
+    return leases.decode_holder(row[1]).name
 
 
-def _state(clock: holders.Timeline, row: Row) -> Literal["free", "held", "expired", "dead"]:
+def _state(clock: LeaseClock, row: Row) -> Literal["free", "held", "expired", "dead"]:
     if row[1] is None:
         return "free"
     if clock.left(row[3], row[2]) <= 0:
         return "expired"
-    return "dead" if holders.decode(row[1]).is_dead() else "held"
+    return "dead" if leases.decode_holder(row[1]).is_dead() else "held"
 
 
-def _as_seen(clock: holders.Timeline, row: Row) -> types.ClaimHeld:
+def _as_seen(clock: LeaseClock, row: Row) -> types.ClaimHeld:
     key, *rest = row
     state = _state(clock, tuple(rest))
     assert state != "free"  # those are not asked for

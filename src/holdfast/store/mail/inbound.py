@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store import arguments, conversation_row, holders, leases, message_codec, routes, write_step
+from holdfast.store import arguments, conversation_row, leases, message_codec, routes, write_step
 from holdfast.store.driver import Driver, Row, Tx
 from holdfast.store.mail import chat_leases, outbox
 from holdfast.store.records import memory
@@ -138,7 +138,7 @@ class Arrivals(chat_leases.Claims, outbox.Outbox):
             raise errors.OutOfRange("What chooses is a function.")
         leases.checked("turn", None, ttl)
         named, mine = routes.checked(route), claim if claim is None else chat_leases.checked(claim)
-        taking = Taking(named, choose, mine, idle, ttl, limit, holders.this_process(None))
+        taking = Taking(named, choose, mine, idle, ttl, limit, leases.this_process(None))
         # Not synced, as neither claims nor beginnings are.
         return write_step.WriteStep("begin", taking, lasting=False)
 
@@ -235,7 +235,7 @@ class Taking(msgspec.Struct, frozen=True):
     idle: bool
     ttl: float
     limit: int
-    holder: holders.Holder
+    holder: leases.Holder
 
     def __call__(self, tx: Tx) -> types.TakenUp:
         claim = self.claim

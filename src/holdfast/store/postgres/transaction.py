@@ -9,8 +9,8 @@ from types import ModuleType
 from typing import Any
 
 from holdfast import errors
-from holdfast.store import fault_points, holders, notifications
-from holdfast.store.driver import Row
+from holdfast.store import fault_points, notifications
+from holdfast.store.driver import UNIX, LeaseClock, Row
 from holdfast.store.postgres import errors as postgres_errors
 from holdfast.store.postgres import nul_text, statements
 
@@ -138,15 +138,15 @@ class Transaction:
         self.command("RELEASE SAVEPOINT step")
 
     @property
-    def clock(self) -> holders.Timeline:
+    def clock(self) -> LeaseClock:
         """The server's, unless one was given: hosts need not agree about the time."""
         if self._clock is not None:
-            return holders.Timeline(holders.UNIX, self._clock(), 0.0)
+            return LeaseClock(UNIX, self._clock(), 0.0)
         if self._seen is None:
             (now,) = self.execute(_NOW).fetchone()
             self._seen = (now, time.monotonic())
         then, at = self._seen
-        return holders.Timeline(holders.UNIX, then + time.monotonic() - at, 0.0)
+        return LeaseClock(UNIX, then + time.monotonic() - at, 0.0)
 
     def begin(self, operation: str, how: str) -> None:
         self.operation, self._seen, self.noted = operation, None, notifications.Noted()

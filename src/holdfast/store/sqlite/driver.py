@@ -23,8 +23,8 @@ import apsw
 import msgspec
 
 from holdfast import errors
-from holdfast.store import fault_points, holders, queries, schema_plan
-from holdfast.store.driver import Row, Tx
+from holdfast.store import fault_points, queries, schema_plan
+from holdfast.store.driver import LeaseClock, Row, Tx, lease_clock
 from holdfast.store.sqlite import maintenance, wal_sync, writer_queue
 from holdfast.store.sqlite import migration as sqlite_migration
 from holdfast.store.sqlite import paths as sqlite_paths
@@ -129,8 +129,8 @@ class Transaction:
         self.execute("RELEASE step")
 
     @property
-    def clock(self) -> holders.Timeline:
-        return holders.timeline(self._clock)
+    def clock(self) -> LeaseClock:
+        return lease_clock(self._clock)
 
 
 class SqliteDriver(maintenance.Whole):
