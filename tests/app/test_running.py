@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import SessionDB, config, events, parts, types
 from holdfast.app import models, running
-from holdfast.store.backup import schedule as backup_schedule
+from holdfast.store import store_meta
 from holdfast.tools import processes
 from tests.tools.test_plugins import TOOL, installed
 
@@ -53,9 +53,9 @@ async def until(condition: Callable[[], object]) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
-        (backup_schedule.DONE, "1000000.0", "overdue"),
-        (backup_schedule.FAILED, "1000000.0", "failed"),
-        (backup_schedule.DONE, "now", None),
+        (store_meta.BACKUP_DONE, "1000000.0", "overdue"),
+        (store_meta.BACKUP_FAILED, "1000000.0", "failed"),
+        (store_meta.BACKUP_DONE, "now", None),
     ],
 )
 def test_who_opens_a_chat_hears_of_backups_that_do_not_come(
@@ -79,7 +79,7 @@ def test_attachments_nobody_names_are_collected_though_no_backup_can_be_made(tmp
     async def start() -> None:
         async with running.started(settings(tmp_path)) as app:
             with SessionDB(tmp_path / "store.db") as db:
-                await until(lambda: db.get_blob(blob.digest) is None and db.meta(backup_schedule.FAILED) is not None)
+                await until(lambda: db.get_blob(blob.digest) is None and db.meta(store_meta.BACKUP_FAILED) is not None)
             assert app.notice is None
 
     asyncio.run(start())

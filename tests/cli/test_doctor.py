@@ -15,8 +15,8 @@ import pytest
 
 import holdfast as package
 from holdfast import SessionDB
+from holdfast.store import store_meta
 from holdfast.store.backup import atomic_file
-from holdfast.store.backup import schedule as backup_schedule
 from tests.cli import program
 from tests.cli.conftest import TRIP
 
@@ -372,7 +372,7 @@ def test_drafts_of_dead_processes_are_found_and_removed_by_fix_only(holdfast: Ho
 
 def test_scheduled_backup_that_was_never_finished_is_told_of(holdfast: Holdfast, trip: Path) -> None:
     with SessionDB(trip) as db:
-        db.driver.write("meta", lambda tx: tx.run("meta_set", key=backup_schedule.CLAIMED, value="1000000.0"))
+        db.driver.write("meta", lambda tx: tx.run("meta_set", key=store_meta.BACKUP_CLAIMED, value="1000000.0"))
     (finding,) = holdfast("doctor", "--json", "--db", trip).data["findings"]
     assert (finding["level"], finding["kind"]) == ("note", "backup")
 
@@ -396,7 +396,7 @@ def test_scheduled_backups_that_do_not_come_are_told_of(holdfast: Holdfast, trip
     assert holdfast("backup", "--db", trip).code == 0
     assert notes() == []
     with SessionDB(trip) as db:
-        db.driver.write("meta", lambda tx: tx.run("meta_set", key=backup_schedule.DONE, value="1000000.0"))
+        db.driver.write("meta", lambda tx: tx.run("meta_set", key=store_meta.BACKUP_DONE, value="1000000.0"))
     assert notes() == ["Scheduled backups are overdue."]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import SessionDB, config, errors, types
 from holdfast.cli import console, keeping
-from holdfast.store.backup import schedule as backup_schedule
+from holdfast.store import store_meta
 from holdfast.store.driver import Tx
 from holdfast.tools import folders
 from tests.cli import program, terminal
@@ -74,7 +74,7 @@ def test_backup_that_is_asked_for_is_made_though_another_was_begun(
     (tmp_path / "data").mkdir(mode=0o700)
     (tmp_path / "data" / "config.toml").write_text('[backup]\nfolder = "copies"\n', encoding="utf-8")
     with SessionDB(trip) as db:
-        db.driver.write("meta", lambda tx: tx.run("meta_set", key=backup_schedule.CLAIMED, value=repr(time.time())))
+        db.driver.write("meta", lambda tx: tx.run("meta_set", key=store_meta.BACKUP_CLAIMED, value=repr(time.time())))
     assert holdfast("backup", "--if-due", "--json", "--db", trip).data == {"due": False}
     done = holdfast("backup", "--json", "--db", trip)
     assert (done.code, done.data["conversations"]) == (0, 3)

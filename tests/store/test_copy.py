@@ -404,7 +404,7 @@ def test_a_store_that_can_only_be_read_is_copied_and_left_as_it_was() -> None:
     only_read = address.replace("options=", "options=-cdefault_transaction_read_only%3Don%20")
     with SessionDB(only_read) as source, SessionDB(":memory:") as target:
         assert store_copy.copy(source, target).messages == 1
-        assert source.meta(backup_schedule.IDENTITY) is None
+        assert source.meta(store_meta.STORE_ID) is None
         # Named since, it is still the one the copy is of.
         with SessionDB(address) as first:
             backup_schedule.known(first.driver)

@@ -10,6 +10,7 @@ import apsw
 import pytest
 
 from holdfast import SessionDB, errors
+from holdfast.store import store_meta
 from holdfast.store.backup import schedule as backup_schedule
 from tests.contract import steps
 
@@ -92,9 +93,9 @@ def test_failed_attempt_is_made_again(open_db: Open, tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(errors.StoreUnusable):
             db.backup_if_due(tmp_path / "file" / "b")
-    assert db.meta(backup_schedule.FAILED) is not None
+    assert db.meta(store_meta.BACKUP_FAILED) is not None
     assert db.backup_if_due(tmp_path / "b") is not None
-    assert db.meta(backup_schedule.FAILED) is None
+    assert db.meta(store_meta.BACKUP_FAILED) is None
 
 
 @pytest.mark.parametrize(("every", "keep"), [(-1, 1), ("1", 1), (True, 1), (1, 0), (1, 1.5), (1, True)])
@@ -111,7 +112,7 @@ def test_schedule_of_nonsense_is_refused(open_db: Open, tmp_path: Path, every: o
 def test_one_that_is_asked_for_now_is_made_whoever_else_is_at_it(open_db: Open, tmp_path: Path) -> None:
     db, folder = open_db(), tmp_path / "b"
     fill(db)
-    note(db, backup_schedule.CLAIMED, repr(steps.Clock()()))
+    note(db, store_meta.BACKUP_CLAIMED, repr(steps.Clock()()))
     assert db.backup_if_due(folder, 24) is None
     made = [db.backup_if_due(folder, 0) for _ in range(3)]
     assert [report is not None for report in made] == [True, True, True]
@@ -122,9 +123,9 @@ def test_claim_of_another_is_left_to_it_when_one_fails(open_db: Open) -> None:
     db, theirs = open_db(), repr(steps.Clock()() - 5)
     claim = backup_schedule.Claim(steps.Clock()(), 0.0, None)
     assert db.driver.write("claim", claim.take)
-    note(db, backup_schedule.CLAIMED, theirs)
+    note(db, store_meta.BACKUP_CLAIMED, theirs)
     db.driver.write("claim", lambda tx: claim.fail(tx, tell=True))
-    assert db.meta(backup_schedule.CLAIMED) == theirs
+    assert db.meta(store_meta.BACKUP_CLAIMED) == theirs
 
 
 def test_restore_from_a_scheduled_backup_does_not_keep_the_next_from_being_made(
@@ -136,9 +137,9 @@ def test_restore_from_a_scheduled_backup_does_not_keep_the_next_from_being_made(
     assert report is not None
     connection = apsw.Connection(report.path)
     noted = [row[0] for row in connection.execute("SELECT key FROM meta")]
-    assert not {backup_schedule.CLAIMED, backup_schedule.FAILED} & set(noted)
+    assert not {store_meta.BACKUP_CLAIMED, store_meta.BACKUP_FAILED} & set(noted)
     # One that an older version made has the claim it was made under.
-    connection.execute("INSERT INTO meta VALUES (?, ?)", (backup_schedule.CLAIMED, repr(clock())))
+    connection.execute("INSERT INTO meta VALUES (?, ?)", (store_meta.BACKUP_CLAIMED, repr(clock())))
     connection.close()
     clock.advance(60)
     db.restore(report.path)
@@ -176,9 +177,9 @@ def test_folder_without_one_gets_one_however_new_the_last_is(open_db: Open, tmp_
 def test_folder_seen_empty_before_another_made_one_gets_no_second(open_db: Open) -> None:
     db, now = open_db(), steps.Clock()()
     claim = backup_schedule.Claim(now, 3600.0, bare=now - 60)
-    note(db, backup_schedule.DONE, repr(now - 1))
+    note(db, store_meta.BACKUP_DONE, repr(now - 1))
     assert not db.driver.write("claim", claim.take)
-    note(db, backup_schedule.DONE, repr(now - 60))
+    note(db, store_meta.BACKUP_DONE, repr(now - 60))
     assert db.driver.write("claim", claim.take)
 
 
@@ -207,14 +208,14 @@ def test_store_restored_from_the_backup_of_another_stays_itself(
     first = one.backup_if_due(folder, 24, keep=1)
     assert first is not None
     assert known.backup_if_due(folder, 24, keep=1) is not None
-    identity = known.meta(backup_schedule.IDENTITY)
+    identity = known.meta(store_meta.STORE_ID)
     for other in (known, fresh):
         other.restore(first.path)
         clock.advance(86_400)
         assert other.backup_if_due(folder, 24, keep=1) is not None
         assert os.path.exists(first.path)
-    assert known.meta(backup_schedule.IDENTITY) == identity
-    assert len({db.meta(backup_schedule.IDENTITY) for db in (one, known, fresh)}) == 3
+    assert known.meta(store_meta.STORE_ID) == identity
+    assert len({db.meta(store_meta.STORE_ID) for db in (one, known, fresh)}) == 3
 
 
 def test_link_to_the_folder_is_the_folder(open_db: Open, clock: steps.Clock, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from holdfast.agent import agent, approvals, loop, runtime
 from holdfast.app import hands, models, watching
 from holdfast.compaction import policy, summary
 from holdfast.model import tokens
-from holdfast.store import async_db, db
+from holdfast.store import async_db, db, store_meta
 from holdfast.store.backup import schedule as backup_schedule
 from holdfast.tools import folders, permits, processes
 from holdfast.tools import port as tools_port
@@ -252,7 +252,7 @@ async def summarizer_of(
 
 async def late_backups(store: async_db.AsyncSessionDB, kept: config.Backup) -> str | None:
     """What there is to say of backups that do not come. One that never came may be the one that comes now."""
-    done, failed = await store.meta(backup_schedule.DONE), await store.meta(backup_schedule.FAILED)
+    done, failed = await store.meta(store_meta.BACKUP_DONE), await store.meta(store_meta.BACKUP_FAILED)
     if kept.folder is None or (done is None and failed is None):
         return None
     said = backup_schedule.late(done, failed, kept.every_hours, time.time())

@@ -20,8 +20,7 @@ import holdfast
 from holdfast import app, config, errors, types
 from holdfast.cli import console, findings, lazy, mending, mistakes
 from holdfast.store import db as store
-from holdfast.store import deletion, schema_plan
-from holdfast.store.backup import schedule as backup_schedule
+from holdfast.store import deletion, schema_plan, store_meta
 from holdfast.store.postgres import dsn
 from holdfast.store.sqlite import open_files
 from holdfast.terminal import text
@@ -158,9 +157,9 @@ def _look(db: store.SessionDB, found: list[findings.Finding], out: console.Conso
         search=db.search_facts(),
         facts=facts,
         leftovers=mending.leftovers(str(facts["path"])),
-        claimed_at=db.meta(backup_schedule.CLAIMED),
-        done_at=db.meta(backup_schedule.DONE),
-        failed_at=db.meta(backup_schedule.FAILED),
+        claimed_at=db.meta(store_meta.BACKUP_CLAIMED),
+        done_at=db.meta(store_meta.BACKUP_DONE),
+        failed_at=db.meta(store_meta.BACKUP_FAILED),
         removed_at=_removed_at(db),
         upkeep_due=db.meta("upkeep_done_at") is None,
     )

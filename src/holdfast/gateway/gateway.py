@@ -17,7 +17,7 @@ from holdfast import errors
 from holdfast.agent import commands
 from holdfast.gateway import desks, door, house, metrics, outbox, pairing, port, router
 from holdfast.model import port as models
-from holdfast.store import async_db, profiles
+from holdfast.store import async_db, store_meta
 
 logger = logging.getLogger("holdfast.gateway")
 
@@ -130,9 +130,9 @@ class Gateway:
         """One store, one profile: any gateway of a store works on any chat of it, with its own tools and rules, and
         sends what goes out by a platform of that name."""
         driver, wanted = self._db.db.driver, self._profile
-        kept = await self._db.run(partial(driver.read, profiles.known))
+        kept = await self._db.run(partial(driver.read, store_meta.profile))
         if kept is None:
-            kept = await self._db.run(partial(driver.write, "meta", lambda tx: profiles.keep(tx, wanted)))
+            kept = await self._db.run(partial(driver.write, "meta", lambda tx: store_meta.keep_profile(tx, wanted)))
         if kept != wanted:
             raise errors.SettingInvalid(ANOTHER.format(kept=errors.shown(kept), wanted=errors.shown(wanted)))
 

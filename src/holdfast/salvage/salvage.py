@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast import errors, reports
 from holdfast.salvage import page_reader, rebuild, recovered_rows
-from holdfast.store import fsck, generation
+from holdfast.store import fsck, store_meta
 from holdfast.store.backup import atomic_file
 from holdfast.store.blobs import blobs
 from holdfast.store.blobs import files as blob_files
@@ -240,7 +240,7 @@ def _settle(tx: Tx, found: recovered_rows.Remains, sizes: dict[str, int]) -> Non
         tx.run("blob_put", digest=digest, size=size, media_type=media_type, at=time.time())
     for memory in found.memories():
         records_memory.keep(tx, memory)
-    generation.leap(tx, found.generation + 1)
+    store_meta.begin_generation(tx, found.generation + 1)
 
 
 def _finish(temp: str, new: str) -> tuple[int, int, int]:

@@ -15,9 +15,6 @@ from holdfast.store.mail import inbound
 from holdfast.store.records import permissions, processes
 from holdfast.store.search import query_parser
 
-# What the store itself notes of its scrubs.
-META = ("scrubs", "scrubbed_at")
-
 
 def redact(tx: Tx, session_id: str, seq: int, now: float) -> int:
     """Remove a message's text, every summary made from it and every title that repeats it, here and in branches.

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from holdfast import errors, reports, types
-from holdfast.store import fsck, generation, store_meta
+from holdfast.store import fsck, store_meta
 from holdfast.store.backup import atomic_file
 from holdfast.store.backup import schedule as backup_schedule
 from holdfast.store.blobs import blobs
@@ -299,13 +299,13 @@ class _Change:
     def __call__(self, old: Tx, new: Tx) -> None:
         deleted: list[Row] = []
         identity: Row | None = None
-        self.generation = generation.current(new) + 1
+        self.generation = store_meta.generation(new) + 1
         # What is to be replaced may be damaged: that is no reason to refuse.
         with contextlib.suppress(errors.StoreCorrupt, errors.StoreBroken):
-            self.generation = max(self.generation, generation.current(old) + 1)
-            identity = old.one("meta_get", key=backup_schedule.IDENTITY)
+            self.generation = max(self.generation, store_meta.generation(old) + 1)
+            identity = old.one("meta_get", key=store_meta.STORE_ID)
             deleted = old.all("tombstones_all")
-        generation.leap(new, self.generation)
+        store_meta.begin_generation(new, self.generation)
         quiet(new)
         new.run("meta_delete", key=MARK)
         backup_schedule.forget_attempts(new)

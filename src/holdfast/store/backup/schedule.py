@@ -14,13 +14,10 @@ from functools import partial
 from typing import NamedTuple
 
 from holdfast import errors
+from holdfast.store import store_meta
 from holdfast.store.backup import atomic_file
 from holdfast.store.driver import Driver, Row, Tx
 
-DONE, CLAIMED, FAILED = "scheduled_backup_at", "scheduled_backup_claimed_at", "scheduled_backup_failed_at"
-IDENTITY = "store_id"
-# What the store itself notes of all this.
-META = (DONE, CLAIMED, FAILED, IDENTITY)
 CLAIM_LASTS = 3600.0
 # After so many times the hours between two, somebody should be told that none came.
 LATE = 2
@@ -45,7 +42,7 @@ class Known(NamedTuple):
 
 def known(driver: Driver) -> tuple[Known, float]:
     """Who the store is, and when its last scheduled backup was made."""
-    row, done = driver.read(lambda tx: (tx.one("meta_get", key=IDENTITY), noted(tx, DONE)))
+    row, done = driver.read(lambda tx: (tx.one("meta_get", key=store_meta.STORE_ID), noted(tx, store_meta.BACKUP_DONE)))
     if row is None or not _ID.fullmatch(str(row[0])):
         row = (driver.write("claim", partial(_named, fresh=secrets.token_hex(4))),)
     stem = "store" if driver.memory else os.path.splitext(os.path.basename(driver.path))[0]
@@ -54,10 +51,10 @@ def known(driver: Driver) -> tuple[Known, float]:
 
 def _named(tx: Tx, fresh: str) -> str:
     tx.one("lock_meta")
-    row = tx.one("meta_get", key=IDENTITY)
+    row = tx.one("meta_get", key=store_meta.STORE_ID)
     if row is not None and _ID.fullmatch(str(row[0])):
         return str(row[0])
-    tx.run("meta_set", key=IDENTITY, value=fresh)
+    tx.run("meta_set", key=store_meta.STORE_ID, value=fresh)
     return fresh
 
 
@@ -74,23 +71,23 @@ class Claim(NamedTuple):
     def take(self, tx: Tx) -> bool:
         """Whether it is due and nobody is at it; a claim whose process died holds for an hour."""
         tx.one("lock_meta")
-        done = noted(tx, DONE)
+        done = noted(tx, store_meta.BACKUP_DONE)
         recent = 0 <= self.now - done < self.every and done != self.bare
-        taken = self.every > 0 and 0 <= self.now - noted(tx, CLAIMED) < CLAIM_LASTS
+        taken = self.every > 0 and 0 <= self.now - noted(tx, store_meta.BACKUP_CLAIMED) < CLAIM_LASTS
         if recent or taken:
             return False
-        tx.run("meta_set", key=CLAIMED, value=repr(self.now))
+        tx.run("meta_set", key=store_meta.BACKUP_CLAIMED, value=repr(self.now))
         return True
 
     def fulfil(self, tx: Tx) -> None:
-        tx.run("meta_set", key=DONE, value=repr(self.now))
+        tx.run("meta_set", key=store_meta.BACKUP_DONE, value=repr(self.now))
         forget_attempts(tx)
 
     def fail(self, tx: Tx, tell: bool) -> None:
-        if noted(tx, CLAIMED) == self.now:
-            tx.run("meta_delete", key=CLAIMED)
+        if noted(tx, store_meta.BACKUP_CLAIMED) == self.now:
+            tx.run("meta_delete", key=store_meta.BACKUP_CLAIMED)
         if tell:
-            tx.run("meta_set", key=FAILED, value=repr(self.now))
+            tx.run("meta_set", key=store_meta.BACKUP_FAILED, value=repr(self.now))
 
 
 def late(done: str | None, failed: str | None, every_hours: float, now: float) -> str | None:
@@ -141,12 +138,12 @@ def _names(folder: str) -> list[str]:
 
 def forget_attempts(tx: Tx) -> None:
     """A backup that was under way is not under way in the copy, nor in what is restored from it."""
-    for key in (CLAIMED, FAILED):
+    for key in (store_meta.BACKUP_CLAIMED, store_meta.BACKUP_FAILED):
         tx.run("meta_delete", key=key)
 
 
 def keep_identity(tx: Tx, identity: Row | None) -> None:
     """The store stays who it is: with the name of another, it would take that one's scheduled backups for its own."""
-    tx.run("meta_delete", key=IDENTITY)
+    tx.run("meta_delete", key=store_meta.STORE_ID)
     if identity is not None:
-        tx.run("meta_set", key=IDENTITY, value=identity[0])
+        tx.run("meta_set", key=store_meta.STORE_ID, value=identity[0])

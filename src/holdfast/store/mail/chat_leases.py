@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Literal
 
 from holdfast import errors, types
-from holdfast.store import generation, leases, routes, write_step
+from holdfast.store import leases, routes, store_meta, write_step
 from holdfast.store.driver import Driver, LeaseClock, Row, Tx
 
 CLAIM_TTL = 30.0
@@ -75,7 +75,7 @@ def take(tx: Tx, key: str, holder: leases.Holder, ttl: float) -> types.Claim:
         return types.Claim(key, row[0], holder.name, ttl)  # by an attempt that nobody heard the end of
     if row is None:
         # Tokens of a restored or copied store begin past all that were given before.
-        token = (generation.current(tx) << 32) + 1
+        token = (store_meta.generation(tx) << 32) + 1
     else:
         token = row[0] + 1
         if _state(tx.clock, row) == "held" and _name(row) != holder.name:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from holdfast import errors
+from holdfast.store import store_meta
 from holdfast.store.driver import Driver, Tx
-from holdfast.store.records import memory
 
 MOST = 500
 """How many one step looks at."""
@@ -73,5 +73,5 @@ def _posted(tx: Tx, after: int, before: float, now: float) -> Tidied:
 def _noted(tx: Tx, gone: int, now: float, then: Window) -> Tidied:
     # The files may still hold the words of what is gone.
     if gone:
-        tx.run("meta_set", key=memory.FORGOTTEN, value=repr(now))
+        tx.run("meta_set", key=store_meta.FORGOTTEN, value=repr(now))
     return Tidied(gone, then)

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store import arguments, conversation_row, leases, message_codec, routes, write_step
+from holdfast.store import arguments, conversation_row, leases, message_codec, routes, store_meta, write_step
 from holdfast.store.driver import Driver, Row, Tx
 from holdfast.store.mail import chat_leases, outbox
-from holdfast.store.records import memory
 
 LONGEST = 1_000_000
 MAX_JOINED = 1_000
@@ -369,7 +368,7 @@ def forget(tx: Tx, before: float, now: float) -> int:
     while count := tx.run("arrivals_forget", before=before):
         gone += count
     if gone:
-        tx.run("meta_set", key=memory.FORGOTTEN, value=repr(now))
+        tx.run("meta_set", key=store_meta.FORGOTTEN, value=repr(now))
     return gone
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast import errors, types
-from holdfast.store import arguments, conversation_row, message_codec, titles
+from holdfast.store import arguments, conversation_row, message_codec, store_meta, titles
 from holdfast.store.driver import Driver, Row, Tx
 
 MOST = 500
 LONGEST = 500
 # When a memory was last taken out, for whoever asks what the files may still hold.
-FORGOTTEN = "forgotten_at"
 
 
 class Memories:
@@ -83,7 +82,7 @@ def revise(tx: Tx, owner: str, memory_id: int, text: str, now: float) -> types.M
         return _memory(known)
     if tx.run("memory_revise", owner=owner, id=memory_id, text=text, at=now) != 1:
         raise errors.NoSuchMemory(memory_id)
-    tx.run("meta_set", key=FORGOTTEN, value=repr(now))
+    tx.run("meta_set", key=store_meta.FORGOTTEN, value=repr(now))
     row = tx.one("memory_by_text", owner=owner, text=text)
     assert row is not None  # just revised
     return _memory(row)
@@ -92,7 +91,7 @@ def revise(tx: Tx, owner: str, memory_id: int, text: str, now: float) -> types.M
 def forget(tx: Tx, owner: str, memory_id: int, now: float) -> bool:
     gone = tx.run("memory_delete", owner=owner, id=memory_id) == 1
     if gone:
-        tx.run("meta_set", key=FORGOTTEN, value=repr(now))
+        tx.run("meta_set", key=store_meta.FORGOTTEN, value=repr(now))
     return gone
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import msgspec
 
 from holdfast import errors, reports
-from holdfast.store import deletion, fault_points, fsck, generation, schema_plan, store_meta
+from holdfast.store import deletion, fault_points, fsck, schema_plan, store_meta
 from holdfast.store.backup import schedule as backup_schedule
 from holdfast.store.blobs import blobs
 from holdfast.store.blobs import files as blob_files
@@ -99,7 +99,7 @@ def _report(source: str, target: Driver, move: _Move, finished: bool, seconds: f
     return reports.CopyReport(
         source=source,
         target=target.path,
-        generation=target.read(generation.current),
+        generation=target.read(store_meta.generation),
         conversations=conversations,
         sessions=sessions,
         messages=messages,
@@ -121,9 +121,8 @@ def pour(source: Driver, into: Driver, progress: Progress | None = None) -> None
         if differing := move.differing():
             raise errors.CopyUnfinished(differing, False)
         # It goes on counting where the store does, and is known as a copy of it.
-        same = [
-            (key, row[0]) for key in (generation.KEY, backup_schedule.IDENTITY) if (row := tx.one("meta_get", key=key))
-        ]
+        keys = (store_meta.GENERATION, store_meta.STORE_ID)
+        same = [(key, row[0]) for key in keys if (row := tx.one("meta_get", key=key))]
         into.write("copy", lambda there: [there.run("meta_set", key=key, value=value) for key, value in same])
 
     source.read(step)
@@ -154,7 +153,7 @@ def may_begin(tx: Tx) -> bool:
 def _begun(source: Driver, target: Driver) -> bool:
     """The target is marked as a copy of this source; whether it is a finished one."""
     _refuse_same(source, target)
-    marks = [f"{name} {source.read(generation.current)}" for name in _names(source)]
+    marks = [f"{name} {source.read(store_meta.generation)}" for name in _names(source)]
 
     def step(tx: Tx) -> bool:
         row = tx.one("meta_get", key=store_meta.COPY_OF)
@@ -173,7 +172,7 @@ def _begun(source: Driver, target: Driver) -> bool:
 def _names(source: Driver) -> list[str]:
     """What tells a store from others, the best first. One that was not named yet is not given a name for this: it may
     be one that can only be read. It goes by when it was made, also after it was named."""
-    keys = (backup_schedule.IDENTITY, store_meta.BACKUP, store_meta.MADE)
+    keys = (store_meta.STORE_ID, store_meta.BACKUP, store_meta.MADE)
     found = source.read(lambda tx: [(key, row[0]) for key in keys if (row := tx.one("meta_get", key=key))])
     return [value if key != store_meta.MADE else f"made at {value}" for key, value in found]
 
@@ -183,7 +182,7 @@ def _refuse_same(source: Driver, target: Driver) -> None:
         raise errors.CopyRefused("Both are the same store.")
     # The target is given a name, if it has none: an empty store shows by nothing else that two addresses lead to it.
     name = backup_schedule.known(target)[0].id
-    if source.read(lambda tx: tx.one("meta_get", key=backup_schedule.IDENTITY)) == (name,):
+    if source.read(lambda tx: tx.one("meta_get", key=store_meta.STORE_ID)) == (name,):
         raise errors.CopyRefused("Both are the same store, or one is a copy of the other's files.")
 
 
@@ -192,13 +191,13 @@ def _finish(source: Driver, target: House) -> None:
     if not report.ok:
         raise errors.CopyDamaged(target.driver.path, [f"{bad.promise} {bad.detail}" for bad in report.violations])
     fault_points.reach("copy", "checked")
-    before = source.read(generation.current)
+    before = source.read(store_meta.generation)
     now = target._clock()
 
     def step(tx: Tx) -> None:
         # A step that runs again does not leap twice.
         if tx.one("meta_get", key=store_meta.COPIED_AT) is None:
-            generation.leap(tx, max(before, generation.current(tx)) + 1)
+            store_meta.begin_generation(tx, max(before, store_meta.generation(tx)) + 1)
             tx.run("meta_set", key=store_meta.COPIED_AT, value=repr(now))
 
     target.driver.write("copy", step)
