@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB, errors, types
-from holdfast.store import folders
+from holdfast.store import titles
 from tests.contract import steps
 
 
@@ -106,8 +106,8 @@ def test_any_absolute_path_comes_back_as_it_was(db: SessionDB, folder: str) -> N
 
 def test_a_folder_that_no_store_can_keep_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert folders.kept("here") == str(tmp_path / "here")
-    assert [folders.kept(each) for each in (None, "/\udcff", "/\0")] == [None, None, None]
+    assert titles.local_folder("here") == str(tmp_path / "here")
+    assert [titles.local_folder(each) for each in (None, "/\udcff", "/\0")] == [None, None, None]
 
 
 def test_an_unknown_conversation_has_no_folder_to_set(db: SessionDB) -> None:

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from holdfast import SessionDB, errors
-from holdfast.store import pins
+from holdfast.store import visibility
 from tests.contract import steps
 
 
@@ -43,16 +43,16 @@ def test_only_messages_that_are_there_can_be_pinned(db: SessionDB) -> None:
 
 
 def test_a_conversation_has_100_pins_and_not_one_more(db: SessionDB) -> None:
-    steps.begin(db, "talk", *map(str, range(pins.MOST + 1)))
-    for seq in range(1, pins.MOST + 1):
+    steps.begin(db, "talk", *map(str, range(visibility.MAX_PINS + 1)))
+    for seq in range(1, visibility.MAX_PINS + 1):
         db.pin("talk", seq)
     with pytest.raises(errors.OutOfRange, match="100 messages are pinned"):
-        db.pin("talk", pins.MOST + 1)
+        db.pin("talk", visibility.MAX_PINS + 1)
     with pytest.raises(errors.StoreRefused):
-        db.driver.write("pin", lambda tx: tx.run("pin_insert", conversation=1, seq=pins.MOST + 1, at=1.0))
+        db.driver.write("pin", lambda tx: tx.run("pin_insert", conversation=1, seq=visibility.MAX_PINS + 1, at=1.0))
     assert db.pin("talk", 7).seq == 7
     db.unpin("talk", 7)
-    assert db.pin("talk", pins.MOST + 1).seq == pins.MOST + 1
+    assert db.pin("talk", visibility.MAX_PINS + 1).seq == visibility.MAX_PINS + 1
 
 
 def test_a_compaction_begun_before_a_pin_is_not_committed_after_it(db: SessionDB) -> None:

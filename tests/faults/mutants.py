@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.store import branches, budgets, compactions, deletion, leases, log, pins, queries, sessions, visibility
+from holdfast.store import branches, budgets, compactions, deletion, leases, log, queries, sessions, visibility
 from holdfast.store.backup import atomic_file
 from holdfast.store.mail import inbox
 from holdfast.store.records import processes
@@ -270,14 +270,14 @@ MUTANTS: dict[str, Mutant] = {
     ),
     # pins
     "pin that a compaction in flight does not see": Mutant(
-        "pinning", (Edit(pins, "pin", "conversation_row.moved(tx, here)", "pass"),)
+        "pinning", (Edit(visibility, "pin", "conversation_row.moved(tx, here)", "pass"),)
     ),
     "branch that takes no pins": Mutant(
-        "pinning", (Edit(branches, "branch", "pins.copy_to_branch(tx, here.key, made)", "pass"),)
+        "pinning", (Edit(branches, "branch", "visibility.copy_pins_to_branch(tx, here.key, made)", "pass"),)
     ),
     "branch that takes pins beyond its fork point": Mutant(
         "pinning",
-        (Edit(pins, "copy_to_branch", "if each.seq <= branch.forked_at:", "if True:"),),
+        (Edit(visibility, "copy_pins_to_branch", "if each.seq <= branch.forked_at:", "if True:"),),
         ("pin_lies_within_the_log",),
     ),
 }

@@ -24,8 +24,7 @@ from holdfast.acp import border, channel, convert, editor, listing, modes, telli
 from holdfast.acp import session as sessions
 from holdfast.agent import approvals, runtime, turn
 from holdfast.rpc import frames
-from holdfast.store import async_db, conversation_row
-from holdfast.store import folders as places
+from holdfast.store import async_db, conversation_row, titles
 
 logger = logging.getLogger("holdfast.acp")
 
@@ -178,7 +177,7 @@ class Server:
         """
         try:
             async with turn.begin(self._house.db, conversation_id, patience=0):
-                await self._house.db.branch(conversation_id, branch_id=made, folder=places.kept(folder))
+                await self._house.db.branch(conversation_id, branch_id=made, folder=titles.local_folder(folder))
         except errors.ConversationDeleted:
             raise
         except errors.NoSuchSession:
@@ -393,7 +392,7 @@ def _folders(cwd: str, more: Sequence[str] | None = None) -> tuple[str, ...]:
 def _asked(cwd: str) -> str:
     """A folder to choose by, which need not be there; RpcRefused where it is no path of one."""
     try:
-        return places.clean(cwd)
+        return titles.clean_folder(cwd)
     except errors.FolderInvalid as error:
         raise errors.RpcRefused(frames.PARAMS, str(error)) from None
 

@@ -37,7 +37,7 @@ from holdfast.compaction import hooks as telling
 from holdfast.compaction import port as compaction
 from holdfast.model import port as models
 from holdfast.model import tokens
-from holdfast.store import async_db, conversation_row, db, folders
+from holdfast.store import async_db, conversation_row, db, titles
 from holdfast.tools import port as tools_port
 from holdfast.tools import registry
 
@@ -137,7 +137,7 @@ class AIAgent:
             owner=owner,
             route=route,
             model=model.name,
-            folder=folders.kept(folder) if keep_folder else None,
+            folder=titles.local_folder(folder) if keep_folder else None,
         )
         self.patience, self.lease_ttl, self.clock = patience, lease_ttl, clock
         self._one_at_a_time = asyncio.Lock()

@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from holdfast import errors, parts, types
 from holdfast.cli import chatting, sessions
 from holdfast.store import db as store
-from holdfast.store import folders
+from holdfast.store import titles
 
 PAGE = 500
 
 
 def find(db: store.SessionDB, *, one_shots: bool) -> tuple[types.Session, str | None]:
     """Return the head of the conversation to continue, and a notice for the user if it belongs to another folder."""
-    here = folders.kept(os.getcwd())
+    here = titles.local_folder(os.getcwd())
     of_here = (head for head in _recent(db, here) if head.folder == here) if here else iter(())
     others = (head for head in _recent(db, None) if head.folder != here or here is None)
     for heads, elsewhere in ((of_here, False), (others, True)):

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast import errors, reports
 from holdfast.salvage import recovered_rows
-from holdfast.store import compactions, folders, message_codec
+from holdfast.store import compactions, message_codec, titles
 from holdfast.store.transfer import format as transfer_format
 
 PLACEHOLDER = message_codec.encode("[This message was lost: the file it was in was damaged.]")
@@ -328,7 +328,7 @@ class _Telling:
 def _folder(found: str | None) -> str | None:
     """As it is kept: one that is damaged so that it cannot be is not worth a conversation."""
     try:
-        return folders.clean_or_none(found)
+        return titles.clean_folder_or_none(found)
     except errors.FolderInvalid:
         return None
 

@@ -5,18 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from holdfast import errors, types
-from holdfast.store import (
-    compactions,
-    conversation_row,
-    folders,
-    leases,
-    log,
-    message_codec,
-    pins,
-    sessions,
-    titles,
-    visibility,
-)
+from holdfast.store import compactions, conversation_row, leases, log, message_codec, sessions, titles, visibility
 from holdfast.store.driver import Tx
 
 
@@ -33,7 +22,7 @@ def checked(source: str, model: str | None, title: str | None, owner: str, folde
         "model": message_codec.checked_id(model, "model") if model is not None else None,
         "title": titles.clean(title) if title is not None else None,
         "owner": message_codec.checked_id(owner, "owner") if owner != "" else "",
-        "folder": folders.clean_or_none(folder),
+        "folder": titles.clean_folder_or_none(folder),
     }
 
 
@@ -127,7 +116,7 @@ def branch(tx: Tx, session_id: str, branch_id: str, cut: Cut, now: float) -> str
         origin=here.key if at else None,
     )
     visibility.copy_to_branch(tx, here.key, made)
-    pins.copy_to_branch(tx, here.key, made)
+    visibility.copy_pins_to_branch(tx, here.key, made)
     return branch_id
 
 

@@ -21,14 +21,12 @@ from holdfast.store import (
     compactions,
     conversation_row,
     deletion,
-    folders,
     fsck,
     leases,
     log,
     message_codec,
-    opening,
-    pins,
     routes,
+    schema_plan,
     sessions,
     store_meta,
     titles,
@@ -42,9 +40,11 @@ from holdfast.store.backup import backup, retention
 from holdfast.store.blobs import blobs
 from holdfast.store.driver import Driver, Tx
 from holdfast.store.mail import contacts, inbound, inbox
-from holdfast.store.postgres import fast_append
+from holdfast.store.postgres import driver as postgres_driver
+from holdfast.store.postgres import dsn, fast_append
 from holdfast.store.records import memory, permissions, processes
 from holdfast.store.search import search
+from holdfast.store.sqlite import driver as sqlite_driver
 from holdfast.store.transfer import export, import_
 
 
@@ -59,9 +59,8 @@ class SessionDB(
     contacts.People,
     processes.Processes,
     permissions.Permits,
-    pins.Pins,
+    visibility.Pins,
     titles.Titles,
-    folders.Folders,
     backup.Backups,
     retention.Retention,
     export.Exports,
@@ -87,7 +86,7 @@ class SessionDB(
     ) -> None:
         self._clock = clock or time.time
         super().__init__()
-        self.driver: Driver = opening.driver(target, clock, durability, write_timeout, begin)
+        self.driver: Driver = open_driver(target, clock, durability, write_timeout, begin)
         self.searcher = search.Searcher(self.driver)
         self._tips = fast_append.Tips() if self.driver.asks_plainly else None
 
@@ -180,7 +179,7 @@ class SessionDB(
         arguments.whole(limit, skip)
         arguments.text_or_none(owner, source)
         arguments.flags(live, every)
-        wanted = sessions.Wanted(owner, source, live, folders.clean_or_none(folder), every)
+        wanted = sessions.Wanted(owner, source, live, titles.clean_folder_or_none(folder), every)
         return self.driver.read(lambda tx: sessions.listed(tx, wanted, limit, skip))
 
     def resolve(self, text: str, *, owner: str | None = None, near: bool = False) -> types.Session:
@@ -226,7 +225,7 @@ class SessionDB(
         now = self._clock()
         new = conversation_row.NewId(branch_id, now)
         cut = branches_module.Cut(
-            at_seq, titles.clean(title) if title is not None else None, folders.clean_or_none(folder)
+            at_seq, titles.clean(title) if title is not None else None, titles.clean_folder_or_none(folder)
         )
         return self._session(
             self.driver.write("branch", lambda tx: branches_module.branch(tx, session_id, new.settle(tx), cut, now))
@@ -490,3 +489,27 @@ class SessionDB(
         checked = branches_module.checked(create.source, create.model, create.title, create.owner, create.folder)
         route = routes.checked(create.route) if create.route is not None else None
         return types.NewConversation(route=route, **checked)
+
+
+def open_driver(
+    target: str | os.PathLike[str],
+    clock: Callable[[], float] | None,
+    durability: str,
+    write_timeout: float,
+    begin: bool,
+) -> Driver:
+    """The driver of that store, open. Without `begin` a server that has no store gets none."""
+    arguments.text_or_none(durability)
+    if isinstance(write_timeout, bool) or not isinstance(write_timeout, int | float) or not 0 <= write_timeout < 1e6:
+        raise errors.OutOfRange("write_timeout is a number of seconds.")
+    path = os.fspath(target) if isinstance(target, str | os.PathLike) else None
+    if not isinstance(path, str):
+        raise errors.StoreUnusable("The store needs the path of a file, as text.")
+    if "://" in path and not dsn.is_address(path):
+        raise errors.StoreUnusable(f"{dsn.shown(path)} names no store: a path does, or postgresql://...")
+    if dsn.is_address(path):
+        plan = schema_plan.Plan(begin=begin)
+        return postgres_driver.PostgresDriver(
+            path, durability=durability, clock=clock, write_timeout=write_timeout, plan=plan
+        )
+    return sqlite_driver.SqliteDriver(path, durability=durability, clock=clock, write_timeout=write_timeout)

@@ -1,15 +1,22 @@
-"""Undo and redo of turns: a range leaves the context and can come back. Nothing is deleted."""
+"""Undo and redo of turns: a range leaves the context and can come back. Nothing is deleted.
+
+Pins: messages a person wants word for word in the context, whatever a compaction sums up.
+
+A pin says nothing about the log and hides nothing: compactions look at the pins when they choose what goes. One
+that was chosen for before a pin was set cannot be committed after it, since a pin raises the epoch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from holdfast import errors, types
-from holdfast.store import compactions, conversation_row
-from holdfast.store.driver import Tx
+from holdfast.store import arguments, compactions, conversation_row
+from holdfast.store.driver import Driver, Tx
 
 Range = tuple[int, int]
+MAX_PINS = 100
 
 
 def hide(tx: Tx, session_id: str, from_seq: int, to_seq: int | None) -> types.Hide:
@@ -77,3 +84,59 @@ def merged(ranges: Sequence[Range], limit: int) -> list[Range]:
         else:
             result.append((low, high))
     return result
+
+
+class Pins:
+    """The part of SessionDB that keeps what people pinned."""
+
+    driver: Driver
+    _clock: Callable[[], float]
+
+    def pin(self, session_id: str, seq: int) -> types.Pin:
+        """Pin a message of the conversation, one it shares with its origin too; pinned again, it is the same pin.
+
+        OutOfRange when there is no such message, or 100 are pinned already.
+        """
+        arguments.whole(seq)
+        now = self._clock()
+        return self.driver.write("pin", lambda tx: pin(tx, session_id, seq, now))
+
+    def unpin(self, session_id: str, seq: int) -> bool:
+        """Let the next compaction have the message; whether it was pinned."""
+        arguments.whole(seq)
+        return self.driver.write("pin", lambda tx: unpin(tx, session_id, seq))
+
+    def pins(self, session_id: str) -> list[types.Pin]:
+        """What is pinned, in the order of the log."""
+        return self.driver.read(lambda tx: pins(tx, conversation_row.look(tx, session_id).key))
+
+
+def pin(tx: Tx, session_id: str, seq: int, now: float) -> types.Pin:
+    here = conversation_row.lock(tx, session_id)
+    if not 1 <= seq <= here.last_seq:
+        raise errors.OutOfRange(f"Messages are numbered 1 to {here.last_seq}; there is no {seq} to pin.")
+    known = pins(tx, here.key)
+    for each in known:
+        if each.seq == seq:
+            return each
+    if len(known) >= MAX_PINS:
+        raise errors.OutOfRange(f"{MAX_PINS} messages are pinned already; unpin some first.")
+    tx.run("pin_insert", conversation=here.key, seq=seq, at=now)
+    # A compaction in flight may have this message among what goes.
+    conversation_row.moved(tx, here)
+    return types.Pin(seq, now)
+
+
+def unpin(tx: Tx, session_id: str, seq: int) -> bool:
+    return tx.run("pin_delete", conversation=conversation_row.lock(tx, session_id).key, seq=seq) == 1
+
+
+def pins(tx: Tx, key: int) -> list[types.Pin]:
+    return [types.Pin(*row) for row in tx.all("pins_of", conversation=key)]
+
+
+def copy_pins_to_branch(tx: Tx, origin: int, branch: conversation_row.State) -> None:
+    """A branch begins with what was pinned of what it reads."""
+    for each in pins(tx, origin):
+        if each.seq <= branch.forked_at:
+            tx.run("pin_insert", conversation=branch.key, seq=each.seq, at=each.at)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store import compactions, folders, message_codec, routes, sessions, titles
+from holdfast.store import compactions, message_codec, routes, sessions, titles
 from holdfast.store.blobs import blobs
 from holdfast.store.transfer import format as transfer_format
 
@@ -139,7 +139,7 @@ def _conversation(line: transfer_format.Conversation) -> None:
         if other is not None:
             message_codec.checked_id(other)
     _require(line.title is None or titles.clean(line.title) == line.title, "The title is not one that can be kept.")
-    _require(folders.clean_or_none(line.folder) == line.folder, "The folder is not one that can be kept.")
+    _require(titles.clean_folder_or_none(line.folder) == line.folder, "The folder is not one that can be kept.")
 
 
 def _body(text: bytes) -> str:
