@@ -268,7 +268,7 @@ def test_an_address_of_something_else_is_no_path(holdfast: Holdfast, tmp_path: P
     ):
         run = holdfast(*command)
         assert run.code == 1
-        assert "mysql://me@host/db names no store" in " ".join((run.out + run.err).split())
+        assert "mysql://me@host/db is not a store address" in " ".join((run.out + run.err).split())
         assert SECRET not in run.out + run.err
     assert not [entry for entry in tmp_path.iterdir() if entry.name.startswith("mysql")]
 

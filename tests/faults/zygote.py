@@ -203,7 +203,6 @@ def _serve(kind: str) -> None:
             for dialect in (postgres_driver.FOLDER, postgres_index.FOLDER, catalog.LOOKS):
                 queries.load(dialect)
             catalog.declared()
-            postgres_driver._psycopg()
         gc.disable()
         try:
             for line in sys.stdin.buffer:

@@ -170,7 +170,7 @@ def test_a_write_goes_on_when_the_schema_is_changed_beside_it(db: SessionDB) -> 
     ],
 )
 def test_what_the_server_refuses_has_a_kind_of_its_own(state: str, kind: type[errors.StoreError]) -> None:
-    assert type(postgres_errors.typed(state, "said", "there")) is kind
+    assert type(postgres_errors.by_sqlstate(state, "said", "there")) is kind
 
 
 # --- servers that take no writes, or nobody, for a while ----------------------------------------------------------
@@ -210,7 +210,7 @@ def test_a_store_that_takes_no_writes_says_so_and_takes_them_when_it_does_again(
         steps.begin(db, "talk", "a")
         postgres.admin().execute(f"ALTER ROLE {role} SET default_transaction_read_only = on")
         cut(db)
-        with pytest.raises(errors.StoreUnusable, match="takes no writes"):
+        with pytest.raises(errors.StoreUnusable, match="read-only"):
             db.append_message("talk", role="user", content="b")
         assert steps.contents(db.transcript("talk")) == ["a"]
         postgres.admin().execute(f"ALTER ROLE {role} RESET default_transaction_read_only")
@@ -293,13 +293,13 @@ def test_only_the_same_backend_of_the_same_server_counts_as_working(blind: bool)
     """`blind`: the address sets a role that may not see the activity of its own login."""
     address, admin, key = postgres.fresh(), postgres.admin(), postgres.secrets.randbits(60)
     with SessionDB(address) as db:
-        made: connection.Connections = db.driver._connections
+        made: connection.Connector = db.driver._connector
         role = f"r{postgres.secrets.token_hex(6)}"
         admin.execute(f"CREATE ROLE {role}")
         tx = db.driver._connect()
         if blind:
             tx.execute(f"SET ROLE {role}")
-            made.settle(tx.connection, tx.execute)
+            made.configure(tx.connection, tx.execute)
         backend = tx.connection.backend
         assert (backend.start is None) == blind
         assert not made._is_working(tx.connection)  # it has answered

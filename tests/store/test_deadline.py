@@ -52,9 +52,9 @@ def test_silent_server_is_asked_and_given_up_when_it_does_not_work(
             return end.value
         return "still waiting"
 
-    bounded = deadline.Deadline(wait, 3.0, 20.0, is_working=lambda: left.pop(0), expire=Expired)
+    bounded = deadline.bound(work(), 3.0, 20.0, is_working=lambda: left.pop(0), expire=Expired)
     try:
-        found = bounded(work())
+        found = wait(bounded)
     except Expired:
         found = "expired"
     assert (found, len(answers) - len(left)) == (outcome, asked)
@@ -79,5 +79,5 @@ def test_bytes_that_move_start_the_silence_anew(monkeypatch: pytest.MonkeyPatch)
         except StopIteration as end:
             return end.value
 
-    bounded = deadline.Deadline(wait, 3.0, 1e6, is_working=lambda: False, expire=Expired)
-    assert bounded(long_answer()) == "answer"
+    bounded = deadline.bound(long_answer(), 3.0, 1e6, is_working=lambda: False, expire=Expired)
+    assert wait(bounded) == "answer"

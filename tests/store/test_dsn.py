@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.store.postgres import dsn
+from holdfast.store import address as store_address
+from holdfast.store.postgres import connection, errors
 
 
 @pytest.mark.parametrize(
@@ -25,8 +26,8 @@ from holdfast.store.postgres import dsn
     ],
 )
 def test_an_address_is_shown_without_what_is_secret(address: str, shown: str) -> None:
-    assert dsn.shown(address) == shown
-    assert "secret" not in dsn.shown(address)
+    assert store_address.hide_password(address) == shown
+    assert "secret" not in store_address.hide_password(address)
 
 
 @pytest.mark.parametrize(
@@ -40,19 +41,20 @@ def test_an_address_is_shown_without_what_is_secret(address: str, shown: str) ->
     ],
 )
 def test_a_place_is_told_in_a_few_words(settings: dict[str, str], place: str) -> None:
-    assert dsn.place(settings) == place
+    assert connection.describe_location(settings) == place
 
 
 def test_what_stands_in_the_address_wins_over_what_keeps_a_call_from_hanging() -> None:
-    ours = dsn.settings({"host": "h"}, 10.0)
+    ours = connection.build_settings({"host": "h"}, 10.0, {})
     assert {"connect_timeout", "keepalives_idle", "tcp_user_timeout"} <= set(ours)
-    assert dsn.settings({"connect_timeout": "99", "sslmode": "verify-full"}, 10.0)["connect_timeout"] == "99"
-    assert dsn.settings({"client_encoding": "latin1"}, 10.0)["client_encoding"] == "utf8"
+    given = {"connect_timeout": "99", "sslmode": "verify-full"}
+    assert connection.build_settings(given, 10.0, {})["connect_timeout"] == "99"
+    assert connection.build_settings({"client_encoding": "latin1"}, 10.0, {})["client_encoding"] == "utf8"
 
 
 def test_what_is_set_in_the_environment_wins_over_it_too_and_the_address_over_both() -> None:
     around = {"connect_timeout": "33", "application_name": "mine", "host": "elsewhere"}
-    found = dsn.settings({"application_name": "asked"}, 10.0, around)
+    found = connection.build_settings({"application_name": "asked"}, 10.0, around)
     assert (found["connect_timeout"], found["application_name"]) == ("33", "asked")
     assert "host" not in found  # which libpq finds by itself
 
@@ -72,7 +74,7 @@ def test_what_is_set_in_the_environment_wins_over_it_too_and_the_address_over_bo
 def test_of_several_servers_the_one_that_takes_writes_is_asked_for(
     given: dict[str, str], around: dict[str, str], wanted: str | None
 ) -> None:
-    assert dsn.settings(given, 10.0, around).get("target_session_attrs") == wanted
+    assert connection.build_settings(given, 10.0, around).get("target_session_attrs") == wanted
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_of_several_servers_the_one_that_takes_writes_is_asked_for(
 )
 def test_a_server_that_may_take_us_in_a_moment_is_waited_for_whatever_it_speaks(word: str) -> None:
     text = f'connection failed: connection to server at "h" (::1), port 1 failed: {word}'
-    assert dsn.said(text) == (word.split(":  ")[1], True, "")
+    assert errors.parse_connection_failure(text) == (word.split(":  ")[1], True, "")
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def test_a_server_that_may_take_us_in_a_moment_is_waited_for_whatever_it_speaks(
     ],
 )
 def test_what_a_server_does_not_change_its_mind_about_is_said_at_once(word: str) -> None:
-    assert dsn.said(f"connection failed: … failed: FATAL:  {word}") == (word, False, "")
+    assert errors.parse_connection_failure(f"connection failed: … failed: FATAL:  {word}") == (word, False, "")
 
 
 @pytest.mark.parametrize(
@@ -134,9 +136,9 @@ def test_what_a_server_does_not_change_its_mind_about_is_said_at_once(word: str)
     ],
 )
 def test_a_connection_that_failed_says_why_and_whether_to_try_again(text: str, why: str, soon: bool) -> None:
-    told = dsn.said(text)
-    assert told.why.startswith(why)
-    assert (told.soon, told.remedy) == (soon, "")
+    told = errors.parse_connection_failure(text)
+    assert told.reason.startswith(why)
+    assert (told.transient, told.remedy) == (soon, "")
 
 
 @pytest.mark.parametrize(
@@ -153,8 +155,8 @@ def test_a_connection_that_failed_says_why_and_whether_to_try_again(text: str, w
     ],
 )
 def test_what_no_waiting_cures_says_what_to_do(why: str, remedy: str) -> None:
-    told = dsn.said(f'connection failed: connection to server at "h", port 1 failed: {why}')
-    assert (told.why, told.soon) == (why, False)
+    told = errors.parse_connection_failure(f'connection failed: connection to server at "h", port 1 failed: {why}')
+    assert (told.reason, told.transient) == (why, False)
     assert remedy in told.remedy
 
 
@@ -167,4 +169,4 @@ def test_what_no_waiting_cures_says_what_to_do(why: str, remedy: str) -> None:
     ],
 )
 def test_a_connection_that_was_lost_under_tls_is_tried_again(why: str) -> None:
-    assert dsn.said(f"consuming input failed: {why}") == (why, True, "")
+    assert errors.parse_connection_failure(f"consuming input failed: {why}") == (why, True, "")

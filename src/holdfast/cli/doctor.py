@@ -19,9 +19,8 @@ import msgspec
 import holdfast
 from holdfast import app, config, errors, types
 from holdfast.cli import console, findings, lazy, mending, mistakes
+from holdfast.store import address, deletion, schema_plan, store_meta
 from holdfast.store import db as store
-from holdfast.store import deletion, schema_plan, store_meta
-from holdfast.store.postgres import dsn
 from holdfast.store.sqlite import open_files
 from holdfast.terminal import text
 
@@ -116,7 +115,7 @@ def examine(target: str, out: console.Console, kept: config.Backup) -> Examinati
     found: list[findings.Finding] = findings.of_settings(mistakes.everywhere() if out.wrong else [])
     before = findings.modes(target)
     # Whoever is connected to a server may be anywhere: `holdfast db status` counts them.
-    here = [] if dsn.is_address(target) else open_files.visitors(target)
+    here = [] if address.is_postgres(target) else open_files.visitors(target)
     look: Look | None = None
     try:
         with app.open_to_look(target, whole=False) as db:
@@ -129,7 +128,7 @@ def examine(target: str, out: console.Console, kept: config.Backup) -> Examinati
     found += _about(look, target, before, kept) if look else []
     found += findings.of_visitors(here)
     versions = _versions(found)
-    facts = look.facts if look else {"path": dsn.shown(target)}
+    facts = look.facts if look else {"path": address.hide_password(target)}
     return Examination(
         ok=not any(finding.level == "problem" for finding in found),
         findings=found,
@@ -188,7 +187,7 @@ def _about(look: Look, target: str, before: dict[str, os.stat_result], kept: con
         *findings.of_schema(look.faults),
         *findings.of_leases(look.leases),
         *findings.of_leftovers(look.leftovers),
-        *findings.of_removals(look.removed_at, dsn.is_address(target)),
+        *findings.of_removals(look.removed_at, address.is_postgres(target)),
         *findings.of_claim(look.claimed_at),
         *findings.of_schedule(kept, look.done_at, look.failed_at),
         *findings.of_files(target, before),

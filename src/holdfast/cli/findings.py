@@ -12,9 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 from holdfast import config, errors, moments, types
 from holdfast.cli import mistakes
-from holdfast.store import promises, schema_plan
+from holdfast.store import address, promises, schema_plan
 from holdfast.store.backup import schedule as backup_schedule
-from holdfast.store.postgres import dsn
 from holdfast.store.sqlite import open_files
 from holdfast.store.sqlite import paths as sqlite_paths
 from holdfast.terminal import text
@@ -58,7 +57,7 @@ def of_error(error: errors.HoldfastError, target: str) -> Finding:
 
 def rescue(target: str, *, opens: bool) -> str:
     """The way out of a damaged file, to be copied and run; what is on a server, its keeper brings back."""
-    if dsn.is_address(target):
+    if address.is_postgres(target):
         return (
             "stop every process that uses it, and bring back a backup of the server. With a backup of Holdfast: make "
             "an empty schema or database, and `holdfast restore BACKUP --db` its address."
@@ -100,8 +99,8 @@ def of_report(report: types.Report, target: str) -> Iterator[Finding]:
 
 def attachment(target: str) -> str:
     """The way to get back what a message names, where the database itself is sound."""
-    if dsn.is_address(target):
-        again = f"holdfast sessions import EXPORT --db {shlex.quote(dsn.shown(target))}"
+    if address.is_postgres(target):
+        again = f"holdfast sessions import EXPORT --db {shlex.quote(address.hide_password(target))}"
         return f"import an export that has it in its folder: `{again}` brings back what is missing."
     path = os.path.abspath(target)
     return (

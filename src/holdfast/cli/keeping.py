@@ -18,12 +18,11 @@ import msgspec
 
 from holdfast import app, errors, parts, reports, types
 from holdfast.cli import consent, console, lazy, sessions
-from holdfast.store import conversation_row, deletion
+from holdfast.store import address, conversation_row, deletion
 from holdfast.store import db as store
 from holdfast.store.backup import atomic_file
 from holdfast.store.backup import backup as backups
 from holdfast.store.driver import Tx
-from holdfast.store.postgres import dsn
 from holdfast.terminal import text
 
 SHOWN = 60
@@ -109,7 +108,7 @@ def restore(out: console.Console, source: str, path: str | None, as_json: bool, 
     coming, made, now = _looked(source, target)
     if say := consent.preview(out, as_json, yes):
         come = f"was made {text.when(made)}" if made else f"is no backup but a store, used {_changed(source)},"
-        named = dsn.shown(target)
+        named = address.hide_password(target)
         there = f"{named} has {_amount(now)}, which will be replaced." if now else f"{named} will be made."
         for line in (f"{source} {come} and has {_amount(coming)}.", there):
             for piece in text.wrapped(text.safe(line), out.width):
@@ -128,7 +127,7 @@ def restore(out: console.Console, source: str, path: str | None, as_json: bool, 
 
 def _looked(source: str, target: str) -> tuple[types.Report, float | None, types.Report | None]:
     """What the backup holds, when it was made, and what the store holds; one that is not there is not made by this."""
-    there = dsn.is_address(target) or os.path.exists(target)
+    there = address.is_postgres(target) or os.path.exists(target)
     with _opened(target if there else ":memory:") as db:
         made, coming, now = backups.made_at(db.driver, source), db.check_backup(source), db.fsck()
         backups.refuse_filled(db.driver)
@@ -146,8 +145,8 @@ def _opened(target: str) -> store.SessionDB:
         return store.SessionDB(target)
     except errors.StoreCorrupt as error:
         raise errors.StoreCorrupt(
-            f"{dsn.shown(target)} is too damaged to be replaced in place ({error}). Stop every process that "
-            "uses it, rename it and the files beside it, and restore again."
+            f"{address.hide_password(target)} is too damaged to be replaced in place ({error}). Stop every process "
+            "that uses it, rename it and the files beside it, and restore again."
         ) from error
 
 
@@ -302,7 +301,7 @@ def scrub(out: console.Console, db: store.SessionDB) -> Scrubbed:
     """The files too, where they are ours: whoever reads for long may be in the way."""
     out.progress("scrubbing the files and the search index")
     _forget_outputs(out, db)
-    if dsn.is_address(db.driver.path):
+    if address.is_postgres(db.driver.path):
         return _scrub_server(out, db)
     try:
         db.scrub()

@@ -10,8 +10,8 @@ import click
 
 from holdfast import app, errors, types
 from holdfast.cli import console, lazy, shapes
+from holdfast.store import address
 from holdfast.store import db as store
-from holdfast.store.postgres import dsn
 from holdfast.store.search import query_parser
 from holdfast.terminal import text
 
@@ -36,11 +36,13 @@ def command(out: console.Console, path: str | None, as_json: bool, every: bool, 
         begun = {} if every else {head.id: first_words(db, head) for head in shown if as_json or not head.title}
     if as_json:
         listed = [shapes.session(one) if every else {**conversation(one), "begins": begun[one.id]} for one in shown]
-        out.json({"database": dsn.shown(target), "sessions" if every else "conversations": listed, "more": more})
+        out.json(
+            {"database": address.hide_password(target), "sessions" if every else "conversations": listed, "more": more}
+        )
         return
     _table(out, shown, every, begun)
     if not shown:
-        out.note(f"No conversations in {dsn.shown(target)} yet.")
+        out.note(f"No conversations in {address.hide_password(target)} yet.")
     if more:
         out.note(f"These are the {limit} most recent; see more with --limit.")
 

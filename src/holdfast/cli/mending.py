@@ -12,10 +12,9 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from holdfast.store import address, schema_plan
 from holdfast.store import db as store
-from holdfast.store import schema_plan
 from holdfast.store.backup import atomic_file
-from holdfast.store.postgres import dsn
 from holdfast.terminal import text
 
 Progress = Callable[[int, int], None]
@@ -61,7 +60,7 @@ def _useful(sick: Sick) -> Iterator[Repair]:
         would = f"remove {text.count(len(sick.leftovers), 'file')} that dead processes left half written"
         yield Repair("leftovers", would, _sweep)
     # Of a server this makes everybody wait: `holdfast db scrub` is for whoever means that.
-    if sick.unscrubbed and not dsn.is_address(str(sick.facts["path"])):
+    if sick.unscrubbed and not address.is_postgres(str(sick.facts["path"])):
         yield Repair("scrub", "clear the files of what was deleted and redacted", _scrub)
     if sick.search["complaints"]:
         yield Repair("search", "throw the damaged search index away and make it again", _rebuild)

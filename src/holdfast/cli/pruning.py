@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast import app, config, errors, reports
 from holdfast.cli import consent, console, keeping, lazy
-from holdfast.store.postgres import dsn
+from holdfast.store import address
 from holdfast.terminal import text
 
 
@@ -90,7 +90,7 @@ def _say(out: console.Console, report: reports.PruneReport) -> None:
 
 def _beside(database: str, folder: str | None, home: str) -> str:
     """Beside a file; what is on a server has its archives at home."""
-    served = dsn.is_address(database)
+    served = address.is_postgres(database)
     stem = "store" if served else os.path.splitext(os.path.basename(database))[0]
     name = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}.jsonl"
     return os.path.join(folder or os.path.join(home if served else os.path.dirname(database), "archive"), name)

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast import app, errors, types
 from holdfast.cli import console, lazy, sessions, shapes
-from holdfast.store.postgres import dsn
+from holdfast.store import address
 from holdfast.store.search import query_parser
 from holdfast.terminal import text
 
@@ -64,7 +64,13 @@ def command(
         hits = db.search(asked, session_id=session_id, **options)
         titles = {name: db.conversation(name).title for name in {hit.conversation_id for hit in hits}}
     if as_json:
-        out.json({"database": dsn.shown(target), "question": asked, "hits": [_shape(hit, titles) for hit in hits]})
+        out.json(
+            {
+                "database": address.hide_password(target),
+                "question": asked,
+                "hits": [_shape(hit, titles) for hit in hits],
+            }
+        )
     else:
         for number, hit in enumerate(hits):
             _print(out, hit, titles[hit.conversation_id], asked, first=number == 0)

@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast import errors, types
 from holdfast.store import (
+    address,
     arguments,
     budgets,
     compactions,
@@ -40,8 +41,7 @@ from holdfast.store.backup import backup, retention
 from holdfast.store.blobs import blobs
 from holdfast.store.driver import Driver, Tx
 from holdfast.store.mail import contacts, inbound, inbox
-from holdfast.store.postgres import driver as postgres_driver
-from holdfast.store.postgres import dsn, fast_append
+from holdfast.store.postgres import fast_append
 from holdfast.store.records import memory, permissions, processes
 from holdfast.store.search import search
 from holdfast.store.sqlite import driver as sqlite_driver
@@ -505,9 +505,17 @@ def open_driver(
     path = os.fspath(target) if isinstance(target, str | os.PathLike) else None
     if not isinstance(path, str):
         raise errors.StoreUnusable("The store needs the path of a file, as text.")
-    if "://" in path and not dsn.is_address(path):
-        raise errors.StoreUnusable(f"{dsn.shown(path)} names no store: a path does, or postgresql://...")
-    if dsn.is_address(path):
+    if "://" in path and not address.is_postgres(path):
+        shown = address.hide_password(path)
+        raise errors.StoreUnusable(f"{shown} is not a store address: use a file path or postgresql://...")
+    if address.is_postgres(path):
+        # Loaded on demand: psycopg is an optional dependency.
+        try:
+            from holdfast.store.postgres import driver as postgres_driver  # noqa: PLC0415
+        except ImportError as error:
+            raise errors.PartMissing(
+                "PostgreSQL support is not installed. Install it with: pip install 'holdfast[pg]'"
+            ) from error
         plan = schema_plan.Plan(begin=begin)
         return postgres_driver.PostgresDriver(
             path, durability=durability, clock=clock, write_timeout=write_timeout, plan=plan

@@ -1,34 +1,39 @@
-"""Connections to a PostgreSQL server: prepared for a store, and bounded by a client-side deadline.
-
-psycopg is passed in, as only the driver's own module imports it.
-"""
+"""Connections to a PostgreSQL server: libpq settings, session settings and the client-side deadline."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
-from collections.abc import Callable, Iterator
-from types import ModuleType
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import psycopg
+from psycopg import conninfo
+
+from holdfast import errors
 from holdfast.store.postgres import deadline
 
-# Limits that the server enforces: for one statement, and for a client that stops in the middle of a transaction, which
-# keeps other writers waiting.
+# psycopg's warnings repeat the errors that are raised; without a handler they would go to stderr.
+logging.getLogger("psycopg").addHandler(logging.NullHandler())
+
+# Limits that the server enforces, in seconds: for one statement, and for a client that stalls inside a transaction
+# while other writers wait for its locks.
 STATEMENT = 600.0
 STANDSTILL = 5.0
-# For the question whether another process listens: a receipt waits for it.
 SHORT = 0.5
-# After SILENCE seconds without a byte the server is asked whether it still executes the statement, which may take PROBE
-# seconds, like the first statement of a connection. Together they are shorter than the default write_timeout, so that a
-# write has time left for another connection.
+# After SILENCE seconds without a byte a second connection probes, for at most PROBE seconds, whether the server still
+# executes the statement. Together they are shorter than the default write_timeout, so that a write can be retried.
 SILENCE = 2.5
 PROBE = 5
 EXPIRED = "it does not answer"
+# A host that vanished (power cut, network partition) is detected by TCP after this many seconds.
+KEEPALIVE = 15
+MALFORMED = "The PostgreSQL address is malformed. Example: postgresql://user@host:5432/database"
 
-_INT8, _BINARY = 20, 1  # as PostgreSQL numbers types, and libpq formats
-# Steps are written for READ COMMITTED, whatever the role or the database has as its default.
-_SETTLE = """
+_INT8, _BINARY = 20, psycopg.pq.Format.BINARY
+# Write steps require READ COMMITTED, whatever default the role or database sets.
+_CONFIGURE = """
 SELECT set_config('lock_timeout', %(lock)s, false), set_config('statement_timeout', %(statement)s, false),
        set_config('idle_in_transaction_session_timeout', %(standstill)s, false),
        set_config('synchronous_commit', CASE WHEN %(durable)s AND current_setting('synchronous_commit') = 'off'
@@ -38,9 +43,9 @@ SELECT set_config('lock_timeout', %(lock)s, false), set_config('statement_timeou
        pg_backend_pid(), extract(epoch FROM pg_postmaster_start_time())::text,
        (SELECT extract(epoch FROM backend_start)::text FROM pg_stat_get_activity(pg_backend_pid()))
 """
-# A backend that waits for its client is idle, or its answer does not get through. A commit that waits for a synchronous
-# standby may wait for ever: PostgreSQL has no timeout for it. `backend_start` is unknown (NULL) where the address sets
-# a role that may not see its own login.
+# A backend that waits for its client is idle, or its answer is stuck. A commit that waits for a synchronous standby may
+# wait for ever: PostgreSQL has no timeout for it. `backend_start` is NULL if the address sets a role that may not see
+# its own login.
 _IS_WORKING = """
 SELECT 1 FROM pg_stat_get_activity(%(pid)s)
  WHERE extract(epoch FROM pg_postmaster_start_time())::text = %(server_start)s
@@ -50,91 +55,146 @@ SELECT 1 FROM pg_stat_get_activity(%(pid)s)
 
 
 class Backend(NamedTuple):
-    """The server process behind a connection: on a promoted standby or a restarted server its pid is another's."""
+    """The server process of a connection. After a restart or failover its pid may belong to another one."""
 
     pid: int
     server_start: str
     start: str | None
 
 
-class Connections:
-    """Makes the connections of one driver."""
+class Connection(psycopg.Connection[Any]):
+    """A psycopg connection with a deadline for every round trip, all of which go through `wait`."""
 
-    def __init__(self, psycopg: ModuleType, settings: dict[str, Any], write_timeout: float, *, durable: bool) -> None:
-        self._psycopg, self._settings, self._write_timeout = psycopg, settings, write_timeout
-        self._durable = durable
-        self.writable = False
-        """Whether the server, or one of them, was ever seen to take writes."""
-        self._several = settings.get("target_session_attrs", "any") != "any"
-        self._found: dict[str, Any] | None = None
-        """Of several servers, the settings of the one that was found last: not every connection tries those first that
-        are frozen or switched off."""
+    silence, total = float(PROBE), STATEMENT + 1.0
+    backend: Backend | None = None
+    is_working: Callable[[], bool]
+    expire: Callable[[], Exception]
 
-    def open(self) -> Any:
-        found = self._found  # another thread may forget it
-        try:
-            connection = self._open(found or self._settings)
-        except self._psycopg.OperationalError:
-            if found is None:
-                raise
-            self._found = None
-            connection = self._open(self._settings)
-        self._found = self._same_server(connection) if self._several else None
-        # One type for whole numbers: a statement that is prepared serves small and large ones alike.
-        connection.adapters.register_dumper(int, self._psycopg.adapters.get_dumper_by_oid(_INT8, _BINARY))
-        return connection
-
-    def settle(self, connection: Any, execute: Callable[..., Any]) -> None:
-        """Set what a session of ours needs, whatever it was before, and note which backend serves it."""
-        lock = max(1, int(self._write_timeout * 1000))
-        times = {"lock": f"{lock}ms", "statement": f"{STATEMENT}s", "standstill": f"{STANDSTILL}s"}
-        *_, writable, pid, server_start, start = execute(_SETTLE, {**times, "durable": self._durable}).fetchone()
-        self.writable = self.writable or writable
-        connection.backend = Backend(pid, server_start, start)
-        connection.wait.silence = SILENCE
+    def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
+        bounded = deadline.bound(gen, self.silence, self.total, self.is_working, self.expire)
+        return super().wait(bounded, *args, **kwargs)
 
     @contextlib.contextmanager
-    def limited(self, connection: Any, silence: float | None = None, total: float = math.inf) -> Iterator[None]:
-        """Other limits for the round trips inside the block."""
-        wait: deadline.Deadline = connection.wait
-        usual = wait.silence, wait.total
-        wait.silence, wait.total = usual[0] if silence is None else silence, total
+    def limited(self, seconds: float) -> Iterator[None]:
+        (self.silence, self.total), usual = (seconds, seconds), (self.silence, self.total)
         try:
             yield
         finally:
-            wait.silence, wait.total = usual
+            self.silence, self.total = usual
 
-    def _open(self, settings: dict[str, Any], total: float = STATEMENT + 1.0) -> Any:
-        connection = self._psycopg.connect(**settings, autocommit=True)
-        connection.backend = None
+    @contextlib.contextmanager
+    def without_time_limit(self) -> Iterator[None]:
+        """Let round trips take any time, as long as the server executes them."""
+        self.total, usual = math.inf, self.total
+        try:
+            yield
+        finally:
+            self.total = usual
 
-        def expire() -> Exception:
-            # No cancel request: a frozen server accepts the connection for it, and never reads it.
-            connection.close()
-            self._found = None
-            error: Exception = self._psycopg.OperationalError(EXPIRED)
-            return error
 
-        connection.wait = deadline.Deadline(
-            connection.wait, PROBE, total, is_working=lambda: self._is_working(connection), expire=expire
-        )
+class Connector:
+    """Opens the connections of one driver."""
+
+    def __init__(self, target: str, write_timeout: float, *, durable: bool) -> None:
+        try:
+            given = conninfo.conninfo_to_dict(target)
+        except psycopg.ProgrammingError:
+            raise errors.StoreUnusable(MALFORMED) from None  # libpq's message quotes the address with its password
+        defaults = _libpq_defaults()
+        self._settings = build_settings(given, write_timeout, defaults)
+        self.location = describe_location({**defaults, **self._settings})
+        self._write_timeout, self._durable = write_timeout, durable
+        self.writable = False
+        """Whether a server of this address ever accepted writes."""
+        self._several = self._settings.get("target_session_attrs", "any") != "any"
+        self._last_server: dict[str, Any] | None = None
+        """Of several servers, the settings of the last one in use: it is tried before those that may be down."""
+
+    def open(self) -> Connection:
+        last = self._last_server  # another thread may reset it
+        try:
+            connection = self._open(last or self._settings)
+        except psycopg.OperationalError:
+            if last is None:
+                raise
+            self._last_server = None
+            connection = self._open(self._settings)
+        self._last_server = self._same_server(connection) if self._several else None
+        # One parameter type for all integers, so that each query is prepared once.
+        connection.adapters.register_dumper(int, psycopg.adapters.get_dumper_by_oid(_INT8, _BINARY))
         return connection
 
-    def _is_working(self, connection: Any) -> bool:
-        """Ask the same server, on another connection, whether this one's backend executes a statement."""
+    def configure(self, connection: Connection, execute: Callable[..., Any]) -> None:
+        """Apply the session settings of a store and record which backend serves the connection."""
+        lock = max(1, int(self._write_timeout * 1000))
+        limits = {"lock": f"{lock}ms", "statement": f"{STATEMENT}s", "standstill": f"{STANDSTILL}s"}
+        *_, writable, pid, server_start, start = execute(_CONFIGURE, {**limits, "durable": self._durable}).fetchone()
+        self.writable = self.writable or writable
+        connection.backend = Backend(pid, server_start, start)
+        connection.silence = SILENCE
+
+    def _open(self, settings: dict[str, Any]) -> Connection:
+        connection = Connection.connect(**settings, autocommit=True)
+
+        def expire() -> Exception:
+            # No cancel request: a frozen server accepts the connection for it and never reads it.
+            connection.close()
+            self._last_server = None
+            return psycopg.OperationalError(EXPIRED)
+
+        connection.is_working, connection.expire = lambda: self._is_working(connection), expire
+        return connection
+
+    def _is_working(self, connection: Connection) -> bool:
+        """Return whether the backend executes a statement, asking the same server on a second connection."""
         if connection.backend is None:
             return False
         same = {**self._same_server(connection), "target_session_attrs": "any", "connect_timeout": PROBE}
         try:
-            with self._open(same, PROBE) as other:
-                other.execute("SET ROLE NONE")  # the login may see its own backends
-                return other.execute(_IS_WORKING, connection.backend._asdict()).fetchone() is not None
-        except self._psycopg.Error:
+            with self._open(same) as probe:
+                probe.total = PROBE
+                probe.execute("SET ROLE NONE")  # the login role may see its own backends
+                return probe.execute(_IS_WORKING, connection.backend._asdict()).fetchone() is not None
+        except psycopg.Error:
             return False
 
-    def _same_server(self, connection: Any) -> dict[str, Any]:
-        """Settings that lead to the server of this connection and to no other."""
-        there = connection.info
-        place = {"host": there.host, "hostaddr": there.hostaddr, "port": there.port}
-        rest = {name: value for name, value in self._settings.items() if name not in place}
-        return {**rest, **{name: value for name, value in place.items() if value}}
+    def _same_server(self, connection: Connection) -> dict[str, Any]:
+        """Return settings that lead to the server of this connection only."""
+        info = connection.info
+        server = {"host": info.host, "hostaddr": info.hostaddr, "port": info.port}
+        rest = {name: value for name, value in self._settings.items() if name not in server}
+        return {**rest, **{name: value for name, value in server.items() if value}}
+
+
+def _libpq_defaults() -> dict[str, str]:
+    """Return the settings that libpq reads from the environment."""
+    found = psycopg.pq.Conninfo.get_defaults()
+    return {option.keyword.decode(): option.val.decode() for option in found if option.val}
+
+
+def build_settings(given: Mapping[str, Any], patience: float, defaults: Mapping[str, str]) -> dict[str, Any]:
+    """Return libpq settings with timeouts. The environment overrides ours, and the address overrides both."""
+    hosts = max(str(given.get(name) or defaults.get(name, "")).count(",") + 1 for name in ("host", "hostaddr"))
+    ours = {
+        "application_name": "holdfast",
+        "client_encoding": "utf8",
+        # libpq tries the hosts in turn: the first may be frozen while the last one accepts writes.
+        "connect_timeout": str(max(2, round(min(10, patience) / hosts))),
+        "keepalives_idle": str(KEEPALIVE),
+        "keepalives_interval": "5",
+        "keepalives_count": "3",
+        "tcp_user_timeout": str(KEEPALIVE * 1000),
+    }
+    if hosts > 1:
+        # A standby would return old data and refuse every write.
+        ours["target_session_attrs"] = "read-write"
+    # "any" is libpq's built-in default, not a choice of the user.
+    environment = {name: value for name, value in defaults.items() if name in ours and value != "any"}
+    return {**ours, **environment, **given, "client_encoding": "utf8"}
+
+
+def describe_location(settings: Mapping[str, Any]) -> str:
+    host, port = settings.get("host") or settings.get("hostaddr"), settings.get("port") or 5432
+    if not host:
+        return f"the service {settings['service']}" if settings.get("service") else f"this machine, port {port}"
+    return f"the socket in {host}, port {port}" if str(host).startswith("/") else f"{host}, port {port}"

@@ -1,7 +1,7 @@
 """A client-side deadline for every round trip to a PostgreSQL server.
 
-A frozen server, or a proxy whose backend is gone, keeps its connections open: the kernel still acknowledges TCP
-keepalives, and statement_timeout is enforced by the server itself. Only the client can end such a wait.
+A frozen server, or a proxy that lost its backend, keeps its connections open: the kernel still acknowledges TCP
+keepalives, and the frozen server cannot enforce statement_timeout. Only the client can end such a wait.
 """
 
 from __future__ import annotations
@@ -10,56 +10,40 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any
 
-# An answer may have been on its way while the server was asked.
+# The answer may have been in transit while the probe ran.
 GRACE = 1.0
 
-Work = Generator[Any, Any, Any]
+RoundTrip = Generator[Any, Any, Any]
 
 
-class Deadline:
-    """Replaces the `wait` method of one psycopg connection, through which all its round trips go.
+def bound(
+    round_trip: RoundTrip, silence: float, total: float, is_working: Callable[[], bool], expire: Callable[[], Exception]
+) -> RoundTrip:
+    """Wrap a psycopg generator so that it raises `expire()` when the server does not answer.
 
-    After `silence` seconds without a byte in either direction, `is_working` asks the server whether it still executes
+    After `silence` seconds without a byte in either direction, `is_working` probes whether the server still executes
     the statement. If it does not, or after `total` seconds in any case, `expire` closes the connection and returns the
-    error to raise. The outcome of the statement is unknown then.
+    error to raise. The outcome of the statement is then unknown.
     """
-
-    def __init__(
-        self,
-        wait: Callable[..., Any],
-        silence: float,
-        total: float,
-        *,
-        is_working: Callable[[], bool],
-        expire: Callable[[], Exception],
-    ) -> None:
-        self._wait, self._is_working, self._expire = wait, is_working, expire
-        self.silence, self.total = silence, total
-
-    def __call__(self, work: Work, *args: Any, **options: Any) -> Any:
-        return self._wait(self._bound(work), *args, **options)
-
-    def _bound(self, work: Work) -> Work:
-        """Resume `work` like psycopg's loop does. The loop sends a false value when nothing happened for a moment;
-        C versions of it before psycopg 3.2.13 claim that there is something to read."""
-        quiet_until = end = 0.0
-        doubted = False
-        try:
-            wants = next(work)
-            while True:
-                ready = yield wants
-                if ready:
-                    quiet_until = 0.0
-                else:
-                    now = time.monotonic()
-                    end = end or now + self.total
-                    if not quiet_until:
-                        quiet_until, doubted = now + self.silence, False
-                    elif now > end or (now > quiet_until and doubted):
-                        raise self._expire()
-                    elif now > quiet_until:
-                        doubted = not self._is_working()
-                        quiet_until = time.monotonic() + (GRACE if doubted else self.silence)
-                wants = work.send(ready)
-        except StopIteration as done:
-            return done.value
+    probe_at = end = 0.0
+    doubtful = False
+    try:
+        wanted = next(round_trip)
+        while True:
+            # psycopg's wait loop sends 0 after each interval without an event.
+            ready = yield wanted
+            if ready:
+                probe_at = 0.0
+            else:
+                now = time.monotonic()
+                end = end or now + total
+                if not probe_at:
+                    probe_at, doubtful = now + silence, False
+                elif now > end or (now > probe_at and doubtful):
+                    raise expire()
+                elif now > probe_at:
+                    doubtful = not is_working()
+                    probe_at = time.monotonic() + (GRACE if doubtful else silence)
+            wanted = round_trip.send(ready)
+    except StopIteration as done:
+        return done.value

@@ -9,23 +9,22 @@ ran: what it minted tells it whether it was done.
 from __future__ import annotations
 
 import contextlib
-import functools
-import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import ModuleType
 from typing import Any, TypeVar, cast
 
+import psycopg
+
 from holdfast import errors
-from holdfast.store import fault_points, notifications, queries, schema_plan
+from holdfast.store import address, fault_points, notifications, queries, schema_plan
 from holdfast.store.driver import Asked, Copy, Driver, Plain, Row, Side, Tx
 from holdfast.store.postgres import connection as postgres_connection
-from holdfast.store.postgres import dsn, server_status, table_rewrite, transaction
 from holdfast.store.postgres import errors as postgres_errors
 from holdfast.store.postgres import migration as postgres_migration
 from holdfast.store.postgres import notifications as postgres_notifications
+from holdfast.store.postgres import server_status, table_rewrite, transaction
 from holdfast.store.search import postgres_index
 from holdfast.store.sqlite import driver as sqlite_driver
 
@@ -41,35 +40,6 @@ ATTEMPTS = 10
 _PASSING = "; SET LOCAL lock_timeout = '20ms'"
 _UNSYNCED = "; SET LOCAL synchronous_commit = off"
 _BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL idle_in_transaction_session_timeout = '1h'"
-
-
-@functools.cache
-def _psycopg() -> ModuleType:
-    """Loaded when the first PostgreSQL store is opened, and by nobody else."""
-    try:
-        import psycopg  # noqa: PLC0415 -- an optional part
-    except ImportError as error:
-        raise errors.PartMissing(
-            "A store in PostgreSQL needs a part that is not installed: pip install 'holdfast[pg]'"
-        ) from error
-    # What it warns of is told by the errors that come with it; without a handler it would go to standard error.
-    logging.getLogger("psycopg").addHandler(logging.NullHandler())
-    return psycopg
-
-
-def _surroundings() -> dict[str, str]:
-    """What libpq takes from the environment where an address does not say."""
-    found = _psycopg().pq.Conninfo.get_defaults()
-    return {option.keyword.decode(): option.val.decode() for option in found if option.val}
-
-
-def translated(error: Exception, where: str) -> errors.StoreError:
-    """The one place where PostgreSQL's errors become ours. Their texts name tables, never what is in them."""
-    state = getattr(error, "sqlstate", None)
-    said = getattr(getattr(error, "diag", None), "message_primary", None)
-    if state is None and isinstance(error, _psycopg().OperationalError):
-        return postgres_errors.unreached(where, str(error))
-    return postgres_errors.typed(state or "", said or type(error).__name__, where)
 
 
 class PostgresDriver:
@@ -105,10 +75,8 @@ class PostgresDriver:
         self._hints = postgres_notifications.Exchange(
             self._executing, self._asking, lambda: self._connect().connection, self._translating
         )
-        settings = self._reach()
-        self.path, self.where = dsn.shown(target), dsn.place({**_surroundings(), **settings})
-        durable = durability == "power-loss"
-        self._connections = postgres_connection.Connections(_psycopg(), settings, write_timeout, durable=durable)
+        self.path = address.hide_password(target)
+        self._connector = postgres_connection.Connector(target, write_timeout, durable=durability == "power-loss")
         try:
             # A server that is not there is not waited for; who is overtaken by another that opens it begins again.
             self._again(self._prepare_schema, patience=0.0)
@@ -118,19 +86,11 @@ class PostgresDriver:
 
     # --- connections ---------------------------------------------------------------------------------
 
-    def _reach(self) -> dict[str, Any]:
-        try:
-            given = _psycopg().conninfo.conninfo_to_dict(self.target)
-        except _psycopg().ProgrammingError:
-            # What libpq says of it quotes it, with the password.
-            raise errors.StoreUnusable(dsn.MALFORMED) from None
-        return dsn.settings(given, self.write_timeout, _surroundings())
-
     def _connect(self) -> transaction.Transaction:
-        connection = self._connections.open()
-        tx = transaction.Transaction(_psycopg(), connection, self._sql, self._failed, self.clock)
+        connection = self._connector.open()
+        tx = transaction.Transaction(connection, self._sql, self._failed, self.clock)
         try:
-            self._connections.settle(connection, tx.execute)
+            self._connector.configure(connection, tx.execute)
         except BaseException:
             connection.close()
             raise
@@ -189,17 +149,17 @@ class PostgresDriver:
         failure: errors.StoreError | None = None
         try:
             yield
-        except _psycopg().Error as error:
-            failure = translated(error, self.where)
+        except psycopg.Error as error:
+            failure = self._failed(error)
         if failure is not None:
             raise failure
 
     def _failed(self, error: Exception) -> errors.StoreError:
-        return translated(error, self.where)
+        return postgres_errors.translate(error, self._connector.location)
 
     def _patience(self, seconds: float | None = None) -> postgres_errors.Patience:
         seconds = self.write_timeout if seconds is None else seconds
-        return postgres_errors.Patience(seconds, ATTEMPTS, writable=self._connections.writable)
+        return postgres_errors.Patience(seconds, ATTEMPTS, writable=self._connector.writable)
 
     def _again(self, work: Callable[[transaction.Transaction], T], patience: float | None = None) -> T:
         """What may be done twice, on another connection where the first was lost, for so many seconds."""
@@ -299,7 +259,7 @@ class PostgresDriver:
             yield None
             return
         short = postgres_connection.SHORT
-        with self._translating(), self._transaction() as tx, self._connections.limited(tx.connection, short, short):
+        with self._translating(), self._transaction() as tx, tx.connection.limited(short):
             yield tx.execute
 
     # --- reading -------------------------------------------------------------------------------------
@@ -337,7 +297,7 @@ class PostgresDriver:
     # --- facts ---------------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, Any]:
-        found = self._again(lambda tx: dsn.facts(tx.execute))
+        found = self._again(lambda tx: server_status.facts(tx.execute))
         return {"path": self.path, "durability": self.durability, **found}
 
     def standing(self) -> dict[str, Any]:
@@ -382,11 +342,11 @@ class PostgresDriver:
     def rewrite(self, operation: str, tables: tuple[str, ...] = table_rewrite.TEXTS) -> None:
         def work(tx: transaction.Transaction) -> None:
             try:
-                with self._connections.limited(tx.connection):
+                with tx.connection.without_time_limit():
                     table_rewrite.rewrite(tx.execute, tables, self.write_timeout)
             finally:
                 if not tx.connection.closed:
-                    self._connections.settle(tx.connection, tx.execute)
+                    self._connector.configure(tx.connection, tx.execute)
 
         fault_points.reach(operation, "begun")
         self._again(work)

@@ -1,40 +1,43 @@
-"""What PostgreSQL refuses: as errors of ours, and whether to try again.
+"""Translation of PostgreSQL errors into Holdfast errors, and the rules for retrying.
 
-Other writers work at the same time. A step that looked at something and was overtaken is refused by a constraint,
-or as part of a deadlock; run again it finds what there is now, and says so in its own words.
+Writers run concurrently. A constraint violation or a deadlock may mean that another writer was faster: the step runs
+again, sees the committed state and reports the outcome itself.
 """
 
 from __future__ import annotations
 
 import random
+import re
 import time
+from typing import NamedTuple
+
+import psycopg
 
 from holdfast import errors
-from holdfast.store.postgres import dsn
 
-_TYPED: tuple[tuple[str, type[errors.StoreError]], ...] = (
-    ("40", errors.StoreBusy),  # a deadlock, or what cannot be put in an order
-    ("55P03", errors.StoreBusy),  # the lock took too long
+# By SQLSTATE prefix; the first match wins.
+_CLASSES: tuple[tuple[str, type[errors.StoreError]], ...] = (
+    ("40", errors.StoreBusy),  # deadlock or serialization failure
+    ("55P03", errors.StoreBusy),  # lock_timeout
     ("55006", errors.StoreBusy),
-    ("57014", errors.StoreBusy),  # the statement took too long
-    ("57", errors.StoreUnreachable),  # the server is going or coming
-    ("25P03", errors.StoreUnreachable),  # stood still in the middle of a transaction
-    ("25P04", errors.StoreUnreachable),  # one that took longer than somebody allows
+    ("57014", errors.StoreBusy),  # statement_timeout
+    ("57", errors.StoreUnreachable),  # the server starts or shuts down
+    ("25P03", errors.StoreUnreachable),  # idle_in_transaction_session_timeout
+    ("25P04", errors.StoreUnreachable),  # transaction_timeout
     ("08", errors.StoreUnreachable),
     ("53100", errors.StoreFull),
     ("53", errors.StoreBusy),
     ("54", errors.StoreFull),
     ("23", errors.StoreRefused),
-    ("P0001", errors.StoreRefused),  # a trigger
-    ("22P05", errors.StoreRefused),
+    ("P0001", errors.StoreRefused),  # raised by a trigger
     ("22", errors.StoreRefused),
     ("XX001", errors.StoreCorrupt),
     ("XX002", errors.StoreCorrupt),
-    ("XX", errors.StoreBroken),  # most often somebody changes the schema at this moment
+    ("XX", errors.StoreBroken),  # usually a concurrent schema change
     ("58", errors.StoreCorrupt),
-    ("25006", errors.StoreUnusable),  # a standby
+    ("25006", errors.StoreUnusable),  # read-only, e.g. a standby
     ("42501", errors.StoreUnusable),
-    ("26000", errors.StoreUnusable),  # what was prepared on this connection is not there, or somebody else's
+    ("26000", errors.StoreUnusable),  # a prepared statement is missing, or belongs to another client
     ("42P05", errors.StoreUnusable),
     ("28", errors.StoreUnusable),
     ("3D", errors.StoreUnusable),
@@ -42,69 +45,121 @@ _TYPED: tuple[tuple[str, type[errors.StoreError]], ...] = (
     ("42", errors.StoreBroken),
     ("0A", errors.StoreBroken),
 )
-# Another writer may be why: what is unique or referred to, locks in a circle, and a schema that is being changed.
+# A concurrent writer may be the cause: unique and foreign keys, deadlocks, schema changes.
 _OVERTAKEN = ("23505", "23503", "40001", "40P01", "0A000", "XX000")
-# What this connection will say again and another may not: it has prepared statements of an older schema, or is one
-# to a server that takes no writes.
+# The connection keeps failing while a new one may not: its prepared statements belong to an older schema, or its
+# server is read-only.
 _SPENT = ("0A000", "XX000", "25006")
-# Of one that could not be made, by a word of the server.
-_NOT_LET_IN = "08004"
-_READ_ONLY = "The database takes no writes (it is a standby, or set so); give the address of its primary"
+# For a refused login, which has no SQLSTATE in psycopg.
+_LOGIN_REFUSED = "08004"
 
+_READ_ONLY = "The database is read-only (a standby, or configured so); use the address of its primary"
 _SHARED = (
-    "A pooler gives this connection to others between two transactions; set its pool_mode = session, or give the "
-    "address of the server itself"
+    "A connection pooler shares this connection between clients; set its pool_mode = session, or use the address of "
+    "the server itself"
 )
-_WORDS = {"25006": _READ_ONLY, "26000": _SHARED, "42P05": _SHARED}
+_MESSAGES = {"25006": _READ_ONLY, "26000": _SHARED, "42P05": _SHARED}
 
 
-def typed(state: str, told: str, where: str) -> errors.StoreError:
-    """An error of ours for one of PostgreSQL's, by its code, which it stays known by."""
-    ours = next((ours for code, ours in _TYPED if state.startswith(code)), errors.StoreError)
-    told = _WORDS.get(state, told)
-    if ours is errors.StoreUnreachable:
-        error: errors.StoreError = errors.StoreUnreachable(where, told)
+def translate(error: Exception, location: str) -> errors.StoreError:
+    """Return the Holdfast error for a psycopg error. Its text may name tables but never quotes a row."""
+    state = getattr(error, "sqlstate", None)
+    if state is None and isinstance(error, psycopg.OperationalError):
+        return connection_error(location, str(error))
+    message = getattr(getattr(error, "diag", None), "message_primary", None)
+    return by_sqlstate(state or "", message or type(error).__name__, location)
+
+
+def by_sqlstate(state: str, message: str, location: str) -> errors.StoreError:
+    kind = next((kind for prefix, kind in _CLASSES if state.startswith(prefix)), errors.StoreError)
+    message = _MESSAGES.get(state, message)
+    if kind is errors.StoreUnreachable:
+        error: errors.StoreError = errors.StoreUnreachable(location, message)
     else:
-        error = ours(f"{(ours.__doc__ or '').strip()} ({told})")
+        error = kind(f"{(kind.__doc__ or '').strip()} ({message})")
     error.sqlstate = state
     return error
 
 
-def unreached(where: str, text: str) -> errors.StoreError:
-    """What a connection that could not be made, or was lost, is to us."""
-    why, soon, remedy = dsn.said(text)
-    if soon:
-        return errors.StoreUnreachable(where, why)
+def connection_error(location: str, text: str) -> errors.StoreError:
+    """Return the error for a connection that failed or was lost, from libpq's message."""
+    reason, transient, remedy = parse_connection_failure(text)
+    if transient:
+        return errors.StoreUnreachable(location, reason)
     if remedy:
-        return errors.StoreUnusable(f"No connection to PostgreSQL at {where}: {why.rstrip('.')}. {remedy}")
-    error = errors.StoreUnusable(f"PostgreSQL at {where} does not let us in: {why}.")
-    error.sqlstate = _NOT_LET_IN
+        return errors.StoreUnusable(f"No connection to PostgreSQL at {location}: {reason.rstrip('.')}. {remedy}")
+    error = errors.StoreUnusable(f"PostgreSQL at {location} refused the connection: {reason}.")
+    error.sqlstate = _LOGIN_REFUSED
     return error
 
 
+class ConnectionFailure(NamedTuple):
+    """Why a connection failed, whether a retry may help, and what to do if not."""
+
+    reason: str
+    transient: bool
+    remedy: str = ""
+
+
+# The server's part of a message: the severity in the server's language, a colon and two spaces.
+_SERVER_MESSAGE = re.compile(r"[^\W\d_]+ ?:  +(.+)")
+# Refusals that no retry changes. Messages in other languages do not match and are retried.
+_PERMANENT = re.compile(
+    r"authentication failed|authentication rejected|does not exist|no pg_hba\.conf entry|rejects connection|"
+    r"not permitted to|permission denied|password|configuration parameter|value for parameter|command-line argument|"
+    r"unsupported frontend protocol|no such (?:database|user)"
+)
+# Configuration errors on the client's side.
+_REMEDIES = (
+    (re.compile(r"no password supplied"), "Set it in ~/.pgpass or PGPASSWORD."),
+    (re.compile(r"definition of service|service file"), "Define the service in PGSERVICEFILE or ~/.pg_service.conf."),
+    (
+        re.compile(
+            r"certificate|private key|SSL was required|sslmode|unknown ca|protocol version|wrong version number"
+        ),
+        "Check sslmode and sslrootcert in the address, or PGSSLMODE and PGSSLROOTCERT.",
+    ),
+)
+
+
+def parse_connection_failure(text: str) -> ConnectionFailure:
+    found = _SERVER_MESSAGE.findall(text)
+    if found:
+        return ConnectionFailure(found[-1].strip(), not _PERMANENT.search(found[-1]))
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no answer"]
+    reason = re.sub(r".* failed: ", "", lines[0])
+    remedy = next((remedy for pattern, remedy in _REMEDIES if pattern.search(reason)), "")
+    return ConnectionFailure(reason, not remedy, remedy)
+
+
+# --- retries ------------------------------------------------------------------------------------------
+
+
 def spent(error: errors.StoreError) -> bool:
-    """Whether the connection it came over is better closed."""
+    """Return whether the connection should be closed after this error."""
     return error.sqlstate in _SPENT
 
 
 def waited(error: errors.StoreError) -> bool:
-    """Whether it is about a lock that could not be had in time."""
+    """Return whether a lock was not available in time."""
     return error.sqlstate == "55P03"
 
 
 def another_way(error: errors.StoreError) -> bool:
-    """Whether a step that was tried in one statement is to be run as a whole, which meets what hindered it."""
+    """Return whether a step that failed as a single statement should run as a transaction."""
     known = (errors.StoreRefused, errors.StoreUnreachable, errors.StoreUnusable, errors.StoreBroken)
-    # One that is of no kind never got to the server: some values are not to be had in one list.
+    # A plain StoreError never reached the server: psycopg could not convert the values into one array.
     return isinstance(error, known) or type(error) is errors.StoreError or error.sqlstate in _OVERTAKEN
 
 
 class Patience:
-    """How often, and for how long, a step is run again. A store that was open is waited for, whoever refuses it now;
-    `writable`: one that took writes is waited for until it does again."""
+    """Limits how often and how long a step is retried.
+
+    A refused login is retried, since the store was open before. With `writable`, so is a read-only server.
+    """
 
     def __init__(self, seconds: float, attempts: int, *, writable: bool = True) -> None:
-        self._away = (_NOT_LET_IN, "25006") if writable else (_NOT_LET_IN,)
+        self._unavailable = (_LOGIN_REFUSED, "25006") if writable else (_LOGIN_REFUSED,)
         self._until = time.monotonic() + seconds
         self._left = attempts
         self._refused = False
@@ -112,19 +167,19 @@ class Patience:
         self._pause = 0.01
 
     def spend(self, error: errors.StoreError) -> None:
-        """Returns when the step may be run again; else raises the error."""
+        """Return when the step may be retried; otherwise raise the error."""
         state = error.sqlstate
-        if isinstance(error, errors.StoreUnreachable) or state in self._away:
+        if isinstance(error, errors.StoreUnreachable) or state in self._unavailable:
             self._wait(error)
         elif state in _OVERTAKEN and self._left > 0:
             self._left -= 1
-            # Two that got into each other's way twice should not meet a third time.
+            # Random, so that two writers that collided do not collide again.
             time.sleep(random.uniform(0, 0.002))
         elif isinstance(error, errors.StoreRefused) and state and not self._refused:
-            # A limit that another writer reached first is told by the step itself, when it looks again.
+            # A concurrent writer may have reached a limit first: the retried step reports it.
             self._refused = True
         elif self._lost is not None and isinstance(error, errors.StoreBusy | errors.StoreFull):
-            # They say that nothing was written, and an earlier attempt may have been committed.
+            # These claim that nothing was written, but an earlier attempt with a lost connection may be committed.
             raise self._lost
         else:
             raise error

@@ -40,6 +40,22 @@ SELECT slot_name::text, NULL, 'away', 'away', pg_wal_lsn_diff(pg_current_wal_lsn
 """
 
 
+_FACTS = """
+SELECT current_setting('server_version'), current_schema()::text, current_database()::text,
+       current_setting('synchronous_commit'), current_setting('fsync'),
+       (SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c
+         WHERE c.relnamespace = to_regnamespace(quote_ident(current_schema())) AND c.relkind = 'r'),
+       (SELECT value FROM meta WHERE key = 'schema_format')
+"""
+_NAMES = ("version", "schema", "database", "synchronous_commit", "fsync", "bytes", "format")
+
+
+def facts(execute: Callable[..., Any]) -> dict[str, Any]:
+    """What the server says of itself and of this store."""
+    found = dict(zip(_NAMES, execute(_FACTS).fetchone(), strict=True))
+    return {"engine": "PostgreSQL", **found, "format": int(found["format"] or 0)}
+
+
 # A grant by somebody who may not grant is a warning, and no error.
 _LACKING = """
 SELECT count(*) FROM pg_class t, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS needed

@@ -2,8 +2,7 @@
 nobody waits for what each of them says.
 
 A cursor of psycopg costs more than an append has to spend, so a statement is handed to libpq as it is. How values are
-converted, and how an answer is waited for, stays psycopg's. It is given here, as no other file than the driver's own
-knows which part of the program it is.
+converted, and how an answer is waited for, stays psycopg's.
 """
 
 from __future__ import annotations
@@ -13,10 +12,12 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
-from types import ModuleType
 from typing import Any, NamedTuple
 
+import psycopg
+
 from holdfast.store.driver import Row
+from holdfast.store.postgres.connection import Connection
 
 _BINARY = 1
 _DONE, _ROWS = 1, 2  # what libpq calls an answer that is no refusal
@@ -43,7 +44,7 @@ def statement(query: str) -> Statement:
 class Wire:
     """What one thread at a time sends over one connection. Raises psycopg's errors."""
 
-    def __init__(self, psycopg: ModuleType, connection: Any, sql: Mapping[str, str]) -> None:
+    def __init__(self, connection: Connection, sql: Mapping[str, str]) -> None:
         self._connection = connection
         self._sql = sql
         self._server = connection.pgconn
@@ -53,7 +54,7 @@ class Wire:
         self._refusal = psycopg.errors.error_from_result
         self._many = connection.cursor(binary=True)
         # By the query and the types of its values. None: it was asked once, and is prepared when it comes again.
-        self._prepared: dict[tuple[str, tuple[int, ...]], bytes | None] = {}
+        self._prepared: dict[tuple[str, tuple[int, ...] | None], bytes | None] = {}
         self._numbers = itertools.count(1)
 
     def ask(self, query: str, values: dict[str, Any]) -> Any:

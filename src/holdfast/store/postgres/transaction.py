@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from types import ModuleType
 from typing import Any
+
+import psycopg
 
 from holdfast import errors
 from holdfast.store import fault_points, notifications
 from holdfast.store.driver import UNIX, LeaseClock, Row
 from holdfast.store.postgres import errors as postgres_errors
 from holdfast.store.postgres import nul_text, statements
+from holdfast.store.postgres.connection import Connection
 
 # So many changes are gathered before they are sent.
 MANY = 500
@@ -25,16 +27,14 @@ class Transaction:
 
     def __init__(
         self,
-        psycopg: ModuleType,
-        connection: Any,
+        connection: Connection,
         sql: Mapping[str, str],
         failed: Callable[[Exception], errors.StoreError],
         clock: Callable[[], float] | None,
     ) -> None:
         self.connection = connection
         self.operation = "read"
-        self._error = psycopg.Error
-        self._wire = statements.Wire(psycopg, connection, sql)
+        self._wire = statements.Wire(connection, sql)
         self._commander = connection.cursor()
         self._server = connection.pgconn
         self._translated, self._clock = failed, clock
@@ -81,7 +81,7 @@ class Transaction:
             self._send()
         try:
             return self._wire.ask(query, self._folded(query, values))
-        except self._error as error:
+        except psycopg.Error as error:
             failure = self._failed(error)
         # Outside of the handler: the error at hand may quote the row that was refused.
         raise failure
@@ -91,7 +91,7 @@ class Transaction:
         try:
             self._wire.send((query, self._folded(query, values)) for query, values in gathered)
             return
-        except self._error as error:
+        except psycopg.Error as error:
             failure = self._failed(error)
         raise failure
 
@@ -156,6 +156,6 @@ class Transaction:
         """Out of whatever transaction it is in; whether the connection is fit for another."""
         self._gathered.clear()
         if self._server.transaction_status and not self.connection.closed:
-            with contextlib.suppress(self._error):
+            with contextlib.suppress(psycopg.Error):
                 self._wire.command("ROLLBACK")
         return not self._server.transaction_status and not self.connection.closed
