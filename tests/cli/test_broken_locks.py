@@ -16,7 +16,7 @@ from tests.rpc.stage import request
 
 BROKEN = """
 import os
-from holdfast.store import async_db, leases
+from holdfast.store import async_mirror, leases
 
 def broken(*_, **__):
     raise RuntimeError("the lock subsystem is broken")
@@ -26,7 +26,7 @@ if os.environ["BROKEN_LOCKS"] == "raising":
         setattr(leases, name, broken)
 else:
     for name in ("acquire_lease", "renew_lease", "release_lease", "begin_compaction", "leases"):
-        for owner in (leases.Leases, async_db.AsyncSessionDB):
+        for owner in (leases.Leases, async_mirror.AsyncSessionBase):
             delattr(owner, name)
 """
 QUESTIONS = ("What about pier one?", "And pier two?")

@@ -13,11 +13,18 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from holdfast import SessionDB, errors, types
+from holdfast.store import write_step
 
 T = TypeVar("T")
 
 NOON = 1_790_000_000.0
 DAY = 86_400.0
+
+
+def prepared(method: Any, *args: Any, **kwargs: Any) -> write_step.WriteStep[Any]:
+    """The step that a shareable method would execute."""
+    step: write_step.WriteStep[Any] = method.prepare(method.__self__, *args, **kwargs)
+    return step
 
 
 class Clock:

@@ -92,7 +92,7 @@ def test_two_who_bring_the_same_make_one_of_it(make_db: MakeDb) -> None:
 
 def test_who_did_not_hear_the_end_of_it_is_told_that_it_is_new(db: SessionDB) -> None:
     """The step is run again, as after a commit whose end nobody heard."""
-    step = db.arrive_step(mail.new())
+    step = steps.prepared(db.arrive, mail.new())
     assert [found[1] for found in db.driver.write("arrive", lambda tx: [step.run(tx), step.run(tx)])] == [True, True]
     assert not db.arrive(mail.new())[1]
 

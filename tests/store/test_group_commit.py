@@ -82,7 +82,7 @@ def tell(db: SessionDB, story: Callable[[Group], Awaitable[None]]) -> list[str]:
 
 
 def test_step_that_the_database_refuses_fails_alone(db: SessionDB, first: First) -> None:
-    a, b, c, d = (db.arrive_step(mail.new(key)) for key in "abcd")
+    a, b, c, d = (steps.prepared(db.arrive, mail.new(key)) for key in "abcd")
     assert isinstance(c.run, inbound.Prepared)
     refused = c._replace(run=msgspec.structs.replace(c.run, values={**c.run.values, "sender": ""}))
 
@@ -97,7 +97,7 @@ def test_step_that_the_database_refuses_fails_alone(db: SessionDB, first: First)
 
 @pytest.mark.parametrize("wrong", [errors.StoreCorrupt("a damaged row"), RuntimeError("a bug"), StopIteration()])
 def test_step_that_goes_wrong_in_its_own_way_fails_alone(db: SessionDB, first: First, wrong: Exception) -> None:
-    a, b, c, d = (db.arrive_step(mail.new(key)) for key in "abcd")
+    a, b, c, d = (steps.prepared(db.arrive, mail.new(key)) for key in "abcd")
 
     def goes_wrong(tx: Tx) -> tuple[types.Arrival, bool]:
         c.run(tx)
@@ -118,7 +118,7 @@ def test_group_goes_on_after_an_error_that_no_future_takes(db: SessionDB) -> Non
         raise StopIteration
 
     async def story(group: Group) -> None:
-        a = db.arrive_step(mail.new("a"))
+        a = steps.prepared(db.arrive, mail.new("a"))
         with pytest.raises(RuntimeError):
             await group.write(a._replace(run=ends))
         await group.write(a)
@@ -127,7 +127,7 @@ def test_group_goes_on_after_an_error_that_no_future_takes(db: SessionDB) -> Non
 
 
 def test_all_who_share_a_commit_that_fails_are_told(db: SessionDB, first: First) -> None:
-    a, b, c, d = (db.arrive_step(mail.new(key)) for key in "abcd")
+    a, b, c, d = (steps.prepared(db.arrive, mail.new(key)) for key in "abcd")
 
     async def story(group: Group) -> None:
         first.next = errors.StoreFull()
@@ -143,11 +143,14 @@ def test_all_who_share_a_commit_that_fails_are_told(db: SessionDB, first: First)
 
 def test_who_is_refused_is_alone_with_that(db: SessionDB, first: First) -> None:
     mine = db.claim("k", holder="me")
-    a, b = (db.arrive_step(mail.new(key)) for key in "ab")
-    held, lost = db.claim_step("k", holder="other"), db.sending_step(types.Claim("k", 7, "me", 30.0), 1)
+    a, b = (steps.prepared(db.arrive, mail.new(key)) for key in "ab")
+    held, lost = (
+        steps.prepared(db.claim, "k", holder="other"),
+        steps.prepared(db.begin_sending, types.Claim("k", 7, "me", 30.0), 1),
+    )
 
     async def story(group: Group) -> None:
-        tasks = await first.given(group, a, held, lost, b, db.claim_step("free", holder="me"))
+        tasks = await first.given(group, a, held, lost, b, steps.prepared(db.claim, "free", holder="me"))
         first.let_go()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         expected = [tuple, errors.Busy, errors.LeaseLost, tuple, types.Claim]
@@ -163,11 +166,14 @@ def test_group_is_synced_if_one_of_it_must_be(
     others: str, synced: bool, tmp_path: Path, first: First, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with SessionDB(tmp_path / "store.db") as file:
-        given = [file.claim_step("one"), file.claim_step("two") if others == "claims" else file.arrive_step(mail.new())]
+        given = [
+            steps.prepared(file.claim, "one"),
+            steps.prepared(file.claim, "two") if others == "claims" else steps.prepared(file.arrive, mail.new()),
+        ]
         syncs = list[int]()
 
         async def story(group: Group) -> None:
-            tasks = await first.given(group, file.arrive_step(mail.new("first")), *given)
+            tasks = await first.given(group, steps.prepared(file.arrive, mail.new("first")), *given)
             monkeypatch.setattr(wal_sync, "_sync_data", syncs.append)
             first.let_go()
             await asyncio.gather(*tasks)
@@ -177,7 +183,7 @@ def test_group_is_synced_if_one_of_it_must_be(
 
 
 def test_who_stops_waiting_takes_nothing_back(db: SessionDB, first: First) -> None:
-    a, b = (db.arrive_step(mail.new(key)) for key in "ab")
+    a, b = (steps.prepared(db.arrive, mail.new(key)) for key in "ab")
 
     async def story(group: Group) -> None:
         for task in await first.given(group, a, b):
@@ -191,7 +197,7 @@ def test_two_hosts_that_bring_the_same_in_another_order_do_not_wait_in_a_circle(
     met = threading.Barrier(2, timeout=10)
 
     def bring(db: SessionDB, *keys: str) -> list[tuple[types.Arrival, bool]]:
-        first, second = (db.arrive_step(mail.new(key)) for key in keys)
+        first, second = (steps.prepared(db.arrive, mail.new(key)) for key in keys)
         apart = [True]
 
         def meets(tx: Tx) -> tuple[types.Arrival, bool]:
@@ -219,7 +225,7 @@ def test_two_hosts_that_bring_the_same_in_another_order_do_not_wait_in_a_circle(
 def test_parts_of_a_reply_are_in_a_row_whatever_another_host_says_in_the_same_chat(pair: hosts.Pair, says: str) -> None:
     one, other = mail.came(pair.one, "1", "2")
     parts = [mail.reply("part")] * 3
-    several = pair.one.settle_step(None, one.id, "answered", outgoing=parts)
+    several = steps.prepared(pair.one.settle_arrival, None, one.id, "answered", outgoing=parts)
     host, own = pair.other, parts[:1] if says == "one part" else parts
 
     def say() -> object:
@@ -272,7 +278,7 @@ def test_steps_that_wait_for_another_host_keep_no_reader_waiting(pair: hosts.Pai
 def test_step_that_comes_just_when_the_last_one_is_answered_is_not_forgotten(db: SessionDB) -> None:
     async def story(group: Group) -> None:
         for number in range(50):
-            await group.write(db.arrive_step(mail.new(str(number))))
+            await group.write(steps.prepared(db.arrive, mail.new(str(number))))
 
     assert tell(db, story) == [str(number) for number in range(50)]
 
@@ -283,10 +289,12 @@ def test_who_chooses_wrongly_has_the_claim_they_had_before(
     db: SessionDB, first: First, given: bool, wrong: tuple[int, str, list[int]]
 ) -> None:
     had = db.claim(mail.CLAIM) if given else None
-    step = db.take_up_step(mail.ROUTE, lambda *_: wrong, claim=had)
+    step = steps.prepared(db.take_up, mail.ROUTE, lambda *_: wrong, claim=had)
 
     async def story(group: Group) -> None:
-        tasks = await first.given(group, db.arrive_step(mail.new("a")), step, db.arrive_step(mail.new("b")))
+        tasks = await first.given(
+            group, steps.prepared(db.arrive, mail.new("a")), step, steps.prepared(db.arrive, mail.new("b"))
+        )
         first.let_go()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         assert [isinstance(outcome, errors.HoldfastError) for outcome in outcomes] == [False, True, False]

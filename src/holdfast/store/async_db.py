@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import functools
-import inspect
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Self, TypeVar, cast
+from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
 
 from holdfast import errors, types
-from holdfast.store import executor, group_commit, log, notification_hub, together, write_step
+from holdfast.store import async_mirror, executor, group_commit, log, notification_hub, together, write_step
 from holdfast.store.db import SessionDB
 
 P = ParamSpec("P")
@@ -45,52 +43,11 @@ class Waiting(NamedTuple):
     """When it has waited long enough for others to be done."""
 
 
-class Awaited(Generic[P, T]):
-    """A method of SessionDB, to be awaited: same arguments, same result, same errors.
-
-    It is bound to an AsyncSessionDB once, as some are called many times for each message.
-    """
-
-    def __init__(self, method: Callable[Concatenate[SessionDB, P], T]) -> None:
-        self._method = method
-        self._name = ""
-
-    def __set_name__(self, _: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, owner: AsyncSessionDB | None, _: type | None = None) -> Callable[P, Coroutine[Any, Any, T]]:
-        call = functools.wraps(self._method)(self._bound(owner))
-        if owner is not None and inspect.getattr_static(type(owner), self._name) is self:
-            vars(owner)[self._name] = call
-        return call
-
-    def _bound(self, owner: AsyncSessionDB | None) -> Callable[P, Coroutine[Any, Any, T]]:
-        async def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            assert owner is not None  # that of the class is only looked at
-            return await owner.run(partial(self._method, owner.db, *args, **kwargs))
-
-        return call
-
-
-class Shared(Awaited[P, T]):
-    """The same of a method whose step shares its commit with those of other tasks; `step` is what prepares it."""
-
-    def __init__(self, step: Callable[Concatenate[SessionDB, P], write_step.WriteStep[T]]) -> None:
-        super().__init__(cast("Callable[Concatenate[SessionDB, P], T]", step))
-        self._step = step
-
-    def _bound(self, owner: AsyncSessionDB | None) -> Callable[P, Coroutine[Any, Any, T]]:
-        async def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            assert owner is not None  # that of the class is only looked at
-            return await owner.share(self._step(owner.db, *args, **kwargs))
-
-        return call
-
-
-class AsyncSessionDB:
+class AsyncSessionDB(async_mirror.AsyncSessionBase):
     """A SessionDB for the tasks of one event loop. Closing it closes the SessionDB too."""
 
     def __init__(self, db: SessionDB, *, threads: int = THREADS) -> None:
+        super().__init__(db, self)
         self.db = db
         self.hearing = notification_hub.Hearing(db.driver)
         self._pool = executor.Crossing(threads, "holdfast-store", db.driver.write_timeout)
@@ -293,136 +250,6 @@ class AsyncSessionDB:
         """A small step, which shares a commit with those of other tasks."""
         self._check_open()
         return await self._small.write(step)
-
-    # --- the rest ------------------------------------------------------------------------------------
-
-    create_session = Awaited(SessionDB.create_session)
-    begin_conversation = Awaited(SessionDB.begin_conversation)
-    get_session = Awaited(SessionDB.get_session)
-    conversation = Awaited(SessionDB.conversation)
-    head = Awaited(SessionDB.head)
-    sessions = Awaited(SessionDB.sessions)
-    continuations = Awaited(SessionDB.continuations)
-    branches = Awaited(SessionDB.branches)
-    list_sessions = Awaited(SessionDB.list_sessions)
-    resolve = Awaited(SessionDB.resolve)
-    end_session = Awaited(SessionDB.end_session)
-    end_conversation = Awaited(SessionDB.end_conversation)
-    resume = Awaited(SessionDB.resume)
-    branch = Awaited(SessionDB.branch)
-    set_session_title = Awaited(SessionDB.set_session_title)
-    set_session_folder = Awaited(SessionDB.set_session_folder)
-    context = Awaited(SessionDB.context)
-    transcript = Awaited(SessionDB.transcript)
-    usage = Awaited(SessionDB.usage)
-    seq_of = Awaited(SessionDB.seq_of)
-    hide = Awaited(SessionDB.hide)
-    show = Awaited(SessionDB.show)
-    hides = Awaited(SessionDB.hides)
-    pin = Awaited(SessionDB.pin)
-    unpin = Awaited(SessionDB.unpin)
-    pins = Awaited(SessionDB.pins)
-    redact = Awaited(SessionDB.redact)
-    delete_conversation = Awaited(SessionDB.delete_conversation)
-    acquire_lease = Shared(SessionDB.acquire_step)
-    renew_lease = Awaited(SessionDB.renew_lease)
-    release_lease = Shared(SessionDB.release_step)
-    leases = Awaited(SessionDB.leases)
-    free_stale_leases = Awaited(SessionDB.free_stale_leases)
-    snapshot = Awaited(SessionDB.snapshot)
-    begin_compaction = Awaited(SessionDB.begin_compaction)
-    try_acquire_compression_lock = Awaited(SessionDB.try_acquire_compression_lock)
-    refresh_compression_lock = Awaited(SessionDB.refresh_compression_lock)
-    release_compression_lock = Awaited(SessionDB.release_compression_lock)
-    get_compression_lock_holder = Awaited(SessionDB.get_compression_lock_holder)
-    commit_compaction = Awaited(SessionDB.commit_compaction)
-    undo_compaction = Awaited(SessionDB.undo_compaction)
-    redo_compaction = Awaited(SessionDB.redo_compaction)
-    compactions = Awaited(SessionDB.compactions)
-    budget = Awaited(SessionDB.budget)
-    spend = Awaited(SessionDB.spend)
-    remember = Awaited(SessionDB.remember)
-    memories = Awaited(SessionDB.memories)
-    revise_memory = Awaited(SessionDB.revise_memory)
-    forget_memory = Awaited(SessionDB.forget_memory)
-    receive = Awaited(SessionDB.receive)
-    waiting = Awaited(SessionDB.waiting)
-    waiting_homes = Awaited(SessionDB.waiting_homes)
-    settle = Awaited(SessionDB.settle)
-    arrive = Shared(SessionDB.arrive_step)
-    take_up = Shared(SessionDB.take_up_step)
-    open_routes = Awaited(SessionDB.open_routes)
-    open_arrivals = Awaited(SessionDB.open_arrivals)
-    arrival = Awaited(SessionDB.arrival)
-    arrival_by_key = Awaited(SessionDB.arrival_by_key)
-    arrivals_with_prefix = Awaited(SessionDB.arrivals_with_prefix)
-    last_arrival = Awaited(SessionDB.last_arrival)
-    arrivals_joined = Awaited(SessionDB.arrivals_joined)
-    arrivals_since = Awaited(SessionDB.arrivals_since)
-    arrivals_from = Awaited(SessionDB.arrivals_from)
-    begin_arrival = Awaited(SessionDB.begin_arrival)
-    settle_arrival = Shared(SessionDB.settle_step)
-    home_of = Awaited(SessionDB.home_of)
-    forget_arrivals = Awaited(SessionDB.forget_arrivals)
-    mail_facts = Awaited(SessionDB.mail_facts)
-    claim = Shared(SessionDB.claim_step)
-    renew_claim = Awaited(SessionDB.renew_claim)
-    release_claim = Shared(SessionDB.release_claim_step)
-    claims = Awaited(SessionDB.claims)
-    post = Awaited(SessionDB.post)
-    outgoing = Awaited(SessionDB.outgoing)
-    replies = Awaited(SessionDB.replies)
-    questions = Awaited(SessionDB.questions)
-    due_outgoing = Awaited(SessionDB.due_outgoing)
-    begin_sending = Shared(SessionDB.sending_step)
-    delivered = Shared(SessionDB.delivered_step)
-    send_failed = Awaited(SessionDB.send_failed)
-    person = Awaited(SessionDB.person)
-    people = Awaited(SessionDB.people)
-    allow_person = Awaited(SessionDB.allow_person)
-    deny_person = Awaited(SessionDB.deny_person)
-    forget_person = Awaited(SessionDB.forget_person)
-    strangers_told = Awaited(SessionDB.strangers_told)
-    ask_to_pair = Awaited(SessionDB.ask_to_pair)
-    pair = Awaited(SessionDB.pair)
-    process_started = Awaited(SessionDB.process_started)
-    process_ended = Awaited(SessionDB.process_ended)
-    processes = Awaited(SessionDB.processes)
-    grant = Awaited(SessionDB.grant)
-    grants = Awaited(SessionDB.grants)
-    revoke = Awaited(SessionDB.revoke)
-    audit_begin = Awaited(SessionDB.audit_begin)
-    audit_end = Awaited(SessionDB.audit_end)
-    audit = Awaited(SessionDB.audit)
-    route = Awaited(SessionDB.route)
-    routes = Awaited(SessionDB.routes)
-    bind_route = Awaited(SessionDB.bind_route)
-    finalize_orphaned_compression_sessions = Awaited(SessionDB.finalize_orphaned_compression_sessions)
-    prune_empty_ghost_sessions = Awaited(SessionDB.prune_empty_ghost_sessions)
-    upkeep_once = Awaited(SessionDB.upkeep_once)
-    search = Awaited(SessionDB.search)
-    index_search = Awaited(SessionDB.index_search)
-    rebuild_search = Awaited(SessionDB.rebuild_search)
-    search_facts = Awaited(SessionDB.search_facts)
-    put_blob = Awaited(SessionDB.put_blob)
-    get_blob = Awaited(SessionDB.get_blob)
-    open_blob = Awaited(SessionDB.open_blob)
-    collect_blobs = Awaited(SessionDB.collect_blobs)
-    backup = Awaited(SessionDB.backup)
-    check_backup = Awaited(SessionDB.check_backup)
-    restore = Awaited(SessionDB.restore)
-    backup_if_due = Awaited(SessionDB.backup_if_due)
-    plan_prune = Awaited(SessionDB.plan_prune)
-    prune = Awaited(SessionDB.prune)
-    scrub = Awaited(SessionDB.scrub)
-    shrink = Awaited(SessionDB.shrink)
-    export_to = Awaited(SessionDB.export_to)
-    export_pages = Awaited(SessionDB.export_pages)
-    import_from = Awaited(SessionDB.import_from)
-    fsck = Awaited(SessionDB.fsck)
-    facts = Awaited(SessionDB.facts)
-    meta = Awaited(SessionDB.meta)
-    set_meta = Awaited(SessionDB.set_meta)
 
 
 async def kept(taking: Coroutine[Any, Any, T], give_back: Callable[[T], Coroutine[Any, Any, object]]) -> T:

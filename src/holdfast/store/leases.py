@@ -57,7 +57,8 @@ class Leases:
         self._said: set[str] = set()
         self._abandoned = deque[str](maxlen=MAX_ABANDONED)
 
-    def acquire_step(
+    @write_step.shareable
+    def acquire_lease(
         self, session_id: str, purpose: types.Purpose, holder: str | None = None, ttl: float = LEASE_TTL
     ) -> write_step.WriteStep[types.Lease]:
         """The right to do slow work, with the snapshot it begins from; Busy when another has it.
@@ -73,19 +74,16 @@ class Leases:
             "acquire", lambda tx: acquire(tx, session_id, purpose, who, ttl, self._abandoned), lasting=named
         )
 
-    acquire_lease = write_step.as_method(acquire_step)
-
     def renew_lease(self, lease: types.Lease) -> None:
         """Start the lease's time anew; LeaseLost when it is not held any more: stop the work at once."""
         checked_lease(lease)
         self.driver.write("renew", lambda tx: renew(tx, lease), lasting=False)
 
-    def release_step(self, lease: types.Lease) -> write_step.WriteStep[bool]:
+    @write_step.shareable
+    def release_lease(self, lease: types.Lease) -> write_step.WriteStep[bool]:
         """Free the lease if it is still held; whether it was."""
         checked_lease(lease)
         return write_step.WriteStep("release", lambda tx: release(tx, lease), lasting=False)
-
-    release_lease = write_step.as_method(release_step)
 
     def abandon_lease(self, lease: types.Lease, error: Exception) -> None:
         """After a release that failed: log it, once, and let this process take the lease again before it expires."""

@@ -84,7 +84,7 @@ def execute(driver: Driver, step: WriteStep[T]) -> T:
 
 
 class HasDriver(Protocol):
-    """Whoever such steps are prepared by."""
+    """A class whose methods are write steps on a driver."""
 
     driver: Driver
 
@@ -92,11 +92,15 @@ class HasDriver(Protocol):
 S = TypeVar("S", bound=HasDriver)
 
 
-def as_method(prepare: Callable[Concatenate[S, P], WriteStep[T]]) -> Callable[Concatenate[S, P], T]:
-    """The method that has a step done by itself, from the one that prepares it: same arguments."""
+def shareable(prepare: Callable[Concatenate[S, P], WriteStep[T]]) -> Callable[Concatenate[S, P], T]:
+    """Make a method that executes the step which the decorated function prepares.
+
+    AsyncSessionDB finds the function as `prepare`, and commits its step together with the steps of other tasks.
+    """
 
     @functools.wraps(prepare)
     def call(db: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return execute(db.driver, prepare(db, *args, **kwargs))
 
+    vars(call)["prepare"] = prepare
     return call

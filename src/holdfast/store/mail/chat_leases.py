@@ -23,9 +23,8 @@ class Claims:
 
     driver: Driver
 
-    def claim_step(
-        self, key: str, ttl: float = CLAIM_TTL, holder: str | None = None
-    ) -> write_step.WriteStep[types.Claim]:
+    @write_step.shareable
+    def claim(self, key: str, ttl: float = CLAIM_TTL, holder: str | None = None) -> write_step.WriteStep[types.Claim]:
         """The right to work on what the key names; Busy when another has it.
 
         Taken when it is free, has run out, or its holder is dead. The same holder asking again gets a new token,
@@ -38,19 +37,16 @@ class Claims:
         # by one whose name was given, and may be given again.
         return write_step.WriteStep("take", lambda tx: take(tx, named, who, ttl), lasting=holder is not None)
 
-    claim = write_step.as_method(claim_step)
-
     def renew_claim(self, claim: types.Claim) -> None:
         """Start its time anew; LeaseLost when it is not held any more: stop the work at once."""
         checked(claim)
         self.driver.write("take", lambda tx: renew(tx, claim), lasting=False)
 
-    def release_claim_step(self, claim: types.Claim) -> write_step.WriteStep[bool]:
+    @write_step.shareable
+    def release_claim(self, claim: types.Claim) -> write_step.WriteStep[bool]:
         """Free it if it is still held; whether it was."""
         checked(claim)
         return write_step.WriteStep("take", lambda tx: free(tx, claim), lasting=False)
-
-    release_claim = write_step.as_method(release_claim_step)
 
     def claims(self) -> list[types.ClaimHeld]:
         """Every claim somebody has, and whether it is held, has run out, or its holder is dead."""

@@ -51,15 +51,14 @@ class Arrivals(chat_leases.Claims, outbox.Outbox):
     driver: Driver
     _clock: Callable[[], float]
 
-    def arrive_step(self, new: types.NewArrival) -> write_step.WriteStep[tuple[types.Arrival, bool]]:
+    @write_step.shareable
+    def arrive(self, new: types.NewArrival) -> write_step.WriteStep[tuple[types.Arrival, bool]]:
         """Write down what came in; when this returns it is kept, and the platform may be told so.
 
         Also, whether it is new. What is known under its key is given as it is stored, whatever was said this time:
         platforms deliver again, and deliver what was edited since.
         """
         return write_step.WriteStep("arrive", prepared(new, self._clock()))
-
-    arrive = write_step.as_method(arrive_step)
 
     def open_routes(self, limit: int = 100) -> list[str]:
         """The routes on which something is open; what is open for longest first."""
@@ -114,7 +113,8 @@ class Arrivals(chat_leases.Claims, outbox.Outbox):
         since = message_codec.checked_time(at)
         return int(self.driver.read(lambda tx: tx.one("arrivals_from", at=since, **of) or (0,))[0])
 
-    def take_up_step(
+    @write_step.shareable
+    def take_up(
         self,
         route: str,
         choose: Choose,
@@ -141,8 +141,6 @@ class Arrivals(chat_leases.Claims, outbox.Outbox):
         # Not synced, as neither claims nor beginnings are.
         return write_step.WriteStep("begin", taking, lasting=False)
 
-    take_up = write_step.as_method(take_up_step)
-
     def begin_arrival(
         self, claim: types.Claim, arrival_id: int, target: str, joined: Sequence[int] = ()
     ) -> types.Arrival | None:
@@ -156,7 +154,8 @@ class Arrivals(chat_leases.Claims, outbox.Outbox):
         # Not synced: whatever the turn writes comes after it in the same log, and brings it along.
         return self.driver.write("begin", lambda tx: begin(tx, claim, *chosen), lasting=False)
 
-    def settle_step(
+    @write_step.shareable
+    def settle_arrival(
         self,
         claim: types.Claim | None,
         arrival_id: int,
@@ -194,8 +193,6 @@ class Arrivals(chat_leases.Claims, outbox.Outbox):
         )
         refused = None if seq is None else errors.OutOfRange(_REFUSED.format(seq=seq))
         return write_step.WriteStep("settle", lambda tx: settle(tx, settling), refused=refused)
-
-    settle_arrival = write_step.as_method(settle_step)
 
     def home_of(self, session_id: str) -> types.Home | None:
         """Where the conversation was last spoken to from; None when that was never from outside."""

@@ -102,7 +102,8 @@ class Outbox:
             lambda tx: [from_row(row) for row in tx.all("outgoing_due", platform=where, now=when, limit=limit)]
         )
 
-    def sending_step(self, claim: types.Claim | None, outgoing_id: int) -> write_step.WriteStep[types.Outgoing | None]:
+    @write_step.shareable
+    def begin_sending(self, claim: types.Claim | None, outgoing_id: int) -> write_step.WriteStep[types.Outgoing | None]:
         """Say that it is about to be sent; as it stands then. None: it went out already, or never will.
 
         Without a claim for what only one process can send.
@@ -115,9 +116,8 @@ class Outbox:
         arguments.whole(outgoing_id)
         return write_step.WriteStep("send", lambda tx: begin(tx, claim, outgoing_id), lasting=False)
 
-    begin_sending = write_step.as_method(sending_step)
-
-    def delivered_step(self, outgoing_id: int, external: str | None = None) -> write_step.WriteStep[bool]:
+    @write_step.shareable
+    def delivered(self, outgoing_id: int, external: str | None = None) -> write_step.WriteStep[bool]:
         """It went out, and the platform calls it `external`; whether this was the first to say how it ended.
 
         It takes no claim: whoever has sent something says so, whoever has the claim by then.
@@ -127,8 +127,6 @@ class Outbox:
         return write_step.WriteStep(
             "delivered", lambda tx: _ended(tx, "outgoing_delivered", id=outgoing_id, external=name, at=now)
         )
-
-    delivered = write_step.as_method(delivered_step)
 
     def send_failed(self, outgoing_id: int, error: str, retry_at: float | None = None) -> bool:
         """It could not be sent: to be tried again from then on, or (None) never; whether that was written."""

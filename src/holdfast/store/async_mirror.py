@@ -1,0 +1,53 @@
+"""The awaitable counterparts of SessionDB and its facets, built from the synchronous classes.
+
+Each public method of a synchronous class becomes a coroutine method with the same arguments, result and errors. It runs
+on a thread of the store's pool; a method declared with `write_step.shareable` joins a group commit instead. Type
+checkers read async_mirror.pyi, which `python -m tests.async_stubs` generates.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from functools import partial
+
+from holdfast.store.db import SessionDB
+
+
+class Mirror:
+    """An awaitable view of `target`; `runner` runs its calls."""
+
+    def __init__(self, target, runner):
+        self._target, self._runner = target, runner
+
+
+def _awaited(method):
+    @functools.wraps(method)
+    async def call(self, *args, **kwargs):
+        return await self._runner.run(partial(method, self._target, *args, **kwargs))
+
+    return call
+
+
+def _shared(method):
+    prepare = method.prepare
+
+    @functools.wraps(method)
+    async def call(self, *args, **kwargs):
+        return await self._runner.share(prepare(self._target, *args, **kwargs))
+
+    return call
+
+
+def _mirror(target, name, without=()):
+    methods = {
+        each: _shared(method) if hasattr(method, "prepare") else _awaited(method)
+        for each, method in inspect.getmembers(target, inspect.isfunction)
+        if not each.startswith("_") and each not in without
+    }
+    return type(name, (Mirror,), {"__doc__": f"{target.__name__}, awaited.", "__module__": __name__, **methods})
+
+
+# AsyncSessionDB groups appends itself, and closes after them; the last two do not use the database.
+OWN = {"append_message", "append_messages", "append_step", "close", "abandon_lease", "warn_once"}
+AsyncSessionBase = _mirror(SessionDB, "AsyncSessionBase", OWN)
