@@ -22,7 +22,7 @@ ANSWERS = (
     errors.Busy,
     errors.ForkRefused,
     errors.NothingToUndo,
-    errors.NothingToRedo,
+    errors.NothingToUndo,
     errors.ShowRefused,
     errors.StoreBusy,
 )

@@ -121,7 +121,7 @@ def test_value_has_what_callers_rely_on(kind: type) -> None:
 
 def test_errors_of_titles_are_value_errors() -> None:
     assert issubclass(errors.TitleTaken, ValueError)
-    assert issubclass(errors.TitleInvalid, ValueError)
+    assert issubclass(errors.InvalidArgument, ValueError)
 
 
 # --- importing -------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""Everything Holdfast raises on purpose.
+"""Define the errors that Holdfast raises, grouped by what a caller can do about them.
 
-One hierarchy. The docstring of a class is its default message; what a caller needs to act on is an
-attribute, never text to be parsed. No exception carries the body of a message.
+The docstring of a class is its default message: what happened, then what to do. Values that a caller needs are
+attributes. No error carries the body of a message.
 """
 
 from __future__ import annotations
@@ -11,28 +11,85 @@ from typing import Any
 
 
 class HoldfastError(Exception):
-    """Holdfast could not do what was asked."""
+    """The operation failed."""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or (type(self).__doc__ or "").strip())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Errors travel between processes and are copied, though most are not made from their message alone.
-        return _again, (type(self), self.args, vars(self))
+        # Most constructors take values, not the message, so pickle and copy cannot call them again.
+        return _restore, (type(self), self.args, vars(self))
 
 
-def _again(kind: type[HoldfastError], args: tuple[Any, ...], attributes: dict[str, Any]) -> HoldfastError:
+def _restore(kind: type[HoldfastError], args: tuple[Any, ...], attributes: dict[str, Any]) -> HoldfastError:
     error = kind.__new__(kind, *args)
-    error.args = args  # Errors of the system are given them when they are initialized, others when they are made.
+    error.args = args  # OSError subclasses set `args` in __init__, the others in __new__.
     vars(error).update(attributes)
     return error
 
 
-# --- what was named does not exist, or not only once ------------------------------------------------
+# --- correct the call --------------------------------------------------------------------------------
+
+
+class InvalidArgument(HoldfastError, ValueError):
+    """An argument has the wrong type or is out of range; nothing was written. Correct the argument."""
+
+    def __init__(self, message: str | None = None, *, parameter: str | None = None) -> None:
+        super().__init__(message)
+        self.parameter = parameter
+
+
+class MessageInvalid(InvalidArgument):
+    """The content cannot be stored as JSON and read back unchanged; nothing was written. Change the content."""
+
+
+class UidReused(HoldfastError, ValueError):
+    """The uid already names a message with other content. Use a new uid."""
+
+    def __init__(self, uid: str, seq: int) -> None:
+        super().__init__(f"The uid {shown(uid)} already names message {seq}, which has other content. Use a new uid.")
+        self.uid = uid
+        self.seq = seq
+
+
+class IdTaken(HoldfastError, ValueError):
+    """The id or key already names something else. Choose another one."""
+
+    def __init__(self, taken: str) -> None:
+        super().__init__(f"{shown(taken)} already names something else. Choose another id or key.")
+        self.taken = taken
+
+
+class TitleTaken(HoldfastError, ValueError):
+    """Another conversation of this owner has this title. Choose another title."""
+
+    def __init__(self, title: str, conversation: str) -> None:
+        super().__init__(f"Conversation {conversation} has the title {shown(title)} already. Choose another title.")
+        self.title = title
+        self.conversation = conversation
+
+
+class SettingInvalid(HoldfastError, ValueError):
+    """A settings file cannot be read or holds an invalid value. Correct the file."""
+
+
+class PartMissing(HoldfastError):
+    """An optional part of Holdfast is not installed. Install it."""
+
+
+# --- look it up again --------------------------------------------------------------------------------
+
+
+class NotFound(HoldfastError, LookupError):
+    """Nothing has this id or digest. List what exists."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(f"There is no {kind} {shown(name)}.")
+        self.name = name
 
 
 class NoSuchSession(HoldfastError, LookupError):
-    """There is no session with this id."""
+    """No session has this id."""
 
     def __init__(self, session_id: str, message: str | None = None) -> None:
         super().__init__(message or f"There is no session {shown(session_id)}.")
@@ -40,177 +97,100 @@ class NoSuchSession(HoldfastError, LookupError):
 
 
 class ConversationDeleted(NoSuchSession):
-    """The conversation of this session was deleted; its ids are never used again."""
+    """The conversation of this session was deleted. Its ids are never used again."""
 
     def __init__(self, session_id: str) -> None:
         super().__init__(
-            session_id,
-            f"The conversation of session {shown(session_id)} was deleted; its ids are never used again.",
+            session_id, f"The conversation of session {shown(session_id)} was deleted. Its ids are never used again."
         )
 
 
 class Ambiguous(HoldfastError, LookupError):
-    """More than one conversation fits; give more of the id."""
+    """The text matches several conversations. Give more of the id."""
 
     def __init__(self, text: str, candidates: Sequence[str]) -> None:
         listed = ", ".join(candidates)
-        super().__init__(f"{shown(text)} fits more than one conversation: {listed}. Give more of the id.")
+        super().__init__(f"{shown(text)} matches several conversations: {listed}. Give more of the id.")
         self.text = text
         self.candidates = tuple(candidates)
 
 
-class NoSuchBlob(HoldfastError, LookupError):
-    """There is no blob with this digest."""
-
-    def __init__(self, digest: str) -> None:
-        super().__init__(f"There is no blob {shown(digest)}.")
-        self.digest = digest
-
-
-# --- somebody else was first -------------------------------------------------------------------------
+# --- another caller was first: read again, then decide again ------------------------------------------
 
 
 class Superseded(HoldfastError):
-    """The conversation has moved on: its head or its view is no longer what the caller saw."""
+    """The conversation changed since the caller read it. Read it again."""
 
     def __init__(self, head: str, epoch: int) -> None:
-        super().__init__(f"The conversation has moved on: its head is {head} at epoch {epoch}.")
+        super().__init__(f"The conversation has changed: its head is now {head} at epoch {epoch}. Read it again.")
         self.head = head
         self.epoch = epoch
 
 
-class LeaseLost(HoldfastError):
-    """The lease expired, was released or was taken over; nothing was written. Start again from a new one."""
+class ForkRefused(HoldfastError):
+    """The session already has a continuation. Continue there."""
+
+    def __init__(self, continuation: str) -> None:
+        super().__init__(f"The session already has a continuation, {continuation}. Continue there.")
+        self.continuation = continuation
+
+
+class RouteMoved(HoldfastError):
+    """The route was bound by another caller. Read it again."""
+
+    def __init__(self, key: str, conversation: str | None, version: int) -> None:
+        now = f"conversation {conversation}" if conversation else "no conversation"
+        super().__init__(f"The route {shown(key)} now names {now} (version {version}). Read it again.")
+        self.key, self.conversation, self.version = key, conversation, version
 
 
 class Busy(HoldfastError):
-    """Another holder has the lease."""
+    """Another holder has the lease. Wait until it is released or expires."""
 
-    def __init__(self, holder: str, expires_in: float) -> None:
-        super().__init__(f"The lease is held by {holder} for at most {expires_in:.1f} s more.")
+    def __init__(self, holder: str, expires_in: float, message: str | None = None) -> None:
+        super().__init__(message or f"The lease is held by {holder} for at most {expires_in:.1f} s more.")
         self.holder = holder
         self.expires_in = expires_in
 
 
-class ForkRefused(HoldfastError):
-    """The session already has its one continuation; go on there."""
+class LeaseLost(HoldfastError):
+    """The lease expired, was released or was taken over; nothing was written. Start again with a new lease."""
 
-    def __init__(self, continuation: str) -> None:
-        super().__init__(f"The session already has its one continuation, {continuation}; go on there.")
-        self.continuation = continuation
+
+# --- do something else first ---------------------------------------------------------------------------
+
+
+class LimitReached(HoldfastError):
+    """A limit is reached. Remove some, or wait."""
+
+
+class NothingToUndo(HoldfastError):
+    """There is nothing to undo or redo, or a later change made it void."""
+
+
+class ShowRefused(HoldfastError):
+    """A compaction was made without these messages. Undo that compaction first."""
+
+
+class HasBranches(HoldfastError):
+    """Other conversations are branches of this one. Delete them first."""
+
+    def __init__(self, branches: Sequence[str], conversation: str = "this one") -> None:
+        super().__init__(
+            f"Other conversations are branches of {conversation}: {', '.join(branches)}. Delete them first."
+        )
+        self.branches = tuple(branches)
 
 
 class PairingRefused(HoldfastError):
-    """No such pairing code is waiting: codes are good for an hour, and once. Let them ask for another."""
+    """The pairing code is wrong, used or more than an hour old. Ask for a new one."""
 
     def __init__(self, message: str | None = None, *, locked_for: float = 0.0) -> None:
         if locked_for > 0 and message is None:
             minutes = max(1, round(locked_for / 60))
-            message = f"Too many wrong pairing codes were given; none is taken for {minutes} more minutes."
+            message = f"Too many wrong pairing codes. Try again in {minutes} minutes."
         super().__init__(message)
         self.locked_for = locked_for
-
-
-class RouteMoved(HoldfastError):
-    """The route was bound by somebody else; read it again."""
-
-    def __init__(self, key: str, conversation: str | None, version: int) -> None:
-        now = f"conversation {conversation}" if conversation else "no conversation"
-        super().__init__(f"The route {shown(key)} now names {now} (version {version}); read it again.")
-        self.key, self.conversation, self.version = key, conversation, version
-
-
-# --- what was given cannot be stored -----------------------------------------------------------------
-
-
-class UidReused(HoldfastError, ValueError):
-    """This uid already names a message with other content."""
-
-    def __init__(self, uid: str, seq: int) -> None:
-        super().__init__(f"The uid {shown(uid)} already names message {seq}, which has other content.")
-        self.uid = uid
-        self.seq = seq
-
-
-class MessageInvalid(HoldfastError, ValueError):
-    """The message cannot be stored as it is."""
-
-
-class IdInvalid(HoldfastError, ValueError):
-    """An id is 1 to 200 printable characters."""
-
-
-class IdTaken(HoldfastError, ValueError):
-    """This id already names another session."""
-
-    def __init__(self, session_id: str) -> None:
-        super().__init__(f"The id {shown(session_id)} already names another session.")
-        self.session_id = session_id
-
-
-class TitleInvalid(HoldfastError, ValueError):
-    """A title is 1 to 100 printable characters."""
-
-
-class TitleTaken(HoldfastError, ValueError):
-    """Another conversation of this owner has this title."""
-
-    def __init__(self, title: str, conversation: str) -> None:
-        super().__init__(f"The title {shown(title)} belongs to conversation {conversation}.")
-        self.title = title
-        self.conversation = conversation
-
-
-class FolderInvalid(HoldfastError, ValueError):
-    """A folder is an absolute path of 1 to 4,096 characters."""
-
-
-class KeyReused(HoldfastError, ValueError):
-    """This key already names something else."""
-
-    def __init__(self, key: str) -> None:
-        super().__init__(f"The key {shown(key)} already names something else.")
-        self.key = key
-
-
-class MemoryInvalid(HoldfastError, ValueError):
-    """A memory is 1 to 500 printable characters."""
-
-
-class MemoryFull(HoldfastError):
-    """There are as many memories of this owner as are kept; forget some first."""
-
-
-class NoSuchMemory(HoldfastError, LookupError):
-    """This owner has no memory with this id."""
-
-    def __init__(self, memory_id: int) -> None:
-        super().__init__(f"There is no memory {shown(str(memory_id))}.")
-        self.memory_id = memory_id
-
-
-class OutOfRange(HoldfastError, ValueError):
-    """A number lies outside what the conversation allows."""
-
-
-class NothingToUndo(HoldfastError):
-    """There is nothing to undo."""
-
-
-class NothingToRedo(HoldfastError):
-    """There is nothing to redo: it was not undone, or something since then made it void."""
-
-
-class ShowRefused(HoldfastError):
-    """A compaction was made without these messages; undo that compaction first."""
-
-
-class HasBranches(HoldfastError):
-    """Other conversations read from this one; delete them first."""
-
-    def __init__(self, branches: Sequence[str], conversation: str = "this one") -> None:
-        super().__init__(f"Other conversations read from {conversation}: {', '.join(branches)}. Delete them first.")
-        self.branches = tuple(branches)
 
 
 # --- models --------------------------------------------------------------------------------------------
@@ -219,7 +199,7 @@ class HasBranches(HoldfastError):
 class ModelError(HoldfastError):
     """The model could not answer."""
 
-    # Whether the same call may work in a while, and whether another model might answer it now.
+    # Whether the same call may succeed later, and whether another model may answer it now.
     retryable = False
     elsewhere = True
 
@@ -238,7 +218,7 @@ class ModelError(HoldfastError):
 
 
 class ModelBusy(ModelError):
-    """The provider limits how much may be asked, or is overloaded. Try again later."""
+    """The provider is overloaded or a rate limit is reached. Try again later."""
 
     retryable = True
 
@@ -250,29 +230,29 @@ class ModelServerError(ModelError):
 
 
 class ModelUnreachable(ModelError):
-    """The provider cannot be reached, or took too long to answer."""
+    """The provider cannot be reached, or took too long to answer. Check the address and the network."""
 
     retryable = True
 
 
 class ModelCut(ModelError):
-    """The provider broke off in the middle of its answer. What it said until then is kept."""
+    """The provider's reply was cut off. The part that was received is kept."""
 
     retryable = True
 
 
 class ReplyMalformed(ModelError):
-    """The provider answered with something that is not what its API promises."""
+    """The provider's reply does not follow its API. Try again later."""
 
     retryable = True
 
 
 class KeyRefused(ModelError):
-    """The provider refused the key, or there is none."""
+    """The API key is missing, or the provider refused it."""
 
 
 class RequestRefused(ModelError):
-    """The provider refused the request as it is."""
+    """The provider refused the request. Change the request."""
 
 
 class ContextOverflow(ModelError):
@@ -282,7 +262,7 @@ class ContextOverflow(ModelError):
 
 
 class NoRoom(HoldfastError):
-    """The parts of a request that never change leave no room in the model's window for the conversation."""
+    """The fixed parts of a request leave no room for the conversation in the context window."""
 
     def __init__(self, part: str, tokens: int, window: int) -> None:
         super().__init__(
@@ -292,35 +272,19 @@ class NoRoom(HoldfastError):
         self.part, self.tokens, self.window = part, tokens, window
 
 
-# --- turns ---------------------------------------------------------------------------------------------
-
-
-class TurnBusy(HoldfastError):
-    """Another process is in the middle of a turn of this conversation."""
-
-    def __init__(self, holder: str, expires_in: float) -> None:
-        super().__init__(f"A turn of this conversation is running elsewhere ({holder}). Wait for it, or stop it there.")
-        self.holder = holder
-        self.expires_in = expires_in
+# --- tools, platforms and clients ----------------------------------------------------------------------
 
 
 class ToolFailed(HoldfastError):
-    """A tool could not do what it was asked; the model is told why."""
+    """A tool call failed. The reason is sent to the model."""
 
 
 class NotAllowed(ToolFailed):
-    """A tool may not do what it was asked to do."""
-
-
-class PartMissing(HoldfastError):
-    """An optional part of Holdfast is not installed."""
-
-
-# --- what goes out ---------------------------------------------------------------------------------------
+    """The tool call is not permitted."""
 
 
 class SendFailed(HoldfastError):
-    """The platform did not take the message; it is sent again later."""
+    """The platform did not accept the message. It is sent again later."""
 
     def __init__(self, message: str | None = None, *, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -328,14 +292,11 @@ class SendFailed(HoldfastError):
 
 
 class SendRefused(HoldfastError):
-    """The platform will never take the message: it is not sent again."""
-
-
-# --- programs that talk to this one --------------------------------------------------------------------
+    """The platform refused the message for good. It is not sent again."""
 
 
 class RpcRefused(HoldfastError):
-    """A request of another program is not done; it is told why, by a code of JSON-RPC."""
+    """A JSON-RPC request was refused. The response carries the code, the message and the data."""
 
     def __init__(self, code: int, message: str | None = None, data: object = None) -> None:
         super().__init__(message)
@@ -344,30 +305,18 @@ class RpcRefused(HoldfastError):
 
 
 class CommandRefused(HoldfastError):
-    """A command was not carried out."""
-
-
-class NotBegun(HoldfastError):
-    """The conversation begins with its first prompt."""
-
-
-class TooMany(HoldfastError):
-    """There are as many of these as there may be."""
+    """The command was not carried out."""
 
 
 class Gone(HoldfastError):
-    """The program at the other end is gone; nothing can be said to it any more."""
+    """The connection to the other program is closed."""
 
 
-# --- files that cannot be read -------------------------------------------------------------------------
-
-
-class SettingInvalid(HoldfastError, ValueError):
-    """A settings file cannot be read, or says what it may not."""
+# --- exports, backups, copies and attachments ------------------------------------------------------------
 
 
 class ImportInvalid(HoldfastError, ValueError):
-    """This is not an export, or not all of it, or it was changed."""
+    """The file is not an export, is incomplete or was changed. Export it again."""
 
     def __init__(self, line: int, reason: str) -> None:
         super().__init__(f"Line {line}: {reason.rstrip('.')}.")
@@ -376,29 +325,55 @@ class ImportInvalid(HoldfastError, ValueError):
 
 
 class ImportConflict(HoldfastError):
-    """A conversation of the export is here already, with other content."""
+    """A conversation of the export exists with other content. Keep one of the two."""
 
     def __init__(self, conversation_id: str, line: int) -> None:
         super().__init__(
-            f"Conversation {shown(conversation_id)} is here already with other content, "
-            f"from line {line} of the export on."
+            f"Conversation {shown(conversation_id)} exists with other content, from line {line} of the export on."
         )
         self.conversation_id = conversation_id
         self.line = line
 
 
-# --- the store itself --------------------------------------------------------------------------------
+# --- the store -------------------------------------------------------------------------------------------
 
 
 class StoreError(HoldfastError):
-    """The store could not be used."""
+    """The store cannot be used."""
 
     sqlstate = ""
-    """What PostgreSQL calls it, where it said so."""
+    """The SQLSTATE code that PostgreSQL reported, if any."""
 
 
 class StoreBusy(StoreError):
     """The database stayed locked by another process; nothing was written. Try again."""
+
+
+class StoreUnreachable(StoreError):
+    """The database server cannot be reached; nothing was acknowledged. Check the server, and try again."""
+
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(
+            f"PostgreSQL at {where} cannot be reached: {why.rstrip('.')}. Nothing was acknowledged. "
+            "Check that it runs and takes connections from here, and try again."
+        )
+        self.where = where
+
+
+class StoreClosed(StoreError):
+    """This SessionDB is closed. Open a new one."""
+
+
+class StoreForked(StoreError):
+    """A store was open when this process was forked. Open stores only after the fork, or start it with `spawn`."""
+
+
+class StoreMoved(StoreError):
+    """The database file was removed or replaced while it was open; nothing was acknowledged. Open it again."""
+
+
+class StoreBroken(StoreError):
+    """A table or column is missing from the database. Open it again, or run `holdfast doctor`."""
 
 
 class StoreFull(StoreError):
@@ -410,42 +385,15 @@ class StoreCorrupt(StoreError):
 
 
 class StoreRefused(StoreError):
-    """The database refused a state that must not exist; nothing was written."""
-
-
-class StoreBroken(StoreError):
-    """A table or column is missing from the database. Open it anew, or run `holdfast doctor`."""
+    """A constraint of the database refused the change; nothing was written. Report this as a bug."""
 
 
 class StoreUnusable(StoreError):
-    """This place cannot hold a store."""
-
-
-class StoreMoved(StoreError):
-    """The database file was removed or replaced while it was open; nothing was acknowledged."""
-
-
-class StoreUnreachable(StoreError):
-    """The database server cannot be reached; nothing was acknowledged."""
-
-    def __init__(self, where: str, why: str) -> None:
-        super().__init__(
-            f"PostgreSQL at {where} cannot be reached: {why.rstrip('.')}. Nothing was acknowledged. "
-            "Check that it runs and takes connections from here, and try again."
-        )
-        self.where = where
-
-
-class StoreClosed(StoreError):
-    """This SessionDB is closed."""
-
-
-class StoreForked(StoreError):
-    """A store was open when this process was forked. Open stores only after the fork, or start it with `spawn`."""
+    """The database cannot be opened here."""
 
 
 class SchemaTooNew(StoreError):
-    """The database was written by a newer Holdfast."""
+    """The database was written by a newer Holdfast. Upgrade Holdfast."""
 
     def __init__(self, found: int, known: int) -> None:
         super().__init__(
@@ -455,51 +403,63 @@ class SchemaTooNew(StoreError):
         self.known = known
 
 
+class LeasesUnavailable(StoreError):
+    """Leases cannot be used. Work continues without them. Run `holdfast doctor`, then restart this program."""
+
+
 class BlobDamaged(StoreError):
-    """The content of a blob is not what its digest says."""
+    """The content of an attachment does not match its digest. Store the content again, or restore a backup."""
 
     def __init__(self, digest: str) -> None:
-        super().__init__(f"The content of blob {shown(digest)} is not what its digest says.")
+        super().__init__(f"The content of blob {shown(digest)} does not match its digest.")
         self.digest = digest
 
 
+class CopyRefused(StoreError):
+    """The source or target of a backup, restore or copy cannot be used; nothing was written. Name another path."""
+
+
 class CopyDamaged(StoreError):
-    """A backup or an archive did not pass its checks; nothing was replaced or removed."""
+    """A backup or an archive failed its checks; nothing was replaced or removed. Use another copy."""
 
     def __init__(self, path: str, problems: Sequence[str]) -> None:
         more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
-        super().__init__(f"{path} does not pass its checks: {problems[0]}{more}. Nothing was replaced or removed.")
+        super().__init__(f"{path} failed its checks: {problems[0]}{more}. Nothing was replaced or removed.")
         self.path = path
         self.problems = tuple(problems)
 
 
-class NotABackup(StoreError):
-    """What is there is not a backup that Holdfast made; it is not overwritten unless that is asked for."""
-
-
-class CopyRefused(StoreError):
-    """A copy goes into an empty store, or goes on in the one it was begun in."""
-
-
 class CopyUnfinished(StoreError):
-    """The two stores do not hold the same yet. Stop whatever writes to the source, and copy again."""
+    """The two stores differ. Stop all writes to the source, and copy again."""
 
     def __init__(self, differing: Sequence[str], finished: bool) -> None:
         listed = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
         super().__init__(
-            f"The copy was finished before, and since then one of the stores was used; they differ in {listed}."
+            f"The copy was finished before, and one of the stores was used since then. They differ in {listed}."
             if finished
-            else f"What changed while it was copied: {listed}. Stop whatever writes to the source, and copy again."
+            else f"These changed during the copy: {listed}. Stop all writes to the source, and copy again."
         )
         self.differing = tuple(differing)
         self.finished = finished
 
 
-class LeasesUnavailable(StoreError):
-    """Leases cannot be used. Work continues without them. Run `holdfast doctor`, then restart this program."""
-
-
 def shown(text: object, limit: int = 60) -> str:
-    """Text from outside, safe and short enough to stand in an error."""
+    """Return the text of a caller, quoted and shortened for an error message."""
     quoted = repr(text) if isinstance(text, str) else f"<{type(text).__name__}>"
     return quoted if len(quoted) <= limit else quoted[: limit - 2] + "…" + quoted[-1]
+
+
+_RENAMED = {
+    "OutOfRange": InvalidArgument, "IdInvalid": InvalidArgument, "TitleInvalid": InvalidArgument,
+    "FolderInvalid": InvalidArgument, "MemoryInvalid": InvalidArgument, "KeyReused": IdTaken, "TurnBusy": Busy,
+    "MemoryFull": LimitReached, "TooMany": LimitReached, "NothingToRedo": NothingToUndo,
+    "NotBegun": CommandRefused, "NotABackup": CopyRefused,
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Resolve the names that are being replaced; removed with their last use."""
+    try:
+        return _RENAMED[name]
+    except KeyError:
+        raise AttributeError(name) from None

@@ -88,7 +88,7 @@ async def typed(method: str, params: Any, answering: Awaitable[Any]) -> None:
     answer = await answering
     error = answer.get("error")
     # What is refused for now has its reason with it.
-    busy = error is not None and (error.get("data") or {}).get("type") == "TurnBusy"
+    busy = error is not None and (error.get("data") or {}).get("type") == "Busy"
     assert error is None or error["code"] in TYPED or busy, (method, params, answer)
 
 

@@ -63,7 +63,9 @@ def test_a_range_is_cut_at_50_messages_and_says_how_to_go_on() -> None:
 def test_what_is_the_number_of_no_message_is_refused_in_plain_words(argument: str) -> None:
     async def story(db: AsyncSessionDB) -> None:
         await told(db, 3)
-        with pytest.raises(errors.OutOfRange, match=r"^(Messages are numbered from 1 on|/recall takes the number)"):
+        with pytest.raises(
+            errors.InvalidArgument, match=r"^(Messages are numbered from 1 on|/recall takes the number)"
+        ):
             await originals.recalled(db, "talk", argument)
 
     stage.run(story)

@@ -209,7 +209,7 @@ def test_a_message_that_is_summed_up_while_it_is_looked_at_is_not_said_to_be_pin
                     db.db.commit_compaction(db.db.snapshot("talk"), summary="s", cut_seq=40)
                 return super().of(message)
 
-        with pytest.raises(errors.OutOfRange, match="Message 9 is not in view"):
+        with pytest.raises(errors.InvalidArgument, match="Message 9 is not in view"):
             await pinning.pin(agent(db, meter=Slow()), "9")
         assert await db.pins("talk") == []
 

@@ -133,7 +133,7 @@ def test_sync_calls_go_on_without_a_lock_and_still_refuse_bad_arguments(
         monkeypatch.delattr(leases.Leases, "acquire_lease")
         db.commit_compaction(db.begin_compaction("talk"), summary="gist", cut_seq=1)
         assert db.try_acquire_compression_lock("talk", "me")
-        with pytest.raises(errors.OutOfRange):
+        with pytest.raises(errors.InvalidArgument):
             db.begin_compaction("talk", ttl=-1)
         with pytest.raises(errors.NoSuchSession):
             db.begin_compaction("nobody")

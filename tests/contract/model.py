@@ -166,7 +166,7 @@ class Talk:
     def commit(self, work: Held, cut: int, summary: str, pinned: list[int], child: str, now: float) -> None:
         refuse(work.token and not self.holds(work, now), "LeaseLost")
         refuse((work.head, work.epoch) != (self.head.id, self.epoch) or not self.live, "Superseded")
-        refuse(cut < (self.current.cut if self.current else 0), "OutOfRange")
+        refuse(cut < (self.current.cut if self.current else 0), "InvalidArgument")
         self.end("compression")
         self.epoch -= 1
         self.rotate(cut, work.last_seq, summary, pinned, child)
@@ -185,20 +185,20 @@ class Talk:
         self.epoch += 1
 
     def redone(self) -> None:
-        refuse(self.redo is None, "NothingToRedo")
+        refuse(self.redo is None, "NothingToUndo")
         self.current, self.redo = self.redo, None
         self.epoch += 1
 
     # --- hides ---------------------------------------------------------------------------------------
 
     def hide(self, low: int, high: int) -> None:
-        refuse(not 1 <= low <= high <= self.last_seq, "OutOfRange")
+        refuse(not 1 <= low <= high <= self.last_seq, "InvalidArgument")
         self.epoch += 1
         self.redo = None
         self.hidden.append([self.epoch, low, high])
 
     def show(self) -> None:
-        refuse(not self.hidden, "NothingToRedo")
+        refuse(not self.hidden, "NothingToUndo")
         newest = max(self.hidden, key=lambda hide: (hide[0], hide[1]))
         refuse(self.current and newest[1] <= self.current.cut, "ShowRefused")
         self.hidden.remove(newest)

@@ -378,7 +378,7 @@ def test_id_that_cannot_be_shown_is_refused(db: SessionDB, name: object) -> None
             lambda: db.get_session(name),
             lambda: db.context(name),
         ):
-            with pytest.raises(errors.IdInvalid) as refusal:
+            with pytest.raises(errors.InvalidArgument) as refusal:
                 call()
             assert str(refusal.value).isprintable()
 
@@ -388,7 +388,7 @@ def test_id_that_cannot_be_shown_is_refused(db: SessionDB, name: object) -> None
 )
 def test_what_the_store_keeps_for_itself_cannot_be_set(db: SessionDB, key: str) -> None:
     before = db.meta(key)
-    with pytest.raises(errors.OutOfRange):
+    with pytest.raises(errors.InvalidArgument):
         db.set_meta(key, "abc")
     assert db.meta(key) == before
 
@@ -398,5 +398,5 @@ def test_every_note_a_store_is_made_with_is_kept_for_itself(db: SessionDB) -> No
     made = db.driver.read(lambda tx: {row[0] for row in tx.all("copy_meta")})
     assert {"schema_revision", "schema_cookie", "generation", "created_at"} <= made
     for key in made:
-        with steps.nothing_changes(db), pytest.raises(errors.OutOfRange):
+        with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
             db.set_meta(key, "abc")

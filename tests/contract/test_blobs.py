@@ -67,33 +67,33 @@ def test_content_is_for_its_owner_alone(shelved_db: SessionDB) -> None:
 
 def test_blob_nobody_put_is_unknown(db: SessionDB) -> None:
     assert db.get_blob("0" * 64) is None
-    with pytest.raises(errors.NoSuchBlob):
+    with pytest.raises(errors.NotFound):
         db.open_blob("0" * 64)
 
 
 @pytest.mark.parametrize("digest", ["", "../../etc/passwd", "0" * 63, "G" * 64, "0" * 65, None, 5, "0" * 62 + "/x"])
 def test_what_is_no_digest_is_refused(db: SessionDB, digest: object) -> None:
     for look in (db.get_blob, db.open_blob):
-        with pytest.raises(errors.IdInvalid):
+        with pytest.raises(errors.InvalidArgument):
             look(digest)
 
 
 @pytest.mark.parametrize("kind", ["", "image", "image/", "a/b\n", "x" * 300, None, 5, "text/html\0"])
 def test_what_is_no_media_type_is_refused(db: SessionDB, kind: object) -> None:
-    with pytest.raises(errors.OutOfRange):
+    with pytest.raises(errors.InvalidArgument):
         db.put_blob(PICTURE, kind)
     assert backends.shelved(db) == {}
 
 
 @pytest.mark.parametrize("data", [None, 5, io.BytesIO(b"x"), ["x"]])
 def test_what_is_no_content_is_refused(db: SessionDB, data: object) -> None:
-    with pytest.raises(errors.OutOfRange):
+    with pytest.raises(errors.InvalidArgument):
         db.put_blob(data)
 
 
 def test_file_that_is_not_there_is_an_error_of_ours(db: SessionDB, tmp_path: Path) -> None:
     for path in (tmp_path / "missing", tmp_path, "\0"):
-        with pytest.raises((errors.StoreUnusable, errors.OutOfRange)):
+        with pytest.raises((errors.StoreUnusable, errors.InvalidArgument)):
             db.put_blob(path)
     assert not os.path.exists(db._shelf.folder) or os.listdir(db._shelf.folder) == []
 

@@ -51,7 +51,7 @@ def test_branch_of_an_empty_conversation_is_empty(db: SessionDB) -> None:
 @pytest.mark.parametrize("at", [-1, 3, 1.0, "1", True, b"1"])
 def test_branch_outside_of_the_log_is_refused(db: SessionDB, at: object) -> None:
     steps.begin(db, "trunk", "a", "b")
-    with steps.nothing_changes(db), pytest.raises(errors.OutOfRange):
+    with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
         db.branch("trunk", at)
 
 
@@ -143,7 +143,7 @@ def test_cut_of_a_branch_never_lies_before_the_one_it_inherited(db: SessionDB) -
     steps.begin(db, "trunk", *"abc")
     steps.compact(db, "trunk", 2)
     db.branch("trunk", branch_id="branch")
-    with steps.nothing_changes(db), pytest.raises(errors.OutOfRange):
+    with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
         steps.compact_without_lease(db, "branch", 1)
 
 

@@ -143,7 +143,7 @@ def test_body_up_to_the_limit_is_kept_and_not_a_byte_more(db: SessionDB) -> None
 @pytest.mark.parametrize("version", [-1, 1.0, True, None, "0", 2**63 - 1, 2**70])
 def test_version_that_is_none_is_refused(db: SessionDB, version: Any) -> None:
     steps.begin(db, "talk", "a")
-    with steps.nothing_changes(db), pytest.raises(errors.OutOfRange):
+    with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
         db.spend("talk", version, {})
 
 

@@ -93,7 +93,7 @@ def test_child_id_of_a_deleted_session_is_refused(db: SessionDB) -> None:
 def test_cut_never_goes_back(db: SessionDB) -> None:
     steps.begin(db, "talk", *"abc")
     steps.compact(db, "talk", 2)
-    with steps.nothing_changes(db), pytest.raises(errors.OutOfRange):
+    with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
         steps.compact_without_lease(db, "talk", 1)
     steps.compact(db, "talk", 2)
 
@@ -101,14 +101,14 @@ def test_cut_never_goes_back(db: SessionDB) -> None:
 def test_pinned_messages_lie_before_the_cut(db: SessionDB) -> None:
     steps.begin(db, "talk", *"abc")
     for pinned in ([3], [0], [-1]):
-        with steps.nothing_changes(db), pytest.raises(errors.OutOfRange):
+        with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
             steps.compact_without_lease(db, "talk", 2, pinned=pinned)
 
 
 def test_turn_lease_commits_no_compaction(db: SessionDB) -> None:
     steps.begin(db, "talk", "a")
     turn = db.acquire_lease("talk", "turn")
-    with steps.nothing_changes(db), pytest.raises(errors.OutOfRange):
+    with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
         db.commit_compaction(turn, summary="gist", cut_seq=1)
     db.renew_lease(turn)
 

@@ -285,14 +285,14 @@ def test_compaction_cannot_claim_what_it_did_not_see(db: SessionDB, beyond: dict
     steps.begin(db, "talk", "a", "b")
     lease = db.acquire_lease("talk", "compact")
     steps.say(db, "talk", "c")
-    with steps.nothing_changes(db), pytest.raises(errors.OutOfRange):
+    with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
         db.commit_compaction(lease, summary="gist", **beyond)
 
 
 def test_cut_beyond_what_the_summarizer_was_given_is_refused(db: SessionDB) -> None:
     steps.begin(db, "talk", *"abcd")
     lease = db.acquire_lease("talk", "compact")
-    with steps.nothing_changes(db), pytest.raises(errors.OutOfRange):
+    with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
         db.commit_compaction(lease, summary="gist", cut_seq=3, seen_seq=2)
 
 

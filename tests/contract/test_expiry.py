@@ -71,5 +71,5 @@ def test_strangers_who_never_came_again_are_forgotten(db: SessionDB, clock: step
 
 def test_days_are_a_number(db: SessionDB) -> None:
     for wrong in (-1, float("nan"), True, "30"):
-        with pytest.raises(errors.OutOfRange):
+        with pytest.raises(errors.InvalidArgument):
             expiry.step(db, wrong)  # type: ignore[arg-type]

@@ -194,7 +194,7 @@ def test_a_long_conversation_is_never_held_whole(db: SessionDB) -> None:
 @pytest.mark.parametrize("ids", ["talk", 7, [None], [""], [b"talk"], ["a\0b"]], ids=steps.short)
 def test_what_are_no_ids_is_refused(db: SessionDB, ids: Any) -> None:
     steps.begin(db, "talk", "one")
-    with pytest.raises(errors.IdInvalid):
+    with pytest.raises(errors.InvalidArgument):
         db.export_to(lambda _: None, ids)
 
 
@@ -208,7 +208,7 @@ def test_an_unknown_id_is_refused_before_anything_is_written(db: SessionDB) -> N
 
 @pytest.mark.parametrize("target", [None, 1, "file.jsonl"], ids=steps.short)
 def test_what_cannot_be_written_to_is_refused(db: SessionDB, target: Any) -> None:
-    with pytest.raises(errors.OutOfRange):
+    with pytest.raises(errors.InvalidArgument):
         db.export_to(target)
 
 

@@ -87,7 +87,7 @@ def test_what_is_no_folder_is_refused(db: SessionDB, folder: object) -> None:
             lambda: db.list_sessions(folder=folder),
             lambda: db.append_message("new", role="user", create=types.NewConversation(source="test", folder=folder)),
         ):
-            with pytest.raises(errors.FolderInvalid) as refusal:
+            with pytest.raises(errors.InvalidArgument) as refusal:
                 call()
             assert isinstance(refusal.value, ValueError)
             assert len(str(refusal.value)) < 200

@@ -439,7 +439,7 @@ def test_a_line_longer_than_any_is_refused_and_skipped(db: SessionDB, monkeypatc
 
 @pytest.mark.parametrize("read", [None, 7, "text", b"bytes"], ids=steps.short)
 def test_what_gives_no_lines_is_refused(db: SessionDB, read: Any) -> None:
-    with pytest.raises(errors.OutOfRange):
+    with pytest.raises(errors.InvalidArgument):
         db.import_from(read)
 
 

@@ -44,15 +44,15 @@ def test_same_key_of_another_platform_is_something_else(db: SessionDB) -> None:
 @pytest.mark.parametrize(
     ("more", "error"),
     [
-        ({"key": ""}, errors.IdInvalid),
-        ({"key": "x" * 201}, errors.IdInvalid),
-        ({"key": "a\nb"}, errors.IdInvalid),
-        ({"platform": "p" * 41}, errors.IdInvalid),
-        ({"platform": ""}, errors.IdInvalid),
-        ({"home": ""}, errors.IdInvalid),
-        ({"route": ""}, errors.IdInvalid),
-        ({"chat": "x" * 501}, errors.IdInvalid),
-        ({"sender": ""}, errors.IdInvalid),
+        ({"key": ""}, errors.InvalidArgument),
+        ({"key": "x" * 201}, errors.InvalidArgument),
+        ({"key": "a\nb"}, errors.InvalidArgument),
+        ({"platform": "p" * 41}, errors.InvalidArgument),
+        ({"platform": ""}, errors.InvalidArgument),
+        ({"home": ""}, errors.InvalidArgument),
+        ({"route": ""}, errors.InvalidArgument),
+        ({"chat": "x" * 501}, errors.InvalidArgument),
+        ({"sender": ""}, errors.InvalidArgument),
         ({"text": 5}, errors.MessageInvalid),
         ({"text": "x" * 1_000_001}, errors.MessageInvalid),
         ({"text": "\ud800"}, errors.MessageInvalid),
@@ -69,7 +69,7 @@ def test_what_cannot_be_kept_is_refused(db: SessionDB, more: dict[str, object], 
     given = {"platform": "far", "key": "1", "route": "r", "chat": "c", "sender": "s", "address": {}, **more}
     with mail.nothing_changes(db), pytest.raises(error):
         db.arrive(types.NewArrival(**given))
-    with pytest.raises(errors.OutOfRange):
+    with pytest.raises(errors.InvalidArgument):
         db.arrive("text")
 
 
@@ -195,7 +195,7 @@ def test_joined_ones_are_fixed_by_the_first_attempt_and_share_the_outcome(db: Se
     db.begin_arrival(claim, a.id, "talk", [c.id])
     assert [arrival.id for arrival in db.arrivals_joined(a.id)] == [b.id]
     assert [arrival.id for arrival in db.open_arrivals(mail.ROUTE)] == [a.id, c.id]
-    with pytest.raises(errors.OutOfRange):
+    with pytest.raises(errors.InvalidArgument):
         db.begin_arrival(claim, b.id, "talk")
     seq = mail.said(db, "talk", "a")
     db.settle_arrival(claim, a.id, "answered", seq=seq, conversation_id="talk", outgoing=[mail.reply()])
@@ -274,7 +274,7 @@ def test_route_that_another_has_is_not_taken_up(db: SessionDB) -> None:
 def test_only_what_waits_there_is_chosen(db: SessionDB) -> None:
     mail.came(db, "a")
     (elsewhere,) = mail.came(db, "b", route="other")
-    with mail.nothing_changes(db), pytest.raises(errors.OutOfRange):
+    with mail.nothing_changes(db), pytest.raises(errors.InvalidArgument):
         db.take_up(mail.ROUTE, lambda *_: (elsewhere.id, "talk", []))
     assert db.claims() == []
 
@@ -335,7 +335,7 @@ def test_it_becomes_the_message_that_bears_its_key_and_no_other(db: SessionDB) -
     (arrival,) = mail.came(db, "1")
     steps.begin(db, "talk", "somebody else's")
     for where in ({"seq": 1, "conversation_id": "talk"}, {"seq": 7, "conversation_id": "talk"}, {"seq": 1}):
-        with mail.nothing_changes(db), pytest.raises(errors.OutOfRange):
+        with mail.nothing_changes(db), pytest.raises(errors.InvalidArgument):
             db.settle_arrival(None, arrival.id, "answered", outgoing=[mail.reply()], **where)
     with mail.nothing_changes(db), pytest.raises(errors.NoSuchSession):
         db.settle_arrival(None, arrival.id, "answered", conversation_id="unknown", outgoing=[mail.reply()])

@@ -35,7 +35,7 @@ def test_key_that_names_something_else_is_refused(db: SessionDB) -> None:
         ("other", "came in", "notice"),
         ("talk", "came in", "process"),
     ):
-        with steps.nothing_changes(db), pytest.raises(errors.KeyReused):
+        with steps.nothing_changes(db), pytest.raises(errors.IdTaken):
             db.receive(where, "k", text, kind=kind)
 
 
@@ -63,7 +63,7 @@ def test_first_outcome_wins_and_stays(db: SessionDB) -> None:
 def test_message_that_is_not_there_settles_nothing(db: SessionDB) -> None:
     steps.begin(db, "talk", "a")
     row = db.receive("talk", "k", "came in")
-    with pytest.raises(errors.OutOfRange):
+    with pytest.raises(errors.InvalidArgument):
         db.settle(row.id, "completed", 2)
     assert db.waiting() == [row]
 
@@ -78,7 +78,7 @@ def test_text_that_cannot_be_kept_is_refused(db: SessionDB, text: str) -> None:
 @pytest.mark.parametrize("key", ["", "a\nb", "x" * 201, "process:1"])
 def test_key_that_is_none_or_the_stores_own_is_refused(db: SessionDB, key: str) -> None:
     steps.begin(db, "talk", "a")
-    with steps.nothing_changes(db), pytest.raises(errors.IdInvalid):
+    with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
         db.receive("talk", key, "x")
 
 

@@ -335,7 +335,7 @@ def test_lease_that_could_not_be_released_is_taken_again_by_its_process_only(mak
 )  # fmt: skip
 def test_nonsense_is_refused(db: SessionDB, purpose: object, holder: object, ttl: object) -> None:
     steps.begin(db, "talk")
-    with pytest.raises(errors.OutOfRange):
+    with pytest.raises(errors.InvalidArgument):
         db.acquire_lease("talk", purpose, holder, ttl)
     assert db.leases() == []
 

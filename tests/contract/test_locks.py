@@ -131,7 +131,7 @@ def test_callers_go_on_without_leases_and_are_told_once(
 def test_holder_without_a_proper_name_is_refused(db: SessionDB, holder: object) -> None:
     steps.begin(db, "talk")
     for call in (db.try_acquire_compression_lock, db.refresh_compression_lock, db.release_compression_lock):
-        with pytest.raises(errors.OutOfRange):
+        with pytest.raises(errors.InvalidArgument):
             call("talk", holder)
     assert db.get_compression_lock_holder("talk") is None
 

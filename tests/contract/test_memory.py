@@ -30,7 +30,7 @@ def test_memories_are_their_owners_and_oldest_first(db: SessionDB) -> None:
     other = db.remember("", "a")
     assert (texts(db), texts(db, "")) == (["b", "a", "c"], ["a"])
     assert not db.forget_memory("o", other.id)
-    with pytest.raises(errors.NoSuchMemory):
+    with pytest.raises(errors.NotFound):
         db.revise_memory("o", other.id, "mine now")
     assert texts(db, "") == ["a"]
 
@@ -53,7 +53,7 @@ def test_what_cannot_be_seen_is_dropped_and_spaces_are_folded(db: SessionDB, giv
 def test_what_is_no_memory_is_refused(db: SessionDB, given: Any) -> None:
     known = db.remember("o", "likes tea")
     for call in (lambda: db.remember("o", given), lambda: db.revise_memory("o", known.id, given)):
-        with pytest.raises(errors.MemoryInvalid):
+        with pytest.raises(errors.InvalidArgument):
             call()
     assert db.memories("o") == [known]
 
@@ -61,7 +61,7 @@ def test_what_is_no_memory_is_refused(db: SessionDB, given: Any) -> None:
 def test_an_owner_has_500_memories_and_not_one_more(db: SessionDB) -> None:
     for number in range(memory.MOST):
         db.remember("o", f"fact {number}")
-    with pytest.raises(errors.MemoryFull):
+    with pytest.raises(errors.LimitReached):
         db.remember("o", "one more")
     assert db.remember("o", "fact 7").text == "fact 7"
     assert db.remember("other", "one more")
@@ -86,7 +86,7 @@ def test_memory_revised_to_what_another_says_leaves_the_other(db: SessionDB) -> 
     tea, coffee = (db.remember("o", f"likes {what}") for what in ("tea", "coffee"))
     assert db.revise_memory("o", coffee.id, "likes tea") == tea
     assert db.memories("o") == [tea]
-    with pytest.raises(errors.NoSuchMemory):
+    with pytest.raises(errors.NotFound):
         db.revise_memory("o", coffee.id, "likes tea")
 
 

@@ -50,7 +50,7 @@ def test_what_a_conversation_asked_is_told_the_last_first(db: SessionDB) -> None
     assert [each.key for each in db.questions("talk", limit=1)] == ["question:2:r:0:1"]
     with pytest.raises(errors.NoSuchSession):
         db.questions("nowhere")
-    with pytest.raises(errors.OutOfRange):
+    with pytest.raises(errors.InvalidArgument):
         db.questions("talk", limit="1")  # type: ignore[arg-type]
 
 
@@ -135,9 +135,9 @@ def test_what_a_platform_says_is_kept_clean_and_short(db: SessionDB) -> None:
 def test_what_cannot_be_sent_is_refused(db: SessionDB, more: dict[str, object]) -> None:
     (arrival,) = mail.came(db, "1")
     with mail.nothing_changes(db):
-        with pytest.raises((errors.IdInvalid, errors.MessageInvalid, errors.OutOfRange)):
+        with pytest.raises((errors.InvalidArgument, errors.MessageInvalid, errors.InvalidArgument)):
             db.post(mail.reply(**more))
-        with pytest.raises((errors.IdInvalid, errors.MessageInvalid, errors.OutOfRange)):
+        with pytest.raises((errors.InvalidArgument, errors.MessageInvalid, errors.InvalidArgument)):
             db.settle_arrival(None, arrival.id, "answered", outgoing=[mail.reply(), mail.reply(**more)])
 
 
@@ -153,6 +153,6 @@ def test_what_only_one_process_can_send_is_begun_without_a_claim(db: SessionDB) 
     with mail.nothing_changes(db):
         assert db.begin_sending(None, sent.id) is None
         assert db.begin_sending(None, 99) is None
-        with pytest.raises(errors.OutOfRange):
+        with pytest.raises(errors.InvalidArgument):
             db.begin_sending("no claim", sent.id)  # type: ignore[arg-type]
     assert db.claims() == []

@@ -36,7 +36,7 @@ def test_only_messages_that_are_there_can_be_pinned(db: SessionDB) -> None:
     steps.begin(db, "talk", *"abc")
     with steps.nothing_changes(db):
         for seq in (0, 4, 2**40):
-            with pytest.raises(errors.OutOfRange):
+            with pytest.raises(errors.InvalidArgument):
                 db.pin("talk", seq)
     with pytest.raises(errors.NoSuchSession):
         db.pins("nobody")
@@ -46,7 +46,7 @@ def test_a_conversation_has_100_pins_and_not_one_more(db: SessionDB) -> None:
     steps.begin(db, "talk", *map(str, range(visibility.MAX_PINS + 1)))
     for seq in range(1, visibility.MAX_PINS + 1):
         db.pin("talk", seq)
-    with pytest.raises(errors.OutOfRange, match="100 messages are pinned"):
+    with pytest.raises(errors.InvalidArgument, match="100 messages are pinned"):
         db.pin("talk", visibility.MAX_PINS + 1)
     with pytest.raises(errors.StoreRefused):
         db.driver.write("pin", lambda tx: tx.run("pin_insert", conversation=1, seq=visibility.MAX_PINS + 1, at=1.0))

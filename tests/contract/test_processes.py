@@ -41,7 +41,7 @@ def test_id_that_names_another_process_is_refused(db: SessionDB) -> None:
     begun(db, "p")
     steps.begin(db, "other", "a")
     for other in (steps.process("p", "talk", "rm -r x"), steps.process("p", "other")):
-        with steps.nothing_changes(db), pytest.raises(errors.KeyReused):
+        with steps.nothing_changes(db), pytest.raises(errors.IdTaken):
             db.process_started(other)
 
 

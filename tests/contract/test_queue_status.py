@@ -59,9 +59,9 @@ def test_what_did_not_fail_or_is_gone_is_not_sent_again(db: SessionDB) -> None:
     db.send_failed(hung_up.id, "gone")
     assert queue_status.failed(db) == []
     for wrong in (reply.id, 99, hung_up.id):
-        with pytest.raises(errors.OutOfRange):
+        with pytest.raises(errors.InvalidArgument):
             queue_status.again(db, wrong)
     db.redact("talk", arrival.seq or 0)
     assert queue_status.failed(db) == []
-    with pytest.raises(errors.OutOfRange, match="it was deleted"):
+    with pytest.raises(errors.InvalidArgument, match="it was deleted"):
         queue_status.again(db, reply.id)

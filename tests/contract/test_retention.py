@@ -102,7 +102,7 @@ def test_what_is_needed_is_never_planned(db: SessionDB, clock: steps.Clock) -> N
      {"max_bytes": 1, "source": "\n"}],
 )  # fmt: skip
 def test_plan_of_nonsense_is_refused(db: SessionDB, arguments: dict[str, object]) -> None:
-    with pytest.raises(errors.OutOfRange):
+    with pytest.raises(errors.InvalidArgument):
         db.plan_prune(**arguments)
 
 
@@ -152,7 +152,7 @@ def test_an_empty_plan_writes_no_archive(db: SessionDB, tmp_path: Path) -> None:
 def test_archive_never_replaces_anything(db: SessionDB, clock: steps.Clock, tmp_path: Path) -> None:
     old_and_new(db, clock)
     (tmp_path / "a.jsonl").write_text("precious")
-    with steps.nothing_changes(db), pytest.raises(errors.NotABackup):
+    with steps.nothing_changes(db), pytest.raises(errors.CopyRefused):
         db.prune(db.plan_prune(older_than_days=0), tmp_path / "a.jsonl")
     assert (tmp_path / "a.jsonl").read_text() == "precious"
 
@@ -169,7 +169,7 @@ def test_an_archive_is_no_file_of_the_store_itself(
         (tmp_path / "link").symlink_to(path.parent)
         path = tmp_path / "link" / path.name
     there = sorted(os.listdir(path.parent))
-    with steps.nothing_changes(db), pytest.raises(errors.NotABackup, match="belongs to the store itself"):
+    with steps.nothing_changes(db), pytest.raises(errors.CopyRefused, match="belongs to the store itself"):
         db.prune(db.plan_prune(older_than_days=0), path)
     assert sorted(os.listdir(path.parent)) == there
 
@@ -274,7 +274,7 @@ def test_what_changed_or_came_to_be_needed_meanwhile_stays(
 
 @pytest.mark.parametrize("archive", [None, 5, "", b"x", "a\0b"])
 def test_archive_needs_a_path(db: SessionDB, archive: object) -> None:
-    with pytest.raises(errors.OutOfRange):
+    with pytest.raises(errors.InvalidArgument):
         db.prune(db.plan_prune(older_than_days=0), archive)
-    with pytest.raises(errors.OutOfRange):
+    with pytest.raises(errors.InvalidArgument):
         db.prune(None, "archive.jsonl")

@@ -71,9 +71,9 @@ def test_route_to_an_unknown_or_deleted_conversation_is_refused(db: SessionDB) -
 @pytest.mark.parametrize("key", ["", "x" * 501, "a\nb", "\ud800", None, 5, b"r"])
 def test_key_that_is_none_is_refused(db: SessionDB, key: object) -> None:
     steps.begin(db, "talk")
-    with pytest.raises(errors.IdInvalid):
+    with pytest.raises(errors.InvalidArgument):
         db.route(key)
-    with pytest.raises(errors.IdInvalid):
+    with pytest.raises(errors.InvalidArgument):
         db.bind_route(key, "talk", version=0)
 
 

@@ -260,7 +260,7 @@ def test_a_search_on_an_unknown_session_is_refused(db: SessionDB) -> None:
     ],
 )
 def test_bad_input_is_refused(db: SessionDB, wrong: dict[str, object]) -> None:
-    with pytest.raises(errors.OutOfRange):
+    with pytest.raises(errors.InvalidArgument):
         db.search(**{"query": "x", **wrong})
 
 

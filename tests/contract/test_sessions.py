@@ -126,7 +126,7 @@ def test_end_raises_the_epoch_and_keeps_the_context(db: SessionDB) -> None:
 def test_end_without_a_proper_reason_is_refused(db: SessionDB, reason: object) -> None:
     steps.begin(db, "talk", "a")
     for end in (db.end_session, db.end_conversation):
-        with steps.nothing_changes(db), pytest.raises(errors.OutOfRange):
+        with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
             end("talk", reason)
 
 

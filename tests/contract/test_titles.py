@@ -60,11 +60,11 @@ def test_title_raises_no_epoch(db: SessionDB) -> None:
 )
 def test_title_that_is_none_is_refused(db: SessionDB, title: object) -> None:
     steps.begin(db, "talk", title="old")
-    with steps.nothing_changes(db), pytest.raises(errors.TitleInvalid) as refusal:
+    with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument) as refusal:
         db.set_session_title("talk", title)
     assert isinstance(refusal.value, ValueError)
     assert len(str(refusal.value)) < 200
-    with pytest.raises(errors.TitleInvalid):
+    with pytest.raises(errors.InvalidArgument):
         db.create_session("new", source="test", title=title)
     assert db.get_session("new") is None
 

@@ -49,7 +49,7 @@ def test_nothing_to_undo_or_redo_is_said(db: SessionDB) -> None:
     with steps.nothing_changes(db):
         with pytest.raises(errors.NothingToUndo):
             db.undo_compaction("talk")
-        with pytest.raises(errors.NothingToRedo):
+        with pytest.raises(errors.NothingToUndo):
             db.redo_compaction("talk")
 
 
@@ -69,7 +69,7 @@ def test_redo_is_void_after(db: SessionDB, change: str) -> None:
     steps.compact(db, "talk", 1)
     db.undo_compaction("talk")
     VOIDING[change](db)
-    with steps.nothing_changes(db), pytest.raises(errors.NothingToRedo):
+    with steps.nothing_changes(db), pytest.raises(errors.NothingToUndo):
         db.redo_compaction("talk")
 
 
@@ -108,6 +108,6 @@ def test_redo_cannot_bring_back_a_summary_made_without_a_shown_message(db: Sessi
     steps.compact(db, "talk", 3, "without b")
     db.undo_compaction("talk")
     db.show("talk")
-    with pytest.raises(errors.NothingToRedo):
+    with pytest.raises(errors.NothingToUndo):
         db.redo_compaction("talk")
     assert steps.seen(db, "talk") == ["a", "b", "c"]

@@ -155,7 +155,7 @@ def test_lease_that_ran_out_and_a_route_that_went_elsewhere_protect_nothing(db: 
 
 @pytest.mark.parametrize("days", [-1, "7", None, True, b"7", [7], float("nan")])
 def test_age_that_is_none_is_refused(db: SessionDB, days: object) -> None:
-    with pytest.raises(errors.OutOfRange):
+    with pytest.raises(errors.InvalidArgument):
         db.finalize_orphaned_compression_sessions(days)
 
 

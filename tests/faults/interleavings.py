@@ -225,11 +225,11 @@ def _show(world: World) -> None:
 
 
 def _redo(world: World) -> None:
-    should = "done" if world.model.redo else "NothingToRedo"
+    should = "done" if world.model.redo else "NothingToUndo"
     try:
         world.db.redo_compaction(world.c)
-    except errors.NothingToRedo:
-        world.expect("redo", "NothingToRedo", should)
+    except errors.NothingToUndo:
+        world.expect("redo", "NothingToUndo", should)
         return
     world.expect("redo", "done", should)
     world.model.moves()

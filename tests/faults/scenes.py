@@ -162,7 +162,7 @@ def _arriving(without_triggers: Sequence[str]) -> list[str]:
         steps.say(db, "c")
         first, again = (db.receive("c", "k", "came in") for _ in range(2))
         found = [] if first == again else ["what came in twice is two"]
-        found += refused("another text", errors.KeyReused, lambda: db.receive("c", "k", "something else"))
+        found += refused("another text", errors.IdTaken, lambda: db.receive("c", "k", "something else"))
         told = [db.settle(first.id, outcome, 1) for outcome in ("completed", "failed")]
         found += [] if told == [True, False] else [f"of those who settled it {told} were told they were first"]
         db.process_started(steps.process("c"))

@@ -144,7 +144,7 @@ def test_what_is_no_backup_is_not_overwritten(open_db: Open, copy: Path, what: s
             db.backup(copy)
         SessionDB(copy).close()
     before = copy.read_bytes() if copy.is_file() else None
-    with pytest.raises(errors.NotABackup):
+    with pytest.raises(errors.CopyRefused):
         db.backup(copy)
     assert (copy.read_bytes() if copy.is_file() else None) == before
     assert [path.name for path in copy.parent.iterdir() if "draft" in path.name] == []
@@ -157,7 +157,7 @@ def test_anything_but_a_database_in_use_is_overwritten_when_that_is_asked_for(op
     copy.write_text("not so precious")
     assert db.backup(copy, overwrite=True).conversations == 3
     used = open_db(str(copy.parent / "used.db"))
-    with pytest.raises(errors.NotABackup):
+    with pytest.raises(errors.CopyRefused):
         db.backup(copy.parent / "used.db", overwrite=True)
     assert used.fsck().ok
 
@@ -169,7 +169,7 @@ def test_store_is_never_its_own_backup(open_db: Open, tmp_path: Path, suffix: st
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "store.db")
     for target in (f"{tmp_path}/store.db{suffix}", f"{link}{suffix}" if not suffix else f"{tmp_path}/store.db"):
-        with pytest.raises(errors.NotABackup):
+        with pytest.raises(errors.CopyRefused):
             db.backup(target, overwrite=True)
     assert db.backup(f"{tmp_path}/store.db.bak").conversations == 3
 
@@ -177,7 +177,7 @@ def test_store_is_never_its_own_backup(open_db: Open, tmp_path: Path, suffix: st
 @pytest.mark.parametrize("path", [None, 5, "", b"x", "a\0b", ["x"]])
 def test_backup_and_restore_need_a_path(db: SessionDB, path: object) -> None:
     for call in (db.backup, db.restore, db.backup_if_due):
-        with pytest.raises(errors.OutOfRange):
+        with pytest.raises(errors.InvalidArgument):
             call(path)
 
 
@@ -248,7 +248,7 @@ def test_restored_store_is_no_backup_itself(open_db: Open, copy: Path) -> None:
     assert backup.made_at(db.driver, copy) == steps.Clock()()
     other.restore(copy)
     assert other.meta(backup.MARK) is None
-    with pytest.raises(errors.OutOfRange):
+    with pytest.raises(errors.InvalidArgument):
         other.set_meta(backup.MARK, "1.0")
 
 
@@ -434,7 +434,7 @@ def test_damaged_backup_changes_nothing(open_db: Open, copy: Path, how: str) -> 
         copy.unlink()
         apsw.Connection(str(copy)).execute("CREATE TABLE t (x)")
     for call in (db.restore, db.check_backup) if how not in ("a flipped byte", "a changed row") else (db.restore,):
-        with steps.nothing_changes(db), pytest.raises((errors.CopyDamaged, errors.NotABackup)) as refusal:
+        with steps.nothing_changes(db), pytest.raises((errors.CopyDamaged, errors.CopyRefused)) as refusal:
             call(copy)
         # It is the backup that is damaged, and the store that must not be suspected.
         assert str(copy) in str(refusal.value)
@@ -446,7 +446,7 @@ def test_damaged_backup_changes_nothing(open_db: Open, copy: Path, how: str) -> 
 def test_restore_is_refused_from_the_store_itself(open_db: Open) -> None:
     db = open_db()
     fill(db)
-    with pytest.raises(errors.NotABackup):
+    with pytest.raises(errors.CopyRefused):
         db.restore(db.driver.path)
 
 

@@ -54,7 +54,7 @@ def _read_by_tools(_: SessionDB, path: Path) -> None:
 
 CALLS: dict[str, Call] = {
     "backup": lambda db, path: db.backup(path.with_name("copy.db")),
-    "backup over the store": _refused(errors.NotABackup)(lambda db, path: db.backup(path, overwrite=True)),
+    "backup over the store": _refused(errors.CopyRefused)(lambda db, path: db.backup(path, overwrite=True)),
     "check_backup": lambda db, path: db.check_backup(path.with_name("copy.db")),
     "restore": lambda db, path: db.restore(path.with_name("copy.db")),
     "export": lambda db, path: db.export_to(path.with_name("export.jsonl")),

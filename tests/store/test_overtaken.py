@@ -213,7 +213,7 @@ def test_a_key_that_came_in_elsewhere_meanwhile_is_reused(pair: hosts.Pair) -> N
         lambda tx: inbox.receive(tx, conversation_row.lock(tx, "talk"), "k", "notice", "text", steps.NOON),
         lambda: pair.other.receive("other", "k", "text"),
     )
-    assert isinstance(reused, errors.KeyReused)
+    assert isinstance(reused, errors.IdTaken)
 
 
 def test_what_two_remember_at_once_is_one_memory(pair: hosts.Pair) -> None:
@@ -227,7 +227,7 @@ def test_what_two_remember_at_once_is_one_memory(pair: hosts.Pair) -> None:
 def test_the_last_room_for_a_memory_is_given_once(pair: hosts.Pair) -> None:
     pair.one.driver.write("memory", lambda tx: [_remember(tx, number) for number in range(499)])
     full = pair.meanwhile(lambda tx: _remember(tx, 499), lambda: pair.other.remember("me", "one too many"))
-    assert isinstance(full, errors.MemoryFull)
+    assert isinstance(full, errors.LimitReached)
     assert len(pair.one.memories("me")) == 500
 
 

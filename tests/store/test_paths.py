@@ -189,5 +189,5 @@ def test_target_that_is_no_path_is_refused(target: object) -> None:
     "bad", [{"durability": "none"}, {"durability": []}, {"write_timeout": -1}, {"write_timeout": "1"}]
 )
 def test_options_that_are_none_are_refused(tmp_path: Path, bad: dict[str, object]) -> None:
-    with pytest.raises(errors.OutOfRange):
+    with pytest.raises(errors.InvalidArgument):
         SessionDB(tmp_path / "store.db", **bad)

@@ -224,7 +224,7 @@ def test_an_empty_conversation_and_an_empty_store_have_pages_too(db: SessionDB) 
 
 
 def test_a_form_nobody_knows_is_refused(db: SessionDB) -> None:
-    with pytest.raises(errors.OutOfRange, match="markdown, html"):
+    with pytest.raises(errors.InvalidArgument, match="markdown, html"):
         db.export_pages(lambda _: None, form="pdf")  # type: ignore[arg-type]
 
 

@@ -290,7 +290,7 @@ def test_store_in_use_is_refused(damaged: Path, new: Path) -> None:
 
 def test_something_is_never_replaced(damaged: Path, tmp_path: Path) -> None:
     (tmp_path / "letter").write_text("precious")
-    with pytest.raises(errors.NotABackup):
+    with pytest.raises(errors.CopyRefused):
         salvage.salvage(damaged, tmp_path / "letter")
     assert (tmp_path / "letter").read_text() == "precious"
 
@@ -304,7 +304,7 @@ def test_what_is_not_there_cannot_be_salvaged(tmp_path: Path, new: Path) -> None
 @pytest.mark.parametrize("path", [None, 5, "", b"x", "a\0b"])
 def test_salvage_needs_paths(damaged: Path, path: object) -> None:
     for paths in ((path, damaged), (damaged, path)):
-        with pytest.raises(errors.OutOfRange):
+        with pytest.raises(errors.InvalidArgument):
             salvage.salvage(*paths)
 
 

@@ -101,7 +101,7 @@ def test_failed_attempt_is_made_again(open_db: Open, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("every", "keep"), [(-1, 1), ("1", 1), (True, 1), (1, 0), (1, 1.5), (1, True)])
 def test_schedule_of_nonsense_is_refused(open_db: Open, tmp_path: Path, every: object, keep: object) -> None:
     db = open_db()
-    with pytest.raises(errors.OutOfRange):
+    with pytest.raises(errors.InvalidArgument):
         db.backup_if_due(tmp_path / "b", every, keep)
     assert not (tmp_path / "b").exists()
 
@@ -232,7 +232,7 @@ def test_link_to_the_folder_is_the_folder(open_db: Open, clock: steps.Clock, tmp
 def test_blobs_of_the_store_are_no_place_for_backups(open_db: Open) -> None:
     db = open_db()
     fill(db)
-    with pytest.raises(errors.NotABackup):
+    with pytest.raises(errors.CopyRefused):
         db.backup_if_due(f"{db.driver.path}.blobs")
 
 

@@ -16,7 +16,7 @@ from holdfast.store import titles
 def cleaned(text: str) -> str | None:
     try:
         return titles.clean(text)
-    except errors.TitleInvalid:
+    except errors.InvalidArgument:
         return None
 
 
@@ -66,7 +66,7 @@ def test_title_is_kept_as_people_see_it(text: str, kept: str) -> None:
 
 @pytest.mark.parametrize("text", ["", " \t\n", "\u200b\u200b", "\0", "\ud800", "x" * 101, "x" * 10_001, " " * 10_001])
 def test_title_nobody_could_read_is_refused(text: str) -> None:
-    with pytest.raises(errors.TitleInvalid):
+    with pytest.raises(errors.InvalidArgument):
         titles.clean(text)
 
 

@@ -75,7 +75,7 @@ def test_a_title_that_can_never_be_given_is_refused_when_it_is_wanted(title: str
         key = (await client.ask("session.create"))["session_id"]
         for method, given in (("session.create", {}), ("session.title", {"session_id": key})):
             refused = await calling.refusal(client.ask(method, **given, title=title))
-            assert (refused.code, refused.data) == (-32000, {"type": "TitleInvalid"})
+            assert (refused.code, refused.data) == (-32000, {"type": "InvalidArgument"})
         assert len([*desk.server._sessions]) == 1
         assert desk.home.door._titles == {}
 

@@ -315,7 +315,7 @@ def test_every_refusal_says_its_kind() -> None:
         for method, kind in (
             ("session.undo", "CommandRefused"),
             ("session.branch", "CommandRefused"),
-            ("session.compress", "NotBegun"),
+            ("session.compress", "CommandRefused"),
         ):
             refused = await calling.refusal(client.ask(method, session_id=key))
             assert (refused.code, refused.data) == (-32000, {"type": kind})
@@ -338,7 +338,7 @@ def test_who_has_as_many_open_as_may_be_is_refused_before_anything_is_made(monke
             ("command.exec", {"session_id": key, "line": "/new Other"}),
         ):
             refused = await calling.refusal(client.ask(method, **given))
-            assert (refused.code, refused.data) == (-32000, {"type": "TooMany"})
+            assert (refused.code, refused.data) == (-32000, {"type": "LimitReached"})
         assert len(await desk.db.list_sessions(every=True)) == 1
         assert desk.home.door._titles == {}
 
@@ -354,7 +354,7 @@ def test_only_so_many_prompts_of_a_session_wait(monkeypatch: pytest.MonkeyPatch)
         for text in ("runs", "waits", "waits, too"):
             await client.ask("prompt.submit", session_id=key, text=text)
         refused = await calling.refusal(client.ask("prompt.submit", session_id=key, text="one more"))
-        assert (refused.code, refused.data) == (-32000, {"type": "TooMany"})
+        assert (refused.code, refused.data) == (-32000, {"type": "LimitReached"})
         model.say("a", None)
         await client.until("message.complete")
         await client.ask("prompt.submit", session_id=key, text="now")
@@ -375,7 +375,7 @@ def test_only_so_much_of_a_client_waits_in_all_its_sessions(monkeypatch: pytest.
             ("session.options", {"options": {"images": [PICTURE]}}),
         ):
             refused = await calling.refusal(client.ask(method, session_id=other, **given))
-            assert (refused.code, refused.data) == (-32000, {"type": "TooMany"})
+            assert (refused.code, refused.data) == (-32000, {"type": "LimitReached"})
         model.say("a", None)
         await client.until("message.complete")
         await client.ask("prompt.submit", session_id=other, text="now")

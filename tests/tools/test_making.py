@@ -232,7 +232,7 @@ def endless(a: Tree) -> str:
     ],
 )
 def test_a_function_no_tool_can_be_made_of_is_refused_with_the_reason(function: Any, told: str) -> None:
-    with pytest.raises(errors.OutOfRange, match=told):
+    with pytest.raises(errors.InvalidArgument, match=told):
         making.tool(function)
 
 

@@ -21,7 +21,7 @@ LONG = "".join(f"line {number}\n" for number in range(20_000))
 
 
 async def nothing(name: str) -> bytes:
-    raise errors.NoSuchBlob(name)
+    raise errors.NotFound("blob", name)
 
 
 def gives(output: Any) -> port.Tool:

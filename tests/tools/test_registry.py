@@ -17,7 +17,7 @@ def test_two_tools_of_one_name_are_refused() -> None:
         return ""
 
     tool = port.Tool(types.ToolSpec("x", "", {}), run)
-    with pytest.raises(errors.OutOfRange, match="two tools"):
+    with pytest.raises(errors.InvalidArgument, match="two tools"):
         registry.Registry([tool, tool])
 
 

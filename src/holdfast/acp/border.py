@@ -31,10 +31,13 @@ def answered(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
             raise
         except errors.RpcRefused as error:
             raise exceptions.RequestError(error.code, str(error), error.data) from None
-        except (errors.NoSuchSession, errors.IdInvalid) as error:
+        except errors.NoSuchSession as error:
             raise exceptions.RequestError(NOT_FOUND, str(error)) from None
-        except errors.TurnBusy as error:
-            raise exceptions.RequestError(frames.BUSY, str(error), {"type": "TurnBusy"}) from None
+        except errors.InvalidArgument as error:
+            code = NOT_FOUND if error.parameter == "session_id" else frames.PARAMS
+            raise exceptions.RequestError(code, str(error)) from None
+        except errors.Busy as error:
+            raise exceptions.RequestError(frames.BUSY, str(error), {"type": "Busy"}) from None
         except errors.HoldfastError as error:
             raise exceptions.RequestError(frames.INTERNAL, str(error), {"type": type(error).__name__}) from None
         except Exception:

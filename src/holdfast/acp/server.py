@@ -393,7 +393,7 @@ def _asked(cwd: str) -> str:
     """A folder to choose by, which need not be there; RpcRefused where it is no path of one."""
     try:
         return titles.clean_folder(cwd)
-    except errors.FolderInvalid as error:
+    except errors.InvalidArgument as error:
         raise errors.RpcRefused(frames.PARAMS, str(error)) from None
 
 

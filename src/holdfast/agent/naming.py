@@ -33,7 +33,7 @@ async def settle(
             try:
                 emit(events.Titled(await db.set_session_title(conversation_id, wanted)))
                 return None, None
-            except (errors.TitleInvalid, errors.TitleTaken) as error:
+            except (errors.InvalidArgument, errors.TitleTaken) as error:
                 wanted = None
                 emit(events.Notice(f"The title was not set. {error}", "warning"))
                 # It may have waited for longer than the first exchange.
@@ -65,7 +65,7 @@ async def _automatic(db: async_db.AsyncSessionDB, conversation_id: str, title: s
             return
         except errors.TitleTaken:
             continue
-        except errors.TitleInvalid:
+        except errors.InvalidArgument:
             return
 
 

@@ -84,7 +84,7 @@ async def ordered(notes: Notes, order: str) -> tuple[str, bool]:
         case "forget" if _is_number(number) and not text:
             found = await notes.forget(int(number))
             return (f"{number} is forgotten." if found else f"There is no {number}."), found
-    raise errors.OutOfRange(USE)
+    raise errors.InvalidArgument(USE)
 
 
 async def _all_forgotten(notes: Notes) -> str:

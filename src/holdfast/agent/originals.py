@@ -15,9 +15,9 @@ _NUMBERS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 
 
 async def recalled(db: async_db.AsyncSessionDB, conversation_id: str, argument: str) -> str:
-    """What was asked for, word for word; OutOfRange where that is not the number of any message."""
+    """What was asked for, word for word; InvalidArgument where that is not the number of any message."""
     if not argument:
-        raise errors.OutOfRange("/recall takes the number of a message, a range (17-23), or words.")
+        raise errors.InvalidArgument("/recall takes the number of a message, a range (17-23), or words.")
     numbers = _NUMBERS.fullmatch(argument)
     if numbers:
         return await _by_number(db, conversation_id, int(numbers[1]), int(numbers[2] or numbers[1]))
@@ -29,7 +29,7 @@ async def recalled(db: async_db.AsyncSessionDB, conversation_id: str, argument: 
 
 async def _by_number(db: async_db.AsyncSessionDB, conversation_id: str, first: int, last: int) -> str:
     if not 1 <= first <= last:
-        raise errors.OutOfRange("Messages are numbered from 1 on, and a range begins with the smaller number.")
+        raise errors.InvalidArgument("Messages are numbered from 1 on, and a range begins with the smaller number.")
     there = min(last, (await db.conversation(conversation_id)).last_seq)
     until = min(there, first + MOST - 1)
     found = await db.transcript(conversation_id, first - 1, until) if first <= until else []

@@ -57,30 +57,30 @@ async def unpin(db: async_db.AsyncSessionDB, conversation_id: str, argument: str
 
 
 def numbered(argument: str, otherwise: str) -> int:
-    """The number of a message; OutOfRange, with this sentence, where it is none."""
+    """The number of a message; InvalidArgument, with this sentence, where it is none."""
     if not _NUMBER.fullmatch(argument):
-        raise errors.OutOfRange(otherwise)
+        raise errors.InvalidArgument(otherwise)
     return int(argument)
 
 
 def _refuse(work: compress.Work, context: types.Context, pinned: list[int], seq: int) -> None:
-    """OutOfRange, where the message would not stay, or where others that are pinned would not because of it."""
+    """InvalidArgument, where the message would not stay, or where others that are pinned would not because of it."""
     if not 1 <= seq <= context.last_seq:
-        raise errors.OutOfRange(f"Messages are numbered 1 to {context.last_seq}.")
+        raise errors.InvalidArgument(f"Messages are numbered 1 to {context.last_seq}.")
     if seq not in cut.in_view(context):
         raise _out_of_view(seq)
     share = int(work.usable * work.policy.pinned)
     before, after = (set(cut.too_much(context, work.size_of, share, pins)) for pins in (pinned, [*pinned, seq]))
     if after - before:
         size = work.size([each for each in context if each.seq == seq])
-        raise errors.OutOfRange(
+        raise errors.InvalidArgument(
             f"There is no room to pin message {seq} (about {size:,} tokens): what is pinned may take {share:,} tokens "
             "in all, with the first exchange, and with a call its results. /unpin makes room."
         )
 
 
-def _out_of_view(seq: int) -> errors.OutOfRange:
-    return errors.OutOfRange(
+def _out_of_view(seq: int) -> errors.InvalidArgument:
+    return errors.InvalidArgument(
         f"Message {seq} is not in view: a summary stands for it, or it was taken back. /recall {seq} shows it; "
         "a message that /compact undo brings back can be pinned then."
     )

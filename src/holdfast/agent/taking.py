@@ -59,7 +59,7 @@ class Taking:
                 result = await self._under(await self._taken(stack))
                 self._agent.last_seq = result.messages[-1].seq if result.messages else 0
                 return result
-        except errors.TurnBusy as error:
+        except errors.Busy as error:
             if self._agent.unwanted:
                 return self.stopped()
             return self._done("busy", str(error))

@@ -57,9 +57,9 @@ async def begin(
     given_up: Callable[[], bool] = lambda: False,
     warn: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[Turn]:
-    """Take the turn, waiting for another's to end; TurnBusy when it does not within `patience` seconds.
+    """Take the turn, waiting for another's to end; Busy when it does not within `patience` seconds.
 
-    `given_up` is asked while it waits: whether the turn is still wanted; if not, TurnBusy is raised. `warn` is called
+    `given_up` is asked while it waits: whether the turn is still wanted; if not, Busy is raised. `warn` is called
     when the turn is taken without a lease, once per store.
     """
     async with held(db, await _acquire(db, conversation_id, patience, ttl, waiting, given_up, warn)) as turn:
@@ -106,7 +106,10 @@ async def _acquire(
                 return await async_db.kept(taking, lambda lease: release(db, lease))
             except errors.Busy as error:
                 if loop.time() >= deadline or given_up():
-                    raise errors.TurnBusy(error.holder, error.expires_in) from None
+                    message = (
+                        f"A turn of this conversation is running elsewhere ({error.holder}). Wait, or stop it there."
+                    )
+                    raise errors.Busy(error.holder, error.expires_in, message) from None
                 if freed is None:
                     known = (await db.snapshot(conversation_id)).conversation_id
                     freed = stack.enter_context(db.hearing.expect(known, "freed"))

@@ -381,7 +381,7 @@ def redact(out: console.Console, which: str, seqs: Sequence[int], path: str | No
 def _message(db: store.SessionDB, head: types.Session, seq: int) -> types.Message:
     found = db.transcript(head.id, after=seq - 1, upto=seq)
     if not found:
-        raise errors.OutOfRange(f"There is no message {seq}: the last is {head.last_seq}.")
+        raise errors.InvalidArgument(f"There is no message {seq}: the last is {head.last_seq}.")
     return found[0]
 
 

@@ -55,7 +55,7 @@ def retry(out: console.Console, numbers: tuple[int, ...], every: bool, path: str
         for number in sorted(each.id for each in queue_status.failed(db, MOST)) if every else numbers:
             try:
                 sent.append({"id": number, "again": queue_status.again(db, number).id})
-            except errors.OutOfRange as error:
+            except errors.InvalidArgument as error:
                 wrong.append(str(error))
     if as_json:
         out.json({"sent": sent, "refused": wrong})

@@ -73,7 +73,7 @@ class Access:
     async def __call__(self, came: port.Came, route: str) -> port.Verdict:  # noqa: ARG002 -- a guard is told both
         try:
             found = await self._verdict(came.platform, came.sender)
-        except (errors.IdInvalid, errors.OutOfRange):
+        except errors.InvalidArgument:
             # No platform gives such an id; whoever does has made it up.
             logger.warning("somebody came to %s under an id that nobody can have", errors.shown(came.platform))
             return REFUSED
@@ -100,7 +100,7 @@ class Access:
         """Whether somebody may give the commands that are for admins."""
         try:
             found = await self._verdict(platform, sender)
-        except (errors.IdInvalid, errors.OutOfRange):
+        except errors.InvalidArgument:
             return False
         return found is not None and found.allowed and found.admin
 

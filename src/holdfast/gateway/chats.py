@@ -249,7 +249,7 @@ class Chats:
 
     async def _named(self, owner: str, named: str) -> Place:
         """Return the chat that a header names: a conversation of the owner, or a name of the client's choice."""
-        with suppress(errors.NoSuchSession, errors.IdInvalid):
+        with suppress(errors.NoSuchSession, errors.InvalidArgument):
             conversation = await self._db.conversation(named)
             if conversation.owner == _owner(owner):
                 return Place(named, conversation.id)

@@ -28,7 +28,7 @@ def _one(store: db.SessionDB, digest: str) -> str:
     try:
         blob = store.get_blob(digest)
         return GONE if blob is None else _told(store, blob)
-    except (errors.NoSuchBlob, errors.BlobDamaged):
+    except (errors.NotFound, errors.BlobDamaged):
         return GONE
 
 

@@ -80,7 +80,7 @@ def of_error(error: errors.HoldfastError) -> Refused:
     if isinstance(error, errors.StoreError):
         logger.warning("a request met the store failing: %s", error)
         return Refused(503, "The store cannot be reached now. Try again.", code="store", headers={"retry-after": "5"})
-    if isinstance(error, errors.MessageInvalid | errors.IdInvalid | errors.OutOfRange):
+    if isinstance(error, errors.InvalidArgument):
         return Refused(400, str(error))
     if isinstance(error, errors.NoSuchSession):
         return Refused(404, "There is no such conversation.", code="conversation_not_found")

@@ -329,7 +329,7 @@ def _folder(found: str | None) -> str | None:
     """As it is kept: one that is damaged so that it cannot be is not worth a conversation."""
     try:
         return titles.clean_folder_or_none(found)
-    except errors.FolderInvalid:
+    except errors.InvalidArgument:
         return None
 
 

@@ -37,7 +37,13 @@ except ImportError:  # Windows: there a file in use does not open.
 # Where in the -shm file every open connection holds a lock for as long as it is open.
 IN_USE = 128
 _PLACEHOLDER = rebuild.PLACEHOLDER.encode()
-_REFUSALS = (errors.ImportInvalid, errors.StoreRefused, errors.IdTaken, errors.ConversationDeleted, errors.IdInvalid)
+_REFUSALS = (
+    errors.ImportInvalid,
+    errors.StoreRefused,
+    errors.IdTaken,
+    errors.ConversationDeleted,
+    errors.InvalidArgument,
+)
 
 
 def salvage(
@@ -65,7 +71,7 @@ def salvage(
 
 
 def _error(kind: str, message: str) -> errors.HoldfastError:
-    known = {"StoreBusy": errors.StoreBusy, "StoreFull": errors.StoreFull, "NotABackup": errors.NotABackup}
+    known = {"StoreBusy": errors.StoreBusy, "StoreFull": errors.StoreFull, "CopyRefused": errors.CopyRefused}
     return known.get(kind, errors.StoreUnusable)(message)
 
 
@@ -87,7 +93,7 @@ def _checked(*paths: object) -> list[str]:
     for path in paths:
         given = os.fspath(path) if isinstance(path, str | os.PathLike) else None
         if not isinstance(given, str) or not given or "\0" in given:
-            raise errors.OutOfRange("A salvage needs the paths of two files, as text.")
+            raise errors.InvalidArgument("A salvage needs the paths of two files, as text.")
         found.append(os.path.realpath(given))
     return found
 
@@ -96,7 +102,7 @@ def run(damaged: str, new: str, progress: Callable[[int, int], None] | None = No
     """The work itself; never in a process that has the damaged store open."""
     began = time.monotonic()
     if os.path.lexists(new):
-        raise errors.NotABackup(f"{new} is there already; a salvage never replaces anything.")
+        raise errors.CopyRefused(f"{new} is there already; a salvage never replaces anything.")
     with atomic_file.saying(damaged), _unused(damaged):
         log = page_reader.read_wal(_read(damaged + "-wal"))
         book = page_reader.Book(_read(damaged, needed=True), log)

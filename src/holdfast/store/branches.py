@@ -96,7 +96,7 @@ def branch(tx: Tx, session_id: str, branch_id: str, cut: Cut, now: float) -> str
     sessions.refuse_taken(tx, branch_id)
     at = here.last_seq if at_seq is None else at_seq
     if not isinstance(at, int) or isinstance(at, bool) or not 0 <= at <= here.last_seq:
-        raise errors.OutOfRange(f"A branch begins at a message from 0 to {here.last_seq}.")
+        raise errors.InvalidArgument(f"A branch begins at a message from 0 to {here.last_seq}.")
     if title is not None:
         titles.refuse_taken(tx, here.owner, title)
     source, model, _ = tx.one("session_origin", conversation=here.key, ordinal=here.head) or ("", None, None)

@@ -77,4 +77,4 @@ def encoded(body: object) -> str:
 
 def _checked_version(version: object) -> None:
     if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 2**63 - 1:
-        raise errors.OutOfRange("The version of a budget is a whole number, from 0 on.")
+        raise errors.InvalidArgument("The version of a budget is a whole number, from 0 on.")

@@ -51,12 +51,12 @@ def draft(
         raise errors.MessageInvalid("A ledger is an object.")
     numbers = (cut_seq, seen_seq, *(pinned if isinstance(pinned, Sequence | Set) else (None,)))
     if not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
-        raise errors.OutOfRange("cut_seq, seen_seq and pinned are whole numbers.")
+        raise errors.InvalidArgument("cut_seq, seen_seq and pinned are whole numbers.")
     kept = tuple(sorted(set(pinned)))
     if kept and (kept[0] < 1 or kept[-1] > cut_seq):
-        raise errors.OutOfRange(f"Pinned messages lie within 1 to cut_seq, which is {cut_seq}.")
+        raise errors.InvalidArgument(f"Pinned messages lie within 1 to cut_seq, which is {cut_seq}.")
     if not 0 <= cut_seq <= seen_seq:
-        raise errors.OutOfRange(f"cut_seq {cut_seq} lies outside 0 to seen_seq, which is {seen_seq}.")
+        raise errors.InvalidArgument(f"cut_seq {cut_seq} lies outside 0 to seen_seq, which is {seen_seq}.")
     body = Body(summary, kept, dict(ledger or {}))
     return Draft(cut_seq, seen_seq, body, message_codec.exact(body, "summary or its ledger"), model, keep_lease)
 
@@ -182,12 +182,12 @@ def _committed_before(
 
 def _check_cut(tx: Tx, here: conversation_row.State, draft: Draft, seen: types.Snapshot) -> None:
     if draft.seen_seq > seen.last_seq:
-        raise errors.OutOfRange(
+        raise errors.InvalidArgument(
             f"seen_seq {draft.seen_seq} lies beyond {seen.last_seq}, the last message when the work began."
         )
     base = current(tx, here)
     if base and draft.cut_seq < base.cut_seq:
-        raise errors.OutOfRange(f"cut_seq {draft.cut_seq} lies before {base.cut_seq}, where the last cut was.")
+        raise errors.InvalidArgument(f"cut_seq {draft.cut_seq} lies before {base.cut_seq}, where the last cut was.")
 
 
 # --- reading -----------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def redo(tx: Tx, session_id: str) -> types.Compaction:
     if meant is not None and _in_force(tx, here, meant):
         return at(tx, here.key, meant)
     if here.redo_epoch is None:
-        raise errors.NothingToRedo()
+        raise errors.NothingToUndo()
     conversation_row.moved(tx, here, compaction_epoch=here.redo_epoch, redo_epoch=None)
     return at(tx, here.key, here.redo_epoch)
 

@@ -189,7 +189,7 @@ class SessionDB(
         looks, not for whoever removes. Raises Ambiguous with the candidates when a prefix or a part fits several.
         """
         if not isinstance(text, str) or not text.isprintable() or not text.strip():
-            raise errors.IdInvalid("Give an id, the beginning of one, a title, or `last`.")
+            raise errors.InvalidArgument("Give an id, the beginning of one, a title, or `last`.")
         arguments.text_or_none(owner)
         arguments.flags(near)
         return self.driver.read(lambda tx: sessions.resolve(tx, text, owner, near))
@@ -372,7 +372,7 @@ class SessionDB(
         after the cut, and so is in the context.
         """
         if not isinstance(work, types.Lease | types.Snapshot):
-            raise errors.OutOfRange("A compaction is committed with the lease or the snapshot it began from.")
+            raise errors.InvalidArgument("A compaction is committed with the lease or the snapshot it began from.")
         if isinstance(work, types.Lease):
             leases.checked_lease(work, "compact")
         now = self._clock()
@@ -431,7 +431,7 @@ class SessionDB(
         """End live continuations nothing stands behind (docs/concepts.md); how many."""
         wrong = isinstance(older_than_days, bool) or not isinstance(older_than_days, int | float)
         if wrong or not older_than_days >= 0:
-            raise errors.OutOfRange("older_than_days is a number from 0 on.")
+            raise errors.InvalidArgument("older_than_days is a number from 0 on.")
         now = self._clock()
         return self.driver.write("upkeep", lambda tx: upkeep.finalize_orphans(tx, older_than_days, now))
 
@@ -470,9 +470,9 @@ class SessionDB(
     def set_meta(self, key: str, value: str) -> None:
         message_codec.checked_id(key, "meta key")
         if key in store_meta.RESERVED:
-            raise errors.OutOfRange(f"The store itself keeps {key}.")
+            raise errors.InvalidArgument(f"The store itself keeps {key}.")
         if not isinstance(value, str) or not value.isascii():
-            raise errors.OutOfRange("A meta value is ASCII text.")
+            raise errors.InvalidArgument("A meta value is ASCII text.")
         self.driver.write("meta", lambda tx: tx.run("meta_set", key=key, value=value))
 
     # --- inside --------------------------------------------------------------------------------------
@@ -501,7 +501,7 @@ def open_driver(
     """The driver of that store, open. Without `begin` a server that has no store gets none."""
     arguments.text_or_none(durability)
     if isinstance(write_timeout, bool) or not isinstance(write_timeout, int | float) or not 0 <= write_timeout < 1e6:
-        raise errors.OutOfRange("write_timeout is a number of seconds.")
+        raise errors.InvalidArgument("write_timeout is a number of seconds.")
     path = os.fspath(target) if isinstance(target, str | os.PathLike) else None
     if not isinstance(path, str):
         raise errors.StoreUnusable("The store needs the path of a file, as text.")

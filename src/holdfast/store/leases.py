@@ -281,16 +281,16 @@ def _namespace() -> str:
 
 def checked(purpose: types.Purpose, holder: str | None, ttl: float) -> None:
     if purpose not in PURPOSES:
-        raise errors.OutOfRange(f"A lease is for {' or '.join(PURPOSES)}, not {errors.shown(purpose)}.")
+        raise errors.InvalidArgument(f"A lease is for {' or '.join(PURPOSES)}, not {errors.shown(purpose)}.")
     if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl <= MAX_TTL:
-        raise errors.OutOfRange(f"A lease lasts more than 0 and at most {MAX_TTL:.0f} seconds.")
+        raise errors.InvalidArgument(f"A lease lasts more than 0 and at most {MAX_TTL:.0f} seconds.")
     if holder is not None and not (isinstance(holder, str) and 0 < len(holder) <= 200 and holder.isprintable()):
-        raise errors.OutOfRange("A holder is printable text of 1 to 200 characters.")
+        raise errors.InvalidArgument("A holder is printable text of 1 to 200 characters.")
 
 
 def checked_lease(lease: object, purpose: types.Purpose | None = None) -> None:
     if not isinstance(lease, types.Lease) or purpose not in (None, lease.purpose):
-        raise errors.OutOfRange(f"This takes a lease{f' to {purpose}' if purpose else ''}.")
+        raise errors.InvalidArgument(f"This takes a lease{f' to {purpose}' if purpose else ''}.")
 
 
 @contextmanager

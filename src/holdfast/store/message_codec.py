@@ -184,13 +184,16 @@ def tool_call(call: types.ToolCall | Mapping[str, Any]) -> types.ToolCall:
     return call
 
 
-def checked_id(text: object, what: str = "id") -> str:
+def checked_id(text: object, what: str = "session_id") -> str:
     """An id from outside: any printable text of sensible length. It is data, never a path or SQL."""
     if not isinstance(text, str) or not text or len(text) > MAX_ID:
-        article = "An" if what[0] in "aeio" else "A"
-        raise errors.IdInvalid(f"{article} {what} is text of 1 to {MAX_ID} characters, not {errors.shown(text)}.")
+        raise errors.InvalidArgument(
+            f"`{what}` must be text of 1 to {MAX_ID} characters, not {errors.shown(text)}.", parameter=what
+        )
     if not text.isprintable():
-        raise errors.IdInvalid(f"The {what} {errors.shown(text)} holds control or unprintable characters.")
+        raise errors.InvalidArgument(
+            f"`{what}` must be printable text; {errors.shown(text)} holds other characters.", parameter=what
+        )
     return text
 
 

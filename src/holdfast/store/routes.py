@@ -11,7 +11,9 @@ MAX_KEY = notifications.MAX_NAME
 
 def checked(key: object) -> str:
     if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY or not key.isprintable():
-        raise errors.IdInvalid(f"A route key is printable text of 1 to {MAX_KEY} characters, not {errors.shown(key)}.")
+        raise errors.InvalidArgument(
+            f"A route key is printable text of 1 to {MAX_KEY} characters, not {errors.shown(key)}."
+        )
     return key
 
 

@@ -118,7 +118,7 @@ def resume(tx: Tx, session_id: str, now: float) -> str:
 
 def checked_reason(reason: object) -> str:
     if not isinstance(reason, str) or not 0 < len(reason) <= MAX_REASON or not reason.isprintable():
-        raise errors.OutOfRange(
+        raise errors.InvalidArgument(
             f"An end reason is printable text of 1 to {MAX_REASON} characters, not {errors.shown(reason)}."
         )
     return reason

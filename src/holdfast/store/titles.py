@@ -39,7 +39,7 @@ class Titles:
     driver: Driver
 
     def set_session_title(self, session_id: str, title: str | None) -> str | None:
-        """The conversation's title, cleaned; None removes it. TitleTaken and TitleInvalid are ValueErrors."""
+        """The conversation's title, cleaned; None removes it. TitleTaken and InvalidArgument are ValueErrors."""
         cleaned = clean(title) if title is not None else None
         self.driver.write("title", lambda tx: set_title(tx, session_id, cleaned))
         return cleaned
@@ -48,7 +48,7 @@ class Titles:
         """The conversation's folder, an absolute path, cleaned; None: it has none any more.
 
         Nobody has to be there, nor does the folder, and whoever works on the conversation is not hindered. Raises
-        FolderInvalid, a ValueError.
+        InvalidArgument, a ValueError.
         """
         cleaned = clean_folder_or_none(folder)
         self.driver.write("folder", lambda tx: set_folder(tx, session_id, cleaned))
@@ -56,17 +56,17 @@ class Titles:
 
 
 def clean(title: object) -> str:
-    """The title as it is kept, or TitleInvalid. Spaces of any kind are folded into single ones."""
+    """The title as it is kept, or InvalidArgument. Spaces of any kind are folded into single ones."""
     if not isinstance(title, str):
-        raise errors.TitleInvalid(f"A title is text, not {errors.shown(title)}.")
+        raise errors.InvalidArgument(f"A title is text, not {errors.shown(title)}.")
     # Far longer than any title: say so without looking at every character of it.
     if len(title) > 100 * MAX_TITLE:
-        raise errors.TitleInvalid(f"The title has {len(title):,} characters; at most {MAX_TITLE} are kept.")
+        raise errors.InvalidArgument(f"The title has {len(title):,} characters; at most {MAX_TITLE} are kept.")
     cleaned = plain(title)
     if not cleaned:
-        raise errors.TitleInvalid("The title is empty.")
+        raise errors.InvalidArgument("The title is empty.")
     if len(cleaned) > MAX_TITLE:
-        raise errors.TitleInvalid(f"The title has {len(cleaned):,} characters; at most {MAX_TITLE} are kept.")
+        raise errors.InvalidArgument(f"The title has {len(cleaned):,} characters; at most {MAX_TITLE} are kept.")
     return cleaned
 
 
@@ -127,23 +127,23 @@ def repeats(title: str, text: str) -> bool:
 
 
 def clean_folder(folder: object) -> str:
-    """The folder as it is kept, without `.`, `..` and doubled or last slashes; or FolderInvalid."""
+    """The folder as it is kept, without `.`, `..` and doubled or last slashes; or InvalidArgument."""
     if not isinstance(folder, str):
-        raise errors.FolderInvalid(f"A folder is text, not {errors.shown(folder)}.")
+        raise errors.InvalidArgument(f"A folder is text, not {errors.shown(folder)}.")
     # Far longer than any folder: say so without looking at every character of it.
     if len(folder) > 100 * MAX_FOLDER:
-        raise errors.FolderInvalid(f"The folder has {len(folder):,} characters; at most {MAX_FOLDER:,} are kept.")
+        raise errors.InvalidArgument(f"The folder has {len(folder):,} characters; at most {MAX_FOLDER:,} are kept.")
     if "\0" in folder or not _is_unicode(folder):
-        raise errors.FolderInvalid(f"The folder {errors.shown(folder)} has characters that no store keeps.")
+        raise errors.InvalidArgument(f"The folder {errors.shown(folder)} has characters that no store keeps.")
     # Whatever this host is: what was begun on another one is still begun there.
     if posixpath.isabs(folder):
         cleaned = posixpath.normpath(folder)
     elif PureWindowsPath(folder).is_absolute():
         cleaned = ntpath.normpath(folder)
     else:
-        raise errors.FolderInvalid(f"{errors.shown(folder)} is no absolute path.")
+        raise errors.InvalidArgument(f"{errors.shown(folder)} is no absolute path.")
     if len(cleaned) > MAX_FOLDER:
-        raise errors.FolderInvalid(f"The folder has {len(cleaned):,} characters; at most {MAX_FOLDER:,} are kept.")
+        raise errors.InvalidArgument(f"The folder has {len(cleaned):,} characters; at most {MAX_FOLDER:,} are kept.")
     return cleaned
 
 
@@ -155,7 +155,7 @@ def local_folder(folder: str | None) -> str | None:
     """A folder of this host as a store keeps it; None where it cannot: nobody's work hangs on that."""
     try:
         return clean_folder(os.path.abspath(folder)) if folder is not None else None
-    except (errors.FolderInvalid, OSError, ValueError):
+    except (errors.InvalidArgument, OSError, ValueError):
         return None
 
 

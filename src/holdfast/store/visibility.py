@@ -25,7 +25,7 @@ def hide(tx: Tx, session_id: str, from_seq: int, to_seq: int | None) -> types.Hi
         return cast("types.Hide", tx.meant["hide"])
     last = here.last_seq if to_seq is None else to_seq
     if not 1 <= from_seq <= last <= here.last_seq:
-        raise errors.OutOfRange(f"Messages {from_seq} to {last} are not all within 1 to {here.last_seq}.")
+        raise errors.InvalidArgument(f"Messages {from_seq} to {last} are not all within 1 to {here.last_seq}.")
     after = conversation_row.moved(tx, here, redo_epoch=None)
     tx.run("hide_insert", conversation=here.key, epoch=after.epoch, from_seq=from_seq, to_seq=last)
     hidden = tx.meant["hide"] = types.Hide(after.epoch, from_seq, last, None)
@@ -40,7 +40,7 @@ def show(tx: Tx, session_id: str, epoch: int | None) -> types.Hide:
         return cast("types.Hide", tx.meant["show"])
     found = [hide for hide in known if hide.shown_epoch is None and epoch in (None, hide.epoch)]
     if not found:
-        raise errors.NothingToRedo("No hidden turn is waiting to be shown again.")
+        raise errors.NothingToUndo("No hidden turn is waiting to be shown again.")
     hidden = found[-1]
     compaction = compactions.current(tx, here)
     # The summary was made without these messages: shown now, they would be neither in it nor after it.
@@ -95,7 +95,7 @@ class Pins:
     def pin(self, session_id: str, seq: int) -> types.Pin:
         """Pin a message of the conversation, one it shares with its origin too; pinned again, it is the same pin.
 
-        OutOfRange when there is no such message, or 100 are pinned already.
+        InvalidArgument when there is no such message, or 100 are pinned already.
         """
         arguments.whole(seq)
         now = self._clock()
@@ -114,13 +114,13 @@ class Pins:
 def pin(tx: Tx, session_id: str, seq: int, now: float) -> types.Pin:
     here = conversation_row.lock(tx, session_id)
     if not 1 <= seq <= here.last_seq:
-        raise errors.OutOfRange(f"Messages are numbered 1 to {here.last_seq}; there is no {seq} to pin.")
+        raise errors.InvalidArgument(f"Messages are numbered 1 to {here.last_seq}; there is no {seq} to pin.")
     known = pins(tx, here.key)
     for each in known:
         if each.seq == seq:
             return each
     if len(known) >= MAX_PINS:
-        raise errors.OutOfRange(f"{MAX_PINS} messages are pinned already; unpin some first.")
+        raise errors.InvalidArgument(f"{MAX_PINS} messages are pinned already; unpin some first.")
     tx.run("pin_insert", conversation=here.key, seq=seq, at=now)
     # A compaction in flight may have this message among what goes.
     conversation_row.moved(tx, here)

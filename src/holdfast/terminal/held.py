@@ -168,7 +168,7 @@ class Held:
     ) -> wire.Submitted:
         """A prompt, and with it what is attached; a `content` has its own parts. For those who have the `order`."""
         if len(self._prompts) > WAITING:
-            raise errors.TooMany(f"{WAITING:,} prompts wait already. Wait for some of them.")
+            raise errors.LimitReached(f"{WAITING:,} prompts wait already. Wait for some of them.")
         if content is None:
             pictures = [*self._images, *attached.read(images)]
             if not pictures and not text.strip():
@@ -236,7 +236,7 @@ class Held:
         """Compact now, and wait for it; everybody who listens is told."""
         door, here = self._door, self.conversation_id
         if await standing.begun(door.db, here) is None:
-            raise errors.NotBegun("The conversation begins with its first prompt: there is nothing to compress.")
+            raise errors.CommandRefused("The conversation begins with its first prompt: there is nothing to compress.")
         agent = await door.agents.get(here)
         return await agent.compress_context(
             focus, force=True, keep_exchanges=keep_exchanges, emit=lambda event: door.tell(here, event)

@@ -71,12 +71,12 @@ class Sessions:
         if self._ending:
             raise errors.Gone("The program ends.")
         if len(self.of(client)) >= MOST:
-            raise errors.TooMany(f"A client has at most {MOST} sessions open. Close one.")
+            raise errors.LimitReached(f"A client has at most {MOST} sessions open. Close one.")
 
     def check_size(self, client: held.Client) -> None:
         """Raises what keeps this client from having more wait."""
         if sum(session.size for session in self.of(client)) > LARGEST:
-            raise errors.TooMany(f"Prompts of more than {LARGEST:,} bytes wait already. Wait for some of them.")
+            raise errors.LimitReached(f"Prompts of more than {LARGEST:,} bytes wait already. Wait for some of them.")
 
     @asynccontextmanager
     async def in_order(self, session: held.Held) -> AsyncIterator[None]:

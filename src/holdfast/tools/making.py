@@ -51,7 +51,7 @@ def tool(
 
     With `approval` each call is asked for, as something that runs a program, changes files or reaches outside. A
     function that is not async runs in a thread, which nobody can stop: what may take long is better async. Raises
-    OutOfRange for a function no tool can be made of.
+    InvalidArgument for a function no tool can be made of.
     """
 
     def make(given: Function) -> port.Tool:
@@ -62,10 +62,12 @@ def tool(
 
 def _made(function: Function, name: str, parallel: bool, approval: Approval | None) -> port.Tool:
     if not NAME.fullmatch(name):
-        raise errors.OutOfRange(f"{errors.shown(name)} is no name for a tool: letters, digits, _ and -, at most 64.")
+        raise errors.InvalidArgument(
+            f"{errors.shown(name)} is no name for a tool: letters, digits, _ and -, at most 64."
+        )
     about = inspect.getdoc(function)
     if not about:
-        raise errors.OutOfRange(f"The tool {name} needs a docstring: it tells the model what the tool is for.")
+        raise errors.InvalidArgument(f"The tool {name} needs a docstring: it tells the model what the tool is for.")
     form = _form(function, name)
 
     async def run(arguments: port.Arguments) -> types.Content | port.Plan:
@@ -91,21 +93,21 @@ def _form(function: Function, name: str) -> type[msgspec.Struct]:
     hints = _hints(function, name)
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise errors.OutOfRange(f"The tool {name} takes `{parameter}`, which no model can give by name.")
+            raise errors.InvalidArgument(f"The tool {name} takes `{parameter}`, which no model can give by name.")
         if parameter.name not in hints:
-            raise errors.OutOfRange(f"The tool {name} does not say of what type `{parameter.name}` is.")
+            raise errors.InvalidArgument(f"The tool {name} does not say of what type `{parameter.name}` is.")
         fields.append((parameter.name, _described(hints[parameter.name]), _default(parameter)))
     try:
         return msgspec.defstruct(name.replace("-", "_"), fields, frozen=True, kw_only=True, forbid_unknown_fields=True)
     except (TypeError, ValueError) as error:
-        raise errors.OutOfRange(f"No tool can be made of {name}: {error}.") from None
+        raise errors.InvalidArgument(f"No tool can be made of {name}: {error}.") from None
 
 
 def _hints(function: Function, name: str) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function, include_extras=True)
     except (NameError, TypeError) as error:
-        raise errors.OutOfRange(f"The types of {name} cannot be read: {error}.") from None
+        raise errors.InvalidArgument(f"The types of {name} cannot be read: {error}.") from None
 
 
 def _described(hint: Any) -> Any:
@@ -135,7 +137,7 @@ def schema_of(form: type[msgspec.Struct]) -> dict[str, Any]:
         (whole,), parts = msgspec.json.schema_components([form])
         found: dict[str, Any] = _resolved(whole, parts, ())
     except TypeError as error:
-        raise errors.OutOfRange(f"A type of {form.__name__} cannot be told to a model: {error}.") from None
+        raise errors.InvalidArgument(f"A type of {form.__name__} cannot be told to a model: {error}.") from None
     found.pop("title", None)
     return {"properties": {}, **found}
 

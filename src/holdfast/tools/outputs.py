@@ -30,7 +30,7 @@ Keep = Callable[[str], Awaitable[str]]
 """Keep a text; what it is called from now on."""
 
 Fetch = Callable[[str], Awaitable[bytes]]
-"""What was kept under a name. NoSuchBlob, IdInvalid."""
+"""What was kept under a name. NotFound, InvalidArgument."""
 
 _ID = re.compile(r"[0-9a-f]{64}")
 _SPEC = types.ToolSpec(

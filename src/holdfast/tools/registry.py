@@ -52,7 +52,7 @@ class Registry:
         self._gate = gate
         for tool in tools:
             if tool.spec.name in self._tools:
-                raise errors.OutOfRange(f"There are two tools called {errors.shown(tool.spec.name)}.")
+                raise errors.InvalidArgument(f"There are two tools called {errors.shown(tool.spec.name)}.")
             self._tools[tool.spec.name] = tool
         self.specs = tuple(tool.spec for tool in self._tools.values())
         self._keep = keep if outputs.NAME in self._tools else None

@@ -97,9 +97,9 @@ async def _checked(desk: Desk, conversation_id: str, slash: port.Slash, argument
     if place not in slash.places:
         raise errors.HoldfastError(f"/{slash.name} means nothing here.")
     if argument and not slash.argument:
-        raise errors.OutOfRange(f"/{slash.name} takes nothing after it.")
+        raise errors.InvalidArgument(f"/{slash.name} takes nothing after it.")
     if not argument and slash.argument and not slash.argument.startswith("["):
-        raise errors.OutOfRange(f"/{slash.name} needs something after it: {slash.form}")
+        raise errors.InvalidArgument(f"/{slash.name} needs something after it: {slash.form}")
     if slash.needs:
         try:
             await desk.db.snapshot(conversation_id)
@@ -116,5 +116,5 @@ async def _said(asked: port.Asked, name: str) -> None:
     others = asked.desk.words
     words = await others.text(name.lower(), asked.argument) if others else None
     if words is None:
-        raise errors.OutOfRange(registry.unknown(asked, name))
+        raise errors.InvalidArgument(registry.unknown(asked, name))
     asked.emit(events.Say(words))

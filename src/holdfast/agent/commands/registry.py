@@ -53,7 +53,7 @@ async def _help(asked: port.Asked) -> None:
     every = {each.name: each for each in (*COMMANDS.values(), *_others(asked.desk))}
     found = every.get(asked.argument.lstrip("/").lower())
     if found is None:
-        raise errors.OutOfRange(unknown(asked, asked.argument.lstrip("/")))
+        raise errors.InvalidArgument(unknown(asked, asked.argument.lstrip("/")))
     same = COMMANDS[found.same_as] if isinstance(found, port.Slash) and found.same_as else found
     more = same.more if isinstance(same, port.Slash) else ""
     form = f"/{found.name} {same.argument}".rstrip()

@@ -32,7 +32,7 @@ async def alone(asked: port.Asked) -> AsyncIterator[None]:
 async def undo(asked: port.Asked) -> None:
     count = _count(asked.argument or "1")
     if count is None:
-        raise errors.OutOfRange("/undo takes how many turns to take back, and without a number takes back one.")
+        raise errors.InvalidArgument("/undo takes how many turns to take back, and without a number takes back one.")
     async with alone(asked):
         taken, hidden = await _taken_back(asked, count)
     many = "1 message" if hidden.from_seq == hidden.to_seq else f"messages {hidden.from_seq} to {hidden.to_seq}"
@@ -46,7 +46,7 @@ async def redo(asked: port.Asked) -> None:
     async with alone(asked):
         hidden = [each for each in await db.hides(here) if each.shown_epoch is None]
         if not hidden:
-            raise errors.NothingToRedo("Nothing was taken back that could come again.")
+            raise errors.NothingToUndo("Nothing was taken back that could come again.")
         context, last = await db.context(here), hidden[-1]
         if last.from_seq <= context.cut_seq:
             raise errors.ShowRefused(await _covered(asked, context))
@@ -72,10 +72,12 @@ async def _taken_back(asked: port.Asked, count: int, again: bool = False) -> tup
     context = await db.context(here)
     begun = [each for each in context if each.seq > context.cut_seq and speaker.begins(each)]
     if len(begun) < count:
-        raise errors.OutOfRange(await _too_few(asked, context, len(begun)))
+        raise errors.InvalidArgument(await _too_few(asked, context, len(begun)))
     taken = begun[-count:]
     if again and taken[0].redacted:
-        raise errors.OutOfRange(f"Message {taken[0].seq} was redacted: its words are gone, so nobody can ask again.")
+        raise errors.InvalidArgument(
+            f"Message {taken[0].seq} was redacted: its words are gone, so nobody can ask again."
+        )
     hidden = await db.hide(here, taken[0].seq, context.last_seq)
     if (await db.context(here)).cut_seq >= taken[0].seq:
         raise errors.ShowRefused(
@@ -145,7 +147,7 @@ async def queue(asked: port.Asked) -> None:
 
 
 def queued(argument: str, waiting: Sequence[events.Submit], drop: Callable[[events.Submit], bool]) -> str:
-    """What /queue has to say of what waits, and does with it; OutOfRange where that cannot be."""
+    """What /queue has to say of what waits, and does with it; InvalidArgument where that cannot be."""
     match argument.lower().split():
         case []:
             lines = [f"{number}  {_short(each.text)}" for number, each in enumerate(waiting, 1)]
@@ -155,10 +157,10 @@ def queued(argument: str, waiting: Sequence[events.Submit], drop: Callable[[even
             return f"{sum(dropped)} dropped." if dropped else "Nothing waits."
         case ["drop", number] if (place := _count(number)) is not None:
             if place > len(waiting) or not drop(waiting[place - 1]):
-                raise errors.OutOfRange(f"No message {place} waits; /queue lists those that do.")
+                raise errors.InvalidArgument(f"No message {place} waits; /queue lists those that do.")
             return f"Dropped: {_short(waiting[place - 1].text)}"
         case _:
-            raise errors.OutOfRange("/queue lists what waits; /queue drop N takes one back, /queue drop all all.")
+            raise errors.InvalidArgument("/queue lists what waits; /queue drop N takes one back, /queue drop all all.")
 
 
 async def droppable(asked: port.Asked) -> Sequence[port.Candidate]:

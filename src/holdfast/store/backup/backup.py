@@ -42,7 +42,7 @@ class Backups(blobs.Blobs):
         """A copy of the whole store at this path, with its attachments beside it in `<path>.blobs`.
 
         It is given its name only after it passed every check of fsck. An earlier backup there is replaced;
-        anything else raises NotABackup, unless `overwrite` is set.
+        anything else raises CopyRefused, unless `overwrite` is set.
         """
         target = _target(self.driver, path, overwrite)
         with _in_file(self.driver, target, progress) as driver:
@@ -170,7 +170,7 @@ def _sound(report: types.Report, path: str) -> types.Report:
 def _text(path: object) -> str:
     given = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(given, str) or not given or "\0" in given:
-        raise errors.OutOfRange("A backup needs the path of a file, as text.")
+        raise errors.InvalidArgument("A backup needs the path of a file, as text.")
     return given
 
 
@@ -179,11 +179,11 @@ def _target(driver: Driver, path: object, overwrite: bool) -> str:
     if not driver.memory:
         sqlite_paths.refuse_own(driver.path, target)
     if os.path.isdir(target):
-        raise errors.NotABackup(f"{errors.shown(target, 250)} is a folder; name a file in it.")
+        raise errors.CopyRefused(f"{errors.shown(target, 250)} is a folder; name a file in it.")
     if os.path.exists(f"{target}-wal"):
-        raise errors.NotABackup(f"{errors.shown(target, 250)} is a database in use; name another file.")
+        raise errors.CopyRefused(f"{errors.shown(target, 250)} is a database in use; name another file.")
     if os.path.lexists(target) and not overwrite and not is_backup(driver, target):
-        raise errors.NotABackup(f"{errors.shown(target, 250)} is not a backup that Holdfast made; it is left alone.")
+        raise errors.CopyRefused(f"{errors.shown(target, 250)} is not a backup that Holdfast made; it is left alone.")
     return target
 
 
@@ -210,9 +210,9 @@ def made_at(driver: Driver, path: str | os.PathLike[str]) -> float | None:
 def _source(driver: Driver, path: object) -> str:
     source = os.path.realpath(_text(path))
     if not os.path.isfile(source):
-        raise errors.NotABackup(f"There is no backup at {errors.shown(source, 250)}.")
+        raise errors.CopyRefused(f"There is no backup at {errors.shown(source, 250)}.")
     if not driver.memory and source == driver.path:
-        raise errors.NotABackup(f"{source} is the store itself.")
+        raise errors.CopyRefused(f"{source} is the store itself.")
     return source
 
 
@@ -248,7 +248,7 @@ def _adopted(driver: Driver, temp: str, source: str) -> Iterator[Driver]:
         try:
             copy = driver.adopt(temp)
         except errors.StoreUnusable as error:
-            raise errors.NotABackup(f"{errors.shown(source, 250)} is a database of another program.") from error
+            raise errors.CopyRefused(f"{errors.shown(source, 250)} is a database of another program.") from error
         with contextlib.closing(copy):
             yield copy
 

@@ -58,12 +58,12 @@ class Retention(blobs.Blobs):
         since it was written stays in the store, and so does what names an attachment that is damaged.
         """
         if not isinstance(plan, reports.PrunePlan):
-            raise errors.OutOfRange("This takes a plan that plan_prune made.")
+            raise errors.InvalidArgument("This takes a plan that plan_prune made.")
         path = _archive_path(self.driver, archive)
         if not plan.going:
             return reports.PruneReport(None, (), (), 0)
         if os.path.lexists(path):
-            raise errors.NotABackup(f"{errors.shown(path, 250)} is there already; an archive never replaces anything.")
+            raise errors.CopyRefused(f"{errors.shown(path, 250)} is there already; an archive never replaces anything.")
         archived = _archive(self, path, [going.conversation_id for going in plan.going], progress)
         now = self._clock()
         removed = self.driver.write("prune", lambda tx: _remove(tx, plan.going, archived, now))
@@ -113,14 +113,14 @@ class Retention(blobs.Blobs):
 
 def _checked(days: object, max_bytes: object, *texts: object) -> None:
     if days is None and max_bytes is None:
-        raise errors.OutOfRange("Say what may go: older_than_days, max_bytes, or both.")
+        raise errors.InvalidArgument("Say what may go: older_than_days, max_bytes, or both.")
     if days is not None and (isinstance(days, bool) or not isinstance(days, int | float) or not 0 <= days < 1e6):
-        raise errors.OutOfRange("older_than_days is a number from 0 on.")
+        raise errors.InvalidArgument("older_than_days is a number from 0 on.")
     whole = isinstance(max_bytes, int) and not isinstance(max_bytes, bool) and 0 <= max_bytes < 2**63
     if max_bytes is not None and not whole:
-        raise errors.OutOfRange("max_bytes is a whole number from 0 on.")
+        raise errors.InvalidArgument("max_bytes is a whole number from 0 on.")
     if not all(text is None or (isinstance(text, str) and text.isprintable()) for text in texts):
-        raise errors.OutOfRange("owner and source are printable text or None.")
+        raise errors.InvalidArgument("owner and source are printable text or None.")
 
 
 def _plan(tx: Tx, before: float, max_bytes: int | None, owner: str | None, source: str | None) -> reports.PrunePlan:
@@ -188,7 +188,7 @@ class _Archived(NamedTuple):
 def _archive_path(driver: Driver, archive: object) -> str:
     given = os.fspath(archive) if isinstance(archive, str | os.PathLike) else None
     if not isinstance(given, str) or not given or "\0" in given:
-        raise errors.OutOfRange("An archive needs the path of a file, as text.")
+        raise errors.InvalidArgument("An archive needs the path of a file, as text.")
     path = os.path.abspath(given)
     if not driver.memory:
         sqlite_paths.refuse_own(driver.path, os.path.realpath(path))

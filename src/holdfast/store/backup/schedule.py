@@ -28,9 +28,9 @@ _NEVER = float("-inf")
 
 def check(every_hours: object, keep: object) -> None:
     if isinstance(every_hours, bool) or not isinstance(every_hours, int | float) or not 0 <= every_hours < 1e6:
-        raise errors.OutOfRange("every_hours is a number from 0 on.")
+        raise errors.InvalidArgument("every_hours is a number from 0 on.")
     if isinstance(keep, bool) or not isinstance(keep, int) or not 1 <= keep <= 10_000:
-        raise errors.OutOfRange("keep is a whole number from 1 on.")
+        raise errors.InvalidArgument("keep is a whole number from 1 on.")
 
 
 class Known(NamedTuple):

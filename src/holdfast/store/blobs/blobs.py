@@ -79,7 +79,7 @@ class Blobs:
         return self.driver.read(lambda tx: look(tx, digest))
 
     def open_blob(self, digest: str) -> BinaryIO:
-        """Its content, after making sure that it is what the digest says. NoSuchBlob, or BlobDamaged."""
+        """Its content, after making sure that it is what the digest says. NotFound, or BlobDamaged."""
         _checked_digest(digest)
         with atomic_file.saying(self._shelf.folder):
             return self._shelf.open(digest)
@@ -88,7 +88,7 @@ class Blobs:
         """Remove what no message names and nobody put within these hours, and what writers that died left."""
         wrong = isinstance(older_than_hours, bool) or not isinstance(older_than_hours, int | float)
         if wrong or not 0 <= older_than_hours < 1e7:
-            raise errors.OutOfRange("older_than_hours is a number from 0 on.")
+            raise errors.InvalidArgument("older_than_hours is a number from 0 on.")
         age = older_than_hours * 3600
         with atomic_file.saying(self._shelf.folder):
             return collect(self.driver, self._shelf, self._clock() - age, time.time() - age)
@@ -96,7 +96,7 @@ class Blobs:
 
 def _checked_digest(digest: object) -> None:
     if not isinstance(digest, str) or not blob_files.DIGEST.fullmatch(digest):
-        raise errors.IdInvalid("A blob is named by 64 hexadecimal digits.")
+        raise errors.InvalidArgument("A blob is named by 64 hexadecimal digits.")
 
 
 def look(tx: Tx, digest: str) -> types.Blob | None:
@@ -106,7 +106,7 @@ def look(tx: Tx, digest: str) -> types.Blob | None:
 
 def checked_media_type(media_type: object) -> None:
     if not isinstance(media_type, str) or len(media_type) > 200 or not _MEDIA_TYPE.fullmatch(media_type):
-        raise errors.OutOfRange("A media type looks like image/png.")
+        raise errors.InvalidArgument("A media type looks like image/png.")
 
 
 def _keep(
@@ -142,7 +142,7 @@ def _opened(content: bytes | str | os.PathLike[str]) -> BinaryIO:
         return io.BytesIO(content)
     path = os.fspath(content) if isinstance(content, str | os.PathLike) else None
     if not isinstance(path, str) or "\0" in path:
-        raise errors.OutOfRange("A blob is made from bytes or from the path of a file.")
+        raise errors.InvalidArgument("A blob is made from bytes or from the path of a file.")
     sqlite_driver.refuse_live(path)
     with atomic_file.saying(path):
         return open(path, "rb")
@@ -245,7 +245,7 @@ def _drafted(kept: blob_files.Shelf, source: blob_files.Shelf, blob: types.Blob)
     """A draft of what the folder has; None when that is not the content that was told of."""
     try:
         file = source.raw(blob.digest)
-    except (errors.NoSuchBlob, errors.BlobDamaged, OSError):
+    except (errors.NotFound, errors.BlobDamaged, OSError):
         return None
     with file, atomic_file.saying(kept.folder):
         # Before anything is copied: a file made to fill the disk says how large it is.

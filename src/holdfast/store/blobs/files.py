@@ -105,7 +105,7 @@ class Shelf:
         try:
             fd = os.open(path, _FLAGS)
         except FileNotFoundError:
-            raise errors.NoSuchBlob(digest) from None
+            raise errors.NotFound("blob", digest) from None
         except OSError as error:
             if error.errno == errno.ELOOP:
                 raise errors.BlobDamaged(digest) from None
@@ -118,7 +118,7 @@ class Shelf:
     def state(self, digest: str) -> Literal["sound", "missing", "damaged"]:
         try:
             self.open(digest).close()
-        except errors.NoSuchBlob:
+        except errors.NotFound:
             return "missing"
         except (errors.BlobDamaged, OSError):
             return "damaged"
@@ -133,7 +133,7 @@ class Shelf:
         try:
             with other.raw(digest) as source:
                 draft = self.draft_of(source, digest)
-        except (errors.NoSuchBlob, errors.BlobDamaged):
+        except (errors.NotFound, errors.BlobDamaged):
             return False
         try:
             self.put(draft)

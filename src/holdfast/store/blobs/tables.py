@@ -50,7 +50,7 @@ class TableShelf(blob_files.Shelf):
         found = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115 -- given to whoever asked
         try:
             if not self._driver.read(lambda tx: self._read(tx, digest, found)):
-                raise errors.NoSuchBlob(digest)
+                raise errors.NotFound("blob", digest)
             found.seek(0)
         except BaseException:
             found.close()

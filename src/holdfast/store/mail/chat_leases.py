@@ -55,13 +55,13 @@ class Claims:
 
 def checked_key(key: object) -> str:
     if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY or not key.isprintable():
-        raise errors.IdInvalid(f"A claim's key is printable text of 1 to {MAX_KEY} characters.")
+        raise errors.InvalidArgument(f"A claim's key is printable text of 1 to {MAX_KEY} characters.")
     return key
 
 
 def checked(claim: object) -> types.Claim:
     if not isinstance(claim, types.Claim):
-        raise errors.OutOfRange("This takes a claim.")
+        raise errors.InvalidArgument("This takes a claim.")
     return claim
 
 

@@ -54,7 +54,7 @@ class People:
     ) -> types.Person:
         """Let somebody in, as a user or an admin, whatever was said of them before."""
         if role not in ("user", "admin"):
-            raise errors.OutOfRange("Somebody is let in as user or admin.")
+            raise errors.InvalidArgument("Somebody is let in as user or admin.")
         where, who = _checked(platform, sender)
         giver, called, now = cleaned(by), cleaned(name), self._clock()
         return self.driver.write("people", lambda tx: put(tx, where, who, role, called, giver, now))
@@ -92,7 +92,7 @@ class People:
         """Let in whoever was given this code, on this platform or (None) on any; PairingRefused."""
         where = None if platform is None else outbox.checked_platform(platform)
         if not isinstance(code, str):
-            raise errors.OutOfRange("A pairing code is text.")
+            raise errors.InvalidArgument("A pairing code is text.")
         given, giver, now = spelled(code), cleaned(by), self._clock()
         # Raised out here: a failure that is raised in a transaction would not be counted.
         found = self.driver.write("people", lambda tx: pair(tx, where, given, giver, now))
@@ -137,7 +137,7 @@ def _checked(platform: object, sender: object) -> tuple[str, str]:
 def cleaned(name: object) -> str:
     """What somebody goes by, as far as it is kept: it is for people to read, and tells nothing."""
     if not isinstance(name, str):
-        raise errors.OutOfRange("A name is text.")
+        raise errors.InvalidArgument("A name is text.")
     return " ".join("".join(each if each.isprintable() else " " for each in name).split())[:MAX_NAME]
 
 

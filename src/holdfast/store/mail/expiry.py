@@ -42,7 +42,7 @@ def step(db: Store, days: float, window: Window | None = None) -> Tidied:
     """Forget what was settled, and what was sent, more than so many days ago. Whatever is not over stays, and so does
     where a conversation was last spoken to from."""
     if isinstance(days, bool) or not isinstance(days, int | float) or not 0 <= days < 1e6:
-        raise errors.OutOfRange("days is a number from 0 on.")
+        raise errors.InvalidArgument("days is a number from 0 on.")
     now, begun = db._clock(), window or Window()
     before = now - days * 86_400
     work = _posted if begun.posted else _arrivals

@@ -134,7 +134,7 @@ class Arrivals(chat_leases.Claims, outbox.Outbox):
         arguments.whole(limit)
         arguments.flags(idle)
         if not callable(choose):
-            raise errors.OutOfRange("What chooses is a function.")
+            raise errors.InvalidArgument("What chooses is a function.")
         leases.checked("turn", None, ttl)
         named, mine = routes.checked(route), claim if claim is None else chat_leases.checked(claim)
         taking = Taking(named, choose, mine, idle, ttl, limit, leases.this_process(None))
@@ -169,7 +169,7 @@ class Arrivals(chat_leases.Claims, outbox.Outbox):
         """Say what became of it, and write down what is to be sent because of it: both or neither.
 
         Whether this was the first to say so; if not, nothing is written. What was joined into it has the same
-        outcome. `seq` is the message of that conversation it became, OutOfRange when that is not it. LeaseLost
+        outcome. `seq` is the message of that conversation it became, InvalidArgument when that is not it. LeaseLost
         when the claim was taken over. With `release` the claim is given back in the same transaction.
         """
         if claim is not None:
@@ -178,7 +178,7 @@ class Arrivals(chat_leases.Claims, outbox.Outbox):
         arguments.whole_or_none(seq)
         arguments.flags(release)
         if seq is not None and conversation_id is None:
-            raise errors.OutOfRange("A message is one of a conversation: say which.")
+            raise errors.InvalidArgument("A message is one of a conversation: say which.")
         now = self._clock()
         settling = Settling(
             claim=claim,
@@ -191,7 +191,7 @@ class Arrivals(chat_leases.Claims, outbox.Outbox):
             uid=message_codec.mint_uid(),
             now=now,
         )
-        refused = None if seq is None else errors.OutOfRange(_REFUSED.format(seq=seq))
+        refused = None if seq is None else errors.InvalidArgument(_REFUSED.format(seq=seq))
         return write_step.WriteStep("settle", lambda tx: settle(tx, settling), refused=refused)
 
     def home_of(self, session_id: str) -> types.Home | None:
@@ -211,7 +211,7 @@ class Arrivals(chat_leases.Claims, outbox.Outbox):
         """
         wrong = isinstance(older_than_days, bool) or not isinstance(older_than_days, int | float)
         if wrong or not 0 <= older_than_days < 1e6:
-            raise errors.OutOfRange("older_than_days is a number from 0 on.")
+            raise errors.InvalidArgument("older_than_days is a number from 0 on.")
         now = self._clock()
         return self.driver.write("tidy", lambda tx: forget(tx, now - older_than_days * 86_400, now))
 
@@ -259,7 +259,7 @@ class Taking(msgspec.Struct, frozen=True):
         arrival_id, target, joined = checked_choice(*chosen)
         found = next((each for each in waiting if each.id == arrival_id), None)
         if found is None:
-            raise errors.OutOfRange(f"Arrival {arrival_id} is none that waits there.")
+            raise errors.InvalidArgument(f"Arrival {arrival_id} is none that waits there.")
         return types.TakenUp(claim, waiting, begun(tx, found, target, joined))
 
 
@@ -281,14 +281,14 @@ class Settling(NamedTuple):
 def checked_choice(arrival_id: int, target: str, joined: object) -> tuple[int, str, tuple[int, ...]]:
     """What is to be begun, where, and with which others."""
     if not isinstance(joined, list | tuple) or len(joined) > MAX_JOINED:
-        raise errors.OutOfRange(f"What is joined into one is a list of at most {MAX_JOINED:,}.")
+        raise errors.InvalidArgument(f"What is joined into one is a list of at most {MAX_JOINED:,}.")
     arguments.whole(arrival_id, *joined)
     return arrival_id, message_codec.checked_id(target, "target"), tuple(joined)
 
 
 def prepared(new: object, now: float) -> Prepared:
     if not isinstance(new, types.NewArrival):
-        raise errors.OutOfRange("This takes a NewArrival.")
+        raise errors.InvalidArgument("This takes a NewArrival.")
     if not isinstance(new.text, str) or len(new.text) > LONGEST:
         raise errors.MessageInvalid(f"What comes in is text of at most {LONGEST:,} characters.")
     home = new.platform if new.home is None else new.home
@@ -322,7 +322,7 @@ def begin(tx: Tx, claim: types.Claim, arrival_id: int, target: str, joined: tupl
     if found is None or not found.open:
         return None
     if found.joined is not None:
-        raise errors.OutOfRange(f"Arrival {arrival_id} was joined into {found.joined}.")
+        raise errors.InvalidArgument(f"Arrival {arrival_id} was joined into {found.joined}.")
     return begun(tx, found, target, joined)
 
 

@@ -27,7 +27,7 @@ class Inbox:
     def receive(self, session_id: str, key: str, text: str, *, kind: str = "notice") -> types.Inbound:
         """Keep something for a conversation until it is answered; the same key again gives the stored row.
 
-        KeyReused when the key names something else already: another text, another kind, another conversation. (Where
+        IdTaken when the key names something else already: another text, another kind, another conversation. (Where
         the text was redacted since, nobody can tell, and the stored row is given.)
         """
         named, sort, said, now = (
@@ -56,7 +56,7 @@ class Inbox:
         """Say what became of it, and which message of its conversation it is; whether this was the first to say so.
 
         What is to be sent because of it is written down with that: both or neither. False, too, when it is gone with
-        its conversation. OutOfRange when there is no such message.
+        its conversation. InvalidArgument when there is no such message.
         """
         arguments.whole(inbound_id)
         arguments.whole_or_none(seq)
@@ -75,7 +75,7 @@ def receive(tx: Tx, here: conversation_row.State, key: str, kind: str, text: str
     found = _inbound(tuple(fields))
     same = (found.conversation_id, found.kind) == (here.id, kind) and (redacted or found.text == text)
     if not same:
-        raise errors.KeyReused(key)
+        raise errors.IdTaken(key)
     return found
 
 
@@ -96,7 +96,7 @@ def settle(
             outbox.insert_parts(tx, parts, inbound=inbound_id, conversation=here.key if here else None)
             return True
     except errors.StoreRefused:
-        raise errors.OutOfRange(f"There is no message {seq} that it could have become.") from None
+        raise errors.InvalidArgument(f"There is no message {seq} that it could have become.") from None
     row = tx.one("inbound_settled_by", id=inbound_id)
     return row is not None and row[0] == uid
 
@@ -126,7 +126,7 @@ def is_unicode(text: str) -> bool:
 def _checked_key(key: object) -> str:
     named = message_codec.checked_id(key, "key")
     if named.startswith(PROCESS):
-        raise errors.IdInvalid(f"Keys that begin with {PROCESS} are those of processes that ended.")
+        raise errors.InvalidArgument(f"Keys that begin with {PROCESS} are those of processes that ended.")
     return named
 
 

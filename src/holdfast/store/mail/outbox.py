@@ -141,7 +141,7 @@ class Outbox:
 
 def checked_platform(name: object) -> str:
     if not isinstance(name, str) or not 0 < len(name) <= MAX_PLATFORM or not name.isprintable():
-        raise errors.IdInvalid(f"A platform's name is printable text of 1 to {MAX_PLATFORM} characters.")
+        raise errors.InvalidArgument(f"A platform's name is printable text of 1 to {MAX_PLATFORM} characters.")
     return name
 
 
@@ -165,15 +165,15 @@ def decoded(text: str) -> dict[str, Any]:
 
 def prepared(several: object, now: float) -> tuple[Prepared, ...]:
     if not isinstance(several, Sequence) or len(several) > MAX_PARTS:
-        raise errors.OutOfRange(f"What goes out is a list of at most {MAX_PARTS:,} parts.")
+        raise errors.InvalidArgument(f"What goes out is a list of at most {MAX_PARTS:,} parts.")
     return tuple(Prepared(_values(new, now)) for new in several)
 
 
 def _values(new: object, now: float) -> dict[str, Any]:
     if not isinstance(new, types.NewOutgoing):
-        raise errors.OutOfRange("This takes a NewOutgoing.")
+        raise errors.InvalidArgument("This takes a NewOutgoing.")
     if new.kind not in KINDS:
-        raise errors.OutOfRange(f"What goes out is one of {', '.join(KINDS)}.")
+        raise errors.InvalidArgument(f"What goes out is one of {', '.join(KINDS)}.")
     if not isinstance(new.text, str) or len(new.text) > LONGEST:
         raise errors.MessageInvalid(f"What goes out is text of at most {LONGEST:,} characters.")
     arguments.whole_or_none(new.seq)

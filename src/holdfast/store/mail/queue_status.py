@@ -60,13 +60,13 @@ def failed(db: store.SessionDB, limit: int = MOST) -> list[types.Outgoing]:
 
 def again(db: store.SessionDB, outgoing_id: int) -> types.Outgoing:
     """Have something sent that could not be: the same words to the same place, as something new. Once however often
-    this is asked. OutOfRange where it did not fail, or there is nothing left of it."""
+    this is asked. InvalidArgument where it did not fail, or there is nothing left of it."""
     found = db.outgoing(outgoing_id)
     if found is None or found.failed_at is None:
-        raise errors.OutOfRange(f"There is no message {outgoing_id} that could not be sent.")
+        raise errors.InvalidArgument(f"There is no message {outgoing_id} that could not be sent.")
     if found.redacted or found.platform == CONNECTIONS:
         why = "it was deleted" if found.redacted else "whoever asked has hung up; the answer is in the conversation"
-        raise errors.OutOfRange(f"Message {outgoing_id} cannot be sent again: {why}.")
+        raise errors.InvalidArgument(f"Message {outgoing_id} cannot be sent again: {why}.")
     new = types.NewOutgoing(
         platform=found.platform,
         chat=found.chat,

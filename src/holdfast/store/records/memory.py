@@ -27,8 +27,8 @@ class Memories:
         """Remember a fact about an owner; the same text again is the same memory.
 
         The text is cleaned as titles are: what cannot be seen is dropped, spaces are folded. `source` is any session
-        of the conversation it was learnt in. MemoryInvalid when nothing or too much is left, MemoryFull when the owner
-        has 500 already.
+        of the conversation it was learnt in. InvalidArgument when nothing or too much is left, LimitReached when the
+        owner has 500 already.
         """
         who, said, now = checked_owner(owner), clean(text), self._clock()
         return self.driver.write("memory", lambda tx: remember(tx, who, said, source, now))
@@ -39,7 +39,7 @@ class Memories:
         return self.driver.read(lambda tx: [_memory(row) for row in tx.all("memories_of", owner=who)])
 
     def revise_memory(self, owner: str, memory_id: int, text: str) -> types.Memory:
-        """Put other words in the place of a memory; NoSuchMemory when the owner has none of this id.
+        """Put other words in the place of a memory; NotFound when the owner has none of this id.
 
         Where another memory says the same already, that one stays and this one goes.
         """
@@ -59,7 +59,7 @@ def remember(tx: Tx, owner: str, text: str, source: str | None, now: float) -> t
     if known is None:
         count = tx.one("memories_count", owner=owner)
         if count is not None and count[0] >= MOST:
-            raise errors.MemoryFull(f"There are {MOST} memories already; forget some first.")
+            raise errors.LimitReached(f"There are {MOST} memories already; forget some first.")
         tx.run("memory_insert", owner=owner, text=text, at=now, updated_at=now, source=_learnt(tx, source))
         known = tx.one("memory_by_text", owner=owner, text=text)
     assert known is not None  # there, or just written
@@ -78,10 +78,10 @@ def revise(tx: Tx, owner: str, memory_id: int, text: str, now: float) -> types.M
     known = tx.one("memory_by_text", owner=owner, text=text)
     if known is not None:
         if known[0] != memory_id and not forget(tx, owner, memory_id, now):
-            raise errors.NoSuchMemory(memory_id)
+            raise errors.NotFound("memory", str(memory_id))
         return _memory(known)
     if tx.run("memory_revise", owner=owner, id=memory_id, text=text, at=now) != 1:
-        raise errors.NoSuchMemory(memory_id)
+        raise errors.NotFound("memory", str(memory_id))
     tx.run("meta_set", key=store_meta.FORGOTTEN, value=repr(now))
     row = tx.one("memory_by_text", owner=owner, text=text)
     assert row is not None  # just revised
@@ -111,15 +111,15 @@ def keep(tx: Tx, memory: types.Memory) -> None:
 
 
 def clean(text: object) -> str:
-    """The text as it is kept, or MemoryInvalid."""
+    """The text as it is kept, or InvalidArgument."""
     if not isinstance(text, str):
-        raise errors.MemoryInvalid(f"A memory is text, not {errors.shown(text)}.")
+        raise errors.InvalidArgument(f"A memory is text, not {errors.shown(text)}.")
     # Far longer than any: say so without looking at every character of it.
     cleaned = titles.plain(text) if len(text) <= 100 * LONGEST else text
     if not cleaned:
-        raise errors.MemoryInvalid("The memory is empty.")
+        raise errors.InvalidArgument("The memory is empty.")
     if len(cleaned) > LONGEST:
-        raise errors.MemoryInvalid(f"The memory has {len(cleaned):,} characters; at most {LONGEST} are kept.")
+        raise errors.InvalidArgument(f"The memory has {len(cleaned):,} characters; at most {LONGEST} are kept.")
     return cleaned
 
 

@@ -110,13 +110,13 @@ def _finished(tx: Tx, audit_id: int, ok: int, now: float) -> bool:
 
 def _checked_rule(rule: object) -> str:
     if not isinstance(rule, str) or not 0 < len(rule) <= MAX_RULE or not rule.isprintable():
-        raise errors.OutOfRange(f"A rule is printable text of 1 to {MAX_RULE:,} characters.")
+        raise errors.InvalidArgument(f"A rule is printable text of 1 to {MAX_RULE:,} characters.")
     return rule
 
 
 def _checked_flag(flag: object) -> bool:
     if not isinstance(flag, bool):
-        raise errors.OutOfRange("This takes True or False.")
+        raise errors.InvalidArgument("This takes True or False.")
     return flag
 
 

@@ -38,7 +38,7 @@ class Processes:
     _clock: Callable[[], float]
 
     def process_started(self, process: types.Process) -> None:
-        """Write down a process that is about to start. The same again is harmless; KeyReused for another of its id.
+        """Write down a process that is about to start. The same again is harmless; IdTaken for another of its id.
 
         Deleting its conversation deletes the row; nothing is killed by that.
         """
@@ -55,7 +55,7 @@ class Processes:
         """
         named, said = message_codec.checked_id(process_id, "process id"), inbox.checked_text(text)
         if state not in STATES or state == "running":
-            raise errors.OutOfRange("A process ends as exited, killed or gone.")
+            raise errors.InvalidArgument("A process ends as exited, killed or gone.")
         code = _checked_code(exit_code)
         uid, now = message_codec.mint_uid(), self._clock()
         when = now if at is None else message_codec.checked_time(at)
@@ -88,7 +88,7 @@ def started(tx: Tx, process: types.Process) -> None:
         process.place,
         here.key,
     ):
-        raise errors.KeyReused(process.id)
+        raise errors.IdTaken(process.id)
 
 
 def ended(
@@ -127,12 +127,12 @@ def every(tx: Tx, session_id: str | None, running_only: bool) -> list[types.Proc
 
 def _checked(process: object) -> types.Process:
     if not isinstance(process, types.Process):
-        raise errors.OutOfRange("This takes a Process.")
+        raise errors.InvalidArgument("This takes a Process.")
     message_codec.checked_id(process.id, "process id")
     if len(notice_key(process.id)) > message_codec.MAX_ID:
-        raise errors.IdInvalid(f"The process id {errors.shown(process.id)} is too long.")
+        raise errors.InvalidArgument(f"The process id {errors.shown(process.id)} is too long.")
     if (process.state, process.ended_at, process.exit_code) != ("running", None, None):
-        raise errors.OutOfRange("A process that is started runs.")
+        raise errors.InvalidArgument("A process that is started runs.")
     message_codec.checked_time(process.started_at)
     for text in (process.command, process.folder, process.place):
         if not isinstance(text, str) or not text or len(text) > LONGEST or not inbox.is_unicode(text):
@@ -154,7 +154,7 @@ def _checked_code(exit_code: object) -> int | None:
     if exit_code is None:
         return None
     if isinstance(exit_code, bool) or not isinstance(exit_code, int) or not -(2**31) <= exit_code < 2**32:
-        raise errors.OutOfRange("An exit code is a whole number of 32 bits, or None.")
+        raise errors.InvalidArgument("An exit code is a whole number of 32 bits, or None.")
     return exit_code
 
 

@@ -281,15 +281,17 @@ def _with_neighbours(tx: Tx, hit: types.Hit, count: int) -> types.Hit:
 
 def _checked(query: object, limit: object, neighbours: object, *rest: Any) -> Filter:
     if not isinstance(query, str) or len(query) > MAX_QUERY:
-        raise errors.OutOfRange(f"A question is text of at most {MAX_QUERY:,} characters.")
+        raise errors.InvalidArgument(f"A question is text of at most {MAX_QUERY:,} characters.")
     for number, most in ((limit, MAX_HITS), (neighbours, MAX_NEIGHBOURS)):
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= most:
-            raise errors.OutOfRange(f"limit is a whole number up to {MAX_HITS}, neighbours up to {MAX_NEIGHBOURS}.")
+            raise errors.InvalidArgument(
+                f"limit is a whole number up to {MAX_HITS}, neighbours up to {MAX_NEIGHBOURS}."
+            )
     try:
         names = ("session_id", "role", "tool", "owner", "after", "before", "own")
         return msgspec.convert(dict(zip(names, rest, strict=True)), Filter)
     except (msgspec.ValidationError, UnicodeError):
-        raise errors.OutOfRange(
+        raise errors.InvalidArgument(
             f"A search is limited by text (session_id, tool, owner), a role ({', '.join(types.ROLES)}), Unix times, "
             "and to messages' own words by a flag."
         ) from None

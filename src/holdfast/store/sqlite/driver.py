@@ -155,7 +155,7 @@ class SqliteDriver(maintenance.Whole):
         if self._forked:
             raise errors.StoreForked()
         if durability not in DURABILITY:
-            raise errors.OutOfRange(f"durability is one of {', '.join(DURABILITY)}.")
+            raise errors.InvalidArgument(f"durability is one of {', '.join(DURABILITY)}.")
         self.memory = target == ":memory:"
         self.path = target if self.memory else sqlite_paths.named(target)
         self._durability = durability

@@ -80,7 +80,7 @@ def refuse_shared(folder: str) -> None:
 def refuse_own(store: str, target: str) -> None:
     """A copy must not take the place of a file of the store it is made from."""
     if _OWN.match(target.removeprefix(store)):
-        raise errors.NotABackup(f"{errors.shown(target, 250)} belongs to the store itself; name another file.")
+        raise errors.CopyRefused(f"{errors.shown(target, 250)} belongs to the store itself; name another file.")
 
 
 def refuse_network(folder: str) -> None:

@@ -78,7 +78,7 @@ class Exports(blobs.Blobs):
         A branch is told with what it shares. Pages are not for importing: see export_to. Attachments are named.
         """
         if form not in render.FORMS:
-            raise errors.OutOfRange(f"A page is one of {', '.join(render.FORMS)}, not {errors.shown(form)}.")
+            raise errors.InvalidArgument(f"A page is one of {', '.join(render.FORMS)}, not {errors.shown(form)}.")
         asked = None if session_ids is None else _checked(session_ids)
         with _opened(self.driver, write) as (put, _):
             found = self.driver.read(lambda tx: _all(tx) if asked is None else _looked_up(tx, asked))
@@ -98,13 +98,13 @@ def _opened(driver: Driver, write: Target) -> Iterator[tuple[Write, str | None]]
         with _replacing(driver, os.fspath(write)) as opened:
             yield opened
     else:
-        raise errors.OutOfRange("Give a path, a text file, or a function that takes text.")
+        raise errors.InvalidArgument("Give a path, a text file, or a function that takes text.")
 
 
 @contextlib.contextmanager
 def _replacing(driver: Driver, given: object) -> Iterator[tuple[Write, str]]:
     if not isinstance(given, str) or "\0" in given:
-        raise errors.OutOfRange("The path of an export is text.")
+        raise errors.InvalidArgument("The path of an export is text.")
     path = os.path.realpath(given)
     if not driver.memory:
         sqlite_paths.refuse_own(driver.path, path)
@@ -126,7 +126,7 @@ def _replacing(driver: Driver, given: object) -> Iterator[tuple[Write, str]]:
 
 def _checked(session_ids: object) -> list[str]:
     if isinstance(session_ids, str) or not isinstance(session_ids, Sequence):
-        raise errors.IdInvalid("Give the ids of sessions as a list.")
+        raise errors.InvalidArgument("Give the ids of sessions as a list.")
     return [message_codec.checked_id(session_id) for session_id in session_ids]
 
 

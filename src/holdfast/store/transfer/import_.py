@@ -61,7 +61,7 @@ class Imports(blobs.Blobs):
         `progress` is called with how many messages and how many lines are done.
         """
         if not isinstance(revive, bool):
-            raise errors.OutOfRange("revive is True or False.")
+            raise errors.InvalidArgument("revive is True or False.")
         with _opened(read) as (source, brought):
             incoming = blobs.Incoming(self.driver, self._shelf, brought)
             return _Import(self.driver, incoming, self._clock(), revive, progress).run(_numbered(source))
@@ -78,7 +78,7 @@ def _opened(read: Source | os.PathLike[str]) -> Iterator[tuple[Source, blob_file
         return
     path = os.fspath(read)
     if not isinstance(path, str) or "\0" in path:
-        raise errors.OutOfRange("The path of an export is text.")
+        raise errors.InvalidArgument("The path of an export is text.")
     sqlite_driver.refuse_live(path)
     with atomic_file.saying(path):
         file = open(path, "rb")  # noqa: SIM115 -- closed below, where errors are those of the store
@@ -112,7 +112,7 @@ def _portions(read: Source) -> Iterator[str | bytes]:
     readline = getattr(read, "readline", None)
     if readline is None:
         if isinstance(read, str | bytes) or not isinstance(read, Iterable):
-            raise errors.OutOfRange("Give a path, an open file, or something that gives lines.")
+            raise errors.InvalidArgument("Give a path, an open file, or something that gives lines.")
         yield from read
         return
     while line := readline(LONGEST + 1):
@@ -228,7 +228,7 @@ _REFUSALS = (
     errors.ImportConflict,
     errors.IdTaken,
     errors.ImportInvalid,
-    errors.IdInvalid,
+    errors.InvalidArgument,
     errors.ConversationDeleted,
 )
 
@@ -343,7 +343,7 @@ class _Import:
             outcome = reports.ImportOutcome(name, "conflict", part.first, error)
         except errors.ImportInvalid as error:
             outcome = reports.ImportOutcome(name, "refused", error.line, error)
-        except errors.IdInvalid as error:  # an id that became too long by its new ending
+        except errors.InvalidArgument as error:  # an id that became too long by its new ending
             outcome = reports.ImportOutcome(name, "refused", part.first, errors.ImportInvalid(part.first, str(error)))
         except errors.ConversationDeleted as error:
             outcome = reports.ImportOutcome(name, "refused", part.first, error)

@@ -27,7 +27,13 @@ _NO_COMPACTION = "The compaction has a body that no compaction has."
 
 T = TypeVar("T")
 
-_REFUSALS = (errors.IdInvalid, errors.TitleInvalid, errors.FolderInvalid, errors.OutOfRange, errors.MessageInvalid)
+_REFUSALS = (
+    errors.InvalidArgument,
+    errors.InvalidArgument,
+    errors.InvalidArgument,
+    errors.InvalidArgument,
+    errors.MessageInvalid,
+)
 
 
 class Vetting:
@@ -51,7 +57,7 @@ class Vetting:
         told, session = self._conversation, self._session
         try:
             self._session_is_whole()
-        except errors.OutOfRange as error:
+        except errors.InvalidArgument as error:
             raise errors.ImportInvalid(number, str(error)) from None
         live = session is not None and session.ended_at is None
         if (told.head, told.last_seq, told.live) != (self._ordinal, self._seq, live):
@@ -79,11 +85,11 @@ class Vetting:
     def _message(self, line: transfer_format.Message) -> None:
         session = self._session
         if line.seq != self._seq + 1:
-            raise errors.OutOfRange(f"Message {self._seq + 1} should stand here, not message {line.seq}.")
+            raise errors.InvalidArgument(f"Message {self._seq + 1} should stand here, not message {line.seq}.")
         if session is None or line.session != session.ordinal:
-            raise errors.OutOfRange(f"Message {line.seq} stands in the wrong session.")
+            raise errors.InvalidArgument(f"Message {line.seq} stands in the wrong session.")
         if session.last_seq is not None and line.seq > session.last_seq:
-            raise errors.OutOfRange(f"Message {line.seq} came after the end of its session.")
+            raise errors.InvalidArgument(f"Message {line.seq} came after the end of its session.")
         _require(
             (line.redacted_at is None) == (line.body != transfer_format.NOTHING), "Only a redacted message has no body."
         )
@@ -190,4 +196,4 @@ def _known_of(body: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any
 
 def _require(condition: bool, problem: str) -> None:
     if not condition:
-        raise errors.OutOfRange(problem)
+        raise errors.InvalidArgument(problem)
