@@ -218,7 +218,7 @@ def _grow(db: holdfast.SessionDB, size: int) -> None:
         db.append_messages("one", [{"role": systems.ROLES[n & 1], "content": systems.text(n)} for n in numbers])
 
 
-# --- search, and moving house ------------------------------------------------------------------------
+# --- search, and copying ------------------------------------------------------------------------
 
 
 def _search(scale: Scale, server: postgres.Server) -> Iterator[Figure]:

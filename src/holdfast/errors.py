@@ -430,14 +430,14 @@ class CopyDamaged(StoreError):
 
 
 class CopyUnfinished(StoreError):
-    """The two stores differ. Stop all writes to the source, and copy again."""
+    """A store and its copy differ. Delete an unfinished copy, and copy again."""
 
     def __init__(self, differing: Sequence[str], finished: bool) -> None:
         listed = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
         super().__init__(
             f"The copy was finished before, and one of the stores was used since then. They differ in {listed}."
             if finished
-            else f"These changed during the copy: {listed}. Stop all writes to the source, and copy again."
+            else f"The unfinished copy differs from its source in {listed}. Delete it and copy again."
         )
         self.differing = tuple(differing)
         self.finished = finished

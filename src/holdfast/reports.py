@@ -34,10 +34,10 @@ class RestoreReport(msgspec.Struct, frozen=True):
 
 
 class CopyReport(msgspec.Struct, frozen=True):
-    """A store that was moved into another, which holds the same by digest and passed every check.
+    """A store that was copied into another, which has equal digests and passed every check.
 
-    `copied` counts conversations this run wrote, and `rows` what hangs on them; with `already_there` it only
-    compared. `digest` is that of all conversations, and `lost_blobs` are attachments the source lacks too.
+    `rows` counts the rows besides conversations that were written. With `already_there` the copy was finished before,
+    and was only compared. `digest` covers all conversations; `lost_blobs` are attachments that the source lacks too.
     """
 
     source: str
@@ -46,7 +46,6 @@ class CopyReport(msgspec.Struct, frozen=True):
     conversations: int
     sessions: int
     messages: int
-    copied: int
     rows: int
     already_there: bool
     lost_blobs: tuple[str, ...]

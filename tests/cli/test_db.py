@@ -41,7 +41,7 @@ def test_a_store_moves_to_a_server_and_back_and_is_the_same(
     holdfast: Holdfast, trip: Path, address: str, tmp_path: Path
 ) -> None:
     over = holdfast("db", "copy", trip, address, "--json")
-    assert (over.code, over.data["ok"], over.data["copied"]) == (0, True, 3)
+    assert (over.code, over.data["ok"], over.data["conversations"]) == (0, True, 3)
     back = holdfast("db", "copy", address, tmp_path / "back.db")
     assert back.code == 0, back.err
     assert f"digest {over.data['digest']}" in " ".join(back.out.split())
@@ -49,7 +49,7 @@ def test_a_store_moves_to_a_server_and_back_and_is_the_same(
     transcripts = {holdfast("sessions", "show", "Trip to Lisbon", "--db", place).out for place in stores}
     assert len(transcripts) == 1
     again = holdfast("db", "copy", trip, address, "--json")
-    assert (again.code, again.data["already_there"], again.data["copied"]) == (0, True, 0)
+    assert (again.code, again.data["already_there"], again.data["rows"]) == (0, True, 0)
 
 
 def test_a_copy_into_a_store_in_use_is_refused_with_a_sentence(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_copy_into_a_store_in_use_is_refused_with_a_sentence(holdfast: Holdfas
         db.create_session("mine", source="test")
     run = holdfast("db", "copy", trip, tmp_path / "other.db")
     assert run.code == 1
-    assert "holds something already" in run.sentence
+    assert "holds data already" in run.sentence
     missing = holdfast("db", "copy", tmp_path / "nothing.db", tmp_path / "new.db")
     assert missing.code == 1
     assert "There is no database" in missing.sentence
@@ -91,8 +91,8 @@ def test_half_a_copy_is_not_taken_for_a_store(
             store_copy.copy(source, target)
     refused = holdfast("sessions", "list", "--db", tmp_path / "half.db")
     assert refused.code == 1
-    assert "was begun and not finished" in refused.sentence
-    assert "was begun and not finished" in holdfast("-p", "hello", "--db", tmp_path / "half.db").err
+    assert "is an unfinished copy" in refused.sentence
+    assert "is an unfinished copy" in holdfast("-p", "hello", "--db", tmp_path / "half.db").err
     assert holdfast("db", "status", tmp_path / "half.db", "--json").data["unfinished"] is True
     assert holdfast("db", "copy", trip, tmp_path / "half.db").code == 0
     assert holdfast("sessions", "list", "--db", tmp_path / "half.db").code == 0
@@ -211,7 +211,7 @@ def test_such_a_role_brings_a_store_over(holdfast: Holdfast, place: Place, trip:
         db.remember("me", "likes tea")
         db.receive("other", "key", "text")  # rows that the server numbers
     over = holdfast("db", "copy", trip, place.app, "--json")
-    assert (over.code, over.data["ok"], over.data["copied"]) == (0, True, 3), over.err
+    assert (over.code, over.data["ok"], over.data["conversations"]) == (0, True, 3), over.err
 
 
 def test_only_the_owner_lets_a_role_in(holdfast: Holdfast, place: Place) -> None:

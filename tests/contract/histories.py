@@ -131,13 +131,6 @@ def perform(db: SessionDB, history: list[Step], clock: steps.Clock) -> None:
     _perform(db, ["first"], history, clock, "made")
 
 
-def go_on(db: SessionDB, history: list[Step], clock: steps.Clock) -> None:
-    """More of it, in a store that has a history; of one that has nothing left, nothing."""
-    ids = [session.conversation_id for session in db.list_sessions(limit=100)]
-    if ids:
-        _perform(db, ids, history, clock, "later")
-
-
 def _perform(db: SessionDB, ids: list[str], history: list[Step], clock: steps.Clock, named: str) -> None:
     for number, step in enumerate(history):
         clock.advance(step.low + 0.25)

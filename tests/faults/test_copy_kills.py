@@ -1,4 +1,4 @@
-"""A process killed in the middle of moving house: the next one goes on, and nothing is lost or there twice."""
+"""A process killed in the middle of a copy: the next one starts over, and nothing is lost or there twice."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_a_copy_that_is_not_sound_is_not_called_finished(monkeypatch: pytest.Mon
         steps.begin(source, "talk", "hello")
 
         def hook(point: str) -> None:
-            if point == "copy.belongings":
+            if point == "copy.written":
                 target.driver._writer.execute("DROP TRIGGER IF EXISTS tombstone_stays")
 
         monkeypatch.setattr(fault_points, "hook", hook)

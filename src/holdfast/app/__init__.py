@@ -27,11 +27,9 @@ def open_to_look(target: str, *, whole: bool = True) -> db.SessionDB:
 
 
 def refuse_unfinished(store: db.SessionDB) -> None:
-    """What is written into half a copy would be in the way of the other half."""
+    """Refuse a store that an interrupted copy left empty or unverified."""
     if store.driver.read(store_copy.unfinished):
-        raise errors.StoreUnusable(
-            f"{store.driver.path} is a copy that was begun and not finished. Run the same `holdfast db copy` again."
-        )
+        raise errors.StoreUnusable(f"{store.driver.path} is an unfinished copy. Run the same `holdfast db copy` again.")
 
 
 def _is_file(target: str) -> bool:

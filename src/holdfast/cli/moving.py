@@ -46,18 +46,18 @@ def init(out: console.Console, target: str | None, role: str | None, as_json: bo
 def copy(out: console.Console, source: str, target: str, as_json: bool) -> int:
     """Copy everything the store FROM holds into TO, which is empty or does not exist; each a path or postgresql://...
 
-    Conversations, routes, memories, attachments and all else go over, and both sides are compared by digest before the
-    copy counts as done. FROM is not changed, and may be in use; what is written meanwhile is brought over, or told of.
-    Interrupted or killed, the same command goes on where it stopped.
+    Conversations, routes, memories, attachments and all other data are copied, and both stores are compared by digest
+    before the copy is marked as finished. The copy is a snapshot: writes to FROM made after it began are not in it, so
+    stop writers first. FROM is not changed. After an interruption, run the same command again: it starts over.
 
-    Exits with 0 when TO holds the same, and with 1 when it does not (yet).
+    Exits with 0 when TO holds the same data as FROM, and with 1 when they differ.
     """
     with app.open_to_look(source) as old, store.SessionDB(target) as new:
         try:
             report = store_copy.copy(old, new, lambda done, total: _told(out, done, total))
         except KeyboardInterrupt:
             out.progress("")
-            out.note("What went over so far stays: the same command goes on from there.")
+            out.note("The copy is not finished. Run the same command again to start over.")
             raise
         except errors.CopyUnfinished as error:
             out.progress("")
@@ -67,7 +67,7 @@ def copy(out: console.Console, source: str, target: str, as_json: bool) -> int:
             return 1
     out.progress("")
     for digest in report.lost_blobs:
-        out.note(f"The attachment {digest} did not go over: it is lost, or damaged, where it was.")
+        out.note(f"The attachment {digest} was not copied: it is missing or damaged in the source.")
     if as_json:
         out.json({"ok": True, **msgspec.to_builtins(report)})
     else:
@@ -81,12 +81,12 @@ def _told(out: console.Console, done: int, total: int) -> None:
 
 def _say(out: console.Console, report: reports.CopyReport) -> None:
     held = f"{text.count(report.conversations, 'conversation')} with {text.count(report.messages, 'message')}"
-    what = "held the same already" if report.already_there else "now holds the same, and passed every check"
+    what = "already holds the same data" if report.already_there else "holds the same data and passed every check"
     out.prose(f"{report.target} {what}: {held}, digest {report.digest}.")
     if not report.already_there:
         named = f"export HOLDFAST_DB={_shell(report.target)}"
         out.prose(f"To use it from now on: {named}, or name it as `database` in the settings.")
-        out.prose("Whatever still runs on the old store goes on there: stop it first.")
+        out.prose("Processes that still use the old store keep writing to it. Stop them first.")
 
 
 def _shell(target: str) -> str:

@@ -40,7 +40,7 @@ def command(out: console.Console, target: str | None, as_json: bool) -> int:
 
 
 def _looked(db: store.SessionDB) -> dict[str, Any]:
-    conversations, messages = db.driver.read(store_copy.counted)
+    conversations, messages = db.driver.read(store_copy.count_messages)
     return {
         **db.driver.standing(),
         "revision": db.meta("schema_revision"),
@@ -79,7 +79,7 @@ def _lines(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
     counts = text.count(told["conversations"], "conversation"), text.count(told["messages"], "message")
     yield "holds", " with ".join(counts)
     if told["unfinished"]:
-        yield "", "a copy that was begun and not finished: run the same `holdfast db copy` again"
+        yield "", "an unfinished copy: run the same `holdfast db copy` again"
     held = [lease for lease in told["leases"] if lease["state"] == "held"]
     yield "leases", f"{len(held)} held" + (f", {len(told['leases']) - len(held)} stale" if told["leases"] else "")
 

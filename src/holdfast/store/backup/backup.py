@@ -152,7 +152,7 @@ def _in_file(driver: Driver, target: str, progress: Progress | None = None) -> I
     with atomic_file.saying(target):
         atomic_file.prepare(os.path.dirname(target))
     with atomic_file.scratch(target) as temp, contextlib.closing(driver.adopt(temp)) as poured:
-        store_copy.pour(driver, poured, progress)
+        store_copy.copy_to_file(driver, poured, progress)
         yield poured
 
 
@@ -261,7 +261,7 @@ def _examined(driver: Driver, temp: str, source: str) -> tuple[types.Report, lis
 
 def refuse_filled(driver: Driver) -> None:
     """What a server holds is never replaced as a whole: others write to it, from wherever they are."""
-    if driver.name != FILE and not driver.read(store_copy.may_begin):
+    if driver.name != FILE and not driver.read(store_copy.can_begin):
         raise errors.CopyRefused(
             f"{driver.path} holds something already, and a server takes a backup into an empty store only. "
             "Name another schema or database, restore there, and use that from then on."
@@ -275,7 +275,7 @@ def _taken_in(house: Backups, source: str, progress: Progress | None) -> reports
         _examined(house.driver, temp, source)
         with _adopted(house.driver, temp, source) as copy:
             copy.write("restore", quiet)
-            done = store_copy.take(copy, blobs.beside(source), house, progress)
+            done = store_copy.copy_from(copy, blobs.beside(source), house, progress)
     counts = (done.conversations, done.sessions, done.messages)
     return reports.RestoreReport(source, done.generation, *counts, done.lost_blobs, (), done.seconds)
 

@@ -1,5 +1,5 @@
 -- name: copy_tombstones
--- A page of a table in the order of its key, with conversations by their ids; so are all the others.
+-- Read a page of a table in the order of its key, with conversations by id. So do the queries that follow.
 SELECT id, deleted_at FROM tombstones WHERE id > :after ORDER BY id LIMIT :limit;
 
 -- name: copy_routes
@@ -69,59 +69,53 @@ SELECT digest, size, media_type, at, dropped_at FROM blobs WHERE digest > :after
 SELECT key, value FROM meta ORDER BY key;
 
 -- name: copy_conversations
--- Every conversation, an origin before its branches.
+-- List every conversation, an origin before its branches.
 SELECT key, id, last_seq - coalesce(forked_at, 0) FROM conversations ORDER BY key;
 
--- name: copy_deleted
--- When a conversation was deleted.
-SELECT deleted_at FROM tombstones WHERE id = :id;
-
 -- name: copy_anything
--- Whether a store holds anything at all.
+-- Tell whether a store holds any data.
 SELECT EXISTS (SELECT 1 FROM conversations) OR EXISTS (SELECT 1 FROM tombstones) OR EXISTS (SELECT 1 FROM routes)
     OR EXISTS (SELECT 1 FROM memories) OR EXISTS (SELECT 1 FROM grants) OR EXISTS (SELECT 1 FROM blobs)
     OR EXISTS (SELECT 1 FROM arrivals) OR EXISTS (SELECT 1 FROM outbox) OR EXISTS (SELECT 1 FROM people);
 
--- name: copy_route
--- A route that is bound otherwise by now.
-UPDATE routes SET conversation = :conversation, version = :version, updated_at = :at WHERE key = :key;
-
 -- name: copy_budget
-UPDATE budgets SET version = :version, uid = :uid, body = :body WHERE conversation = :conversation;
+INSERT INTO budgets (conversation, version, uid, body) VALUES (:conversation, 1, :uid, :body);
+
+-- name: copy_budget_version
+UPDATE budgets SET version = :version WHERE conversation = :conversation;
 
 -- name: copy_memory
 INSERT INTO memories (id, owner, text, at, updated_at, source)
-VALUES (:id, :owner, :text, :at, :updated_at, :source);
-
--- name: copy_memory_gone
-DELETE FROM memories WHERE id = :id;
+VALUES (:id, :owner, :text, :at, :updated_at, :source_conversation);
 
 -- name: copy_inbound
--- What comes in waits first, whatever became of it.
-INSERT INTO inbox (id, conversation, key, kind, text, at) VALUES (:id, :conversation, :key, :kind, :text, :at);
+-- Insert an inbound message as waiting; a redacted one needs a text until it is redacted.
+INSERT INTO inbox (id, conversation, key, kind, text, at)
+VALUES (:id, :conversation, :key, :kind, coalesce(nullif(:text, ''), '-'), :at);
 
 -- name: copy_inbound_settled
 UPDATE inbox SET outcome = :outcome, seq = :seq, settled_at = :settled_at, settled_by = :settled_by WHERE id = :id;
 
 -- name: copy_inbound_redacted
-UPDATE inbox SET text = '', redacted_at = :at WHERE id = :id;
+UPDATE inbox SET text = '', redacted_at = :redacted_at WHERE id = :id;
 
 -- name: copy_grant
 INSERT INTO grants (id, owner, rule, conversation, given_at, given_by)
 VALUES (:id, :owner, :rule, :conversation, :at, :given_by);
 
 -- name: copy_act
--- An act is written down before it is done, whatever came of it.
+-- Insert an audit entry as begun.
 INSERT INTO audit (id, conversation, uid, call_id, tool, summary, allowed, decided_by, at)
-VALUES (:id, :conversation, :uid, :call_id, :tool, :summary, :allowed, :decided_by, :at);
+VALUES (:id, :conversation, :uid, :call_id, :tool, :summary, :allowed, :decided_by, :begun_at);
 
 -- name: copy_act_redacted
-UPDATE audit SET summary = '', redacted_at = :at WHERE id = :id;
+UPDATE audit SET summary = '', redacted_at = :redacted_at WHERE id = :id;
 
 -- name: copy_arrival
--- What arrives is open first, whatever became of it.
+-- Insert an arrival as open; a redacted one needs an address and a body until it is redacted.
 INSERT INTO arrivals (id, platform, key, route, home, chat, sender, address, body, at)
-VALUES (:id, :platform, :key, :route, :home, :chat, :sender, :address, :body, :at);
+VALUES (:id, :platform, :key, :route, :home, :chat, :sender, coalesce(nullif(:address, ''), '-'),
+        coalesce(nullif(:body, ''), '-'), :at);
 
 -- name: copy_arrival_begun
 UPDATE arrivals SET attempts = :attempts, target = :target WHERE id = :id;
@@ -130,21 +124,19 @@ UPDATE arrivals SET attempts = :attempts, target = :target WHERE id = :id;
 UPDATE arrivals SET joined = :joined WHERE id = :id;
 
 -- name: copy_arrival_settled
--- What was joined into something settled is settled with it.
-UPDATE arrivals SET joined = :joined, outcome = :outcome, conversation = :conversation, seq = :seq, settled_at = :settled_at,
-       settled_by = :settled_by
+-- Settle an arrival, together with joining another that is settled.
+UPDATE arrivals SET joined = :joined, outcome = :outcome, conversation = :conversation, seq = :seq,
+       settled_at = :settled_at, settled_by = :settled_by
  WHERE id = :id;
 
 -- name: copy_arrival_redacted
--- Without an address its conversation is gone.
-UPDATE arrivals SET body = '', redacted_at = :at, address = :address WHERE id = :id;
-
--- name: copy_arrival_gone
-DELETE FROM arrivals WHERE id = :id;
+-- Redact an arrival. The address is empty where its conversation was deleted.
+UPDATE arrivals SET body = '', redacted_at = :redacted_at, address = :address WHERE id = :id;
 
 -- name: copy_outgoing
 INSERT INTO outbox (id, arrival, inbound, part, key, conversation, seq, platform, chat, address, kind, body, at, due_at)
-VALUES (:id, :arrival, :inbound, :part, :key, :conversation, :seq, :platform, :chat, :address, :kind, :body, :at, :at);
+VALUES (:id, :arrival, :inbound, :part, :key, :conversation, :seq, :platform, :chat, :address, :kind,
+        coalesce(nullif(:body, ''), '-'), :at, :at);
 
 -- name: copy_outgoing_tried
 UPDATE outbox SET attempts = :attempts, due_at = :due_at, delivered_at = :delivered_at, external = :external,
@@ -152,20 +144,15 @@ UPDATE outbox SET attempts = :attempts, due_at = :due_at, delivered_at = :delive
  WHERE id = :id;
 
 -- name: copy_outgoing_redacted
-UPDATE outbox SET body = '', redacted_at = :at WHERE id = :id;
-
--- name: copy_outgoing_gone
-DELETE FROM outbox WHERE id = :id;
+UPDATE outbox SET body = '', redacted_at = :redacted_at WHERE id = :id;
 
 -- name: copy_stranger
 INSERT INTO strangers (platform, sender, name, told_at, asked_at, digest, salt, expires_at)
 VALUES (:platform, :sender, :name, :told_at, :asked_at, :digest, :salt, :expires_at);
 
 -- name: copy_blob
-INSERT INTO blobs (digest, size, media_type, at, dropped_at) VALUES (:digest, :size, :media_type, :at, :dropped_at)
-ON CONFLICT (digest) DO UPDATE
-   SET size = excluded.size, media_type = excluded.media_type, at = excluded.at, dropped_at = excluded.dropped_at;
+INSERT INTO blobs (digest, size, media_type, at, dropped_at) VALUES (:digest, :size, :media_type, :at, :dropped_at);
 
 -- name: store_counts
--- How much a store holds, without reading its messages.
+-- Count conversations and messages without reading the messages.
 SELECT count(*), CAST(coalesce(sum(last_seq - coalesce(forked_at, 0)), 0) AS bigint) FROM conversations;

@@ -1,13 +1,13 @@
 -- name: copy_numbers
--- How far the numbers of a table were given out: what was forgotten or revoked had some too.
+-- Read the highest id each table ever assigned; deleted rows count.
 SELECT name, seq FROM sqlite_sequence
  WHERE name IN ('memories', 'inbox', 'grants', 'audit', 'arrivals', 'outbox') ORDER BY name;
 
 -- name: copy_number
--- None of them is given out again.
+-- Never assign an id twice.
 UPDATE sqlite_sequence SET seq = max(seq, :number) WHERE name = :name;
 
 -- name: copy_number_first
--- The same of a table that never had a row here.
+-- The same for a table that never had a row in this store.
 INSERT INTO sqlite_sequence (name, seq)
 SELECT :name, :number WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = :name);
