@@ -36,7 +36,6 @@ def test_what_is_hinted_to_nobody_is_told_all_the_same(monkeypatch: pytest.Monke
     async def story(editor: seat.Editor) -> None:
         here = await editor.new()
         # As with a database that tells of what other processes write, and this is none.
-        editor.program.db.hearing.hears = True
         await editor.prompt(here, "hello")
         await editor.program.db.append_message(here, role="user", content="from the terminal")
         await editor.until("user_message_chunk")
@@ -50,7 +49,6 @@ def test_what_is_said_while_a_session_is_opened_is_told(monkeypatch: pytest.Monk
         db = editor.program.db
         here = await editor.new()
         await editor.prompt(here, "hello")
-        db.hearing.hears = True
         hides = db.hides
 
         async def meanwhile(*given: Any) -> list[types.Hide]:
@@ -85,9 +83,9 @@ def test_a_store_that_fails_in_the_middle_of_a_look_loses_nothing(monkeypatch: p
             return await transcript(*given)
 
         db.transcript = fails_once  # type: ignore[method-assign]
-        db.hearing._spread(notifications.Hint("moved", here))
+        db.hearing._dispatch(notifications.Hint("moved", here))
         await seat.so(lambda: len(asked) == 2)
-        db.hearing._spread(notifications.Hint("moved", here))
+        db.hearing._dispatch(notifications.Hint("moved", here))
         await seat.so(lambda: editor.text("user_message_chunk").endswith("three"))
         assert editor.text("user_message_chunk") == "one two three"
 
@@ -102,17 +100,16 @@ def test_what_others_said_and_the_store_did_not_give_in_time_is_told_later(monke
         db = editor.program.db
         here = await editor.new()
         await editor.prompt(here, "hello")
-        db.hearing.hears = True
         for words in ("one ", "two ", "three"):
             await db.append_message(here, role="user", content=words)
         await db.hide(here, 4, 4)
         await editor.prompt(here, "mine")
         assert editor.text("user_message_chunk") == ""
-        db.hearing._spread(notifications.Hint("moved", here))
+        db.hearing._dispatch(notifications.Hint("moved", here))
         await seat.so(lambda: editor.text("user_message_chunk").endswith("three"))
-        db.hearing._spread(notifications.Hint("moved", here))
+        db.hearing._dispatch(notifications.Hint("moved", here))
         await db.append_message(here, role="user", content=" four")
-        db.hearing._spread(notifications.Hint("moved", here))
+        db.hearing._dispatch(notifications.Hint("moved", here))
         await seat.so(lambda: editor.text("user_message_chunk").endswith("four"))
         assert editor.text("user_message_chunk") == "one three four"
 

@@ -30,9 +30,7 @@ HOUR = 3600.0
 _ELSEWHERE = """
 import sys
 from holdfast import SessionDB
-from holdfast.store import notifying
 
-notifying.LOOK = 0.0  # whoever begins to listen is seen by the next write, and not within a second
 db, leases = SessionDB(sys.argv[1]), {}
 for line in sys.stdin:
     match line.split():
@@ -209,7 +207,7 @@ def test_what_came_in_while_nothing_could_be_heard_is_delivered_when_it_can_agai
             with run.listen("missed") as listening:
                 await soon(lambda: not run._looks)
                 with monkeypatch.context() as lost:
-                    lost.setattr(notifications, "read", lambda *_: None)
+                    lost.setattr(notifications, "decode", lambda *_: None)
                     await asyncio.to_thread(elsewhere, "notice missed")
                     _cut(name)
                     await soon(lambda: heard == [notifications.LOST, notifications.LOST])
@@ -232,7 +230,7 @@ def _cut(name: str) -> None:
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is ever told anything; what is heard at the beginning says so."""
-    monkeypatch.setattr(notifier.Notifier, "tell", lambda *_: None)
+    monkeypatch.setattr(notifier.Notifier, "notify", lambda *_: None)
 
 
 @pytest.mark.usefixtures("silent")
@@ -279,7 +277,7 @@ def test_without_hints_a_turn_that_waits_for_room_goes_on_when_it_looks_next() -
             model = ScriptedModel(["ok"], window=WINDOW)
             agent = stage.agent(db, model, session_id="talk", summarizer=Writer())
             waiting = asyncio.create_task(agent.run_conversation("Hello"))
-            await soon(lambda: db.hearing._told)
+            await soon(lambda: db.hearing._handlers)
             other.commit_compaction(lease, summary="What they wrote.", cut_seq=170, child_id="theirs")
             assert (await waiting).session_id == "theirs"
         await agent.close()

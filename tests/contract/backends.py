@@ -119,7 +119,7 @@ class Kept:
         db = self._db
         if db is None or self._made is None:
             return
-        if db.driver._closed or db.driver._hints._listeners or not postgres._emptied(self._made):
+        if db.driver._closed or db.driver._listeners or not postgres._emptied(self._made):
             self.close()
             return
         spoiled.discard(db)

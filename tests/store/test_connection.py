@@ -14,7 +14,7 @@ import pytest
 from holdfast import SessionDB, errors
 from holdfast.store import fault_points
 from holdfast.store.driver import Tx
-from holdfast.store.postgres import connection, notifier
+from holdfast.store.postgres import connection
 from holdfast.store.postgres import errors as postgres_errors
 from tests import postgres
 from tests.contract import steps
@@ -250,14 +250,13 @@ def test_a_server_that_lets_nobody_in_for_a_while_is_waited_for_by_who_was_in(
         assert network.refused >= 2
 
 
-# --- a question beside the work -----------------------------------------------------------------------------------
+# --- notifications -----------------------------------------------------------------------------------
 
 
 def test_a_receipt_does_not_wait_for_a_server_that_falls_silent_after_the_commit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whether anybody listens is not worth it: the message is stored."""
-    monkeypatch.setattr(notifier, "LOOK", 0.0)
+    """The message is stored, and its notification is sent by another thread."""
     receipts: list[int] = []
     with proxy.Proxy() as network, SessionDB(network.through(postgres.fresh()), write_timeout=60.0) as db:
         steps.begin(db, "talk", "a")

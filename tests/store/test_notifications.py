@@ -16,9 +16,9 @@ ARRIVED = notifications.Hint("arrived", "chat:1")
     "hint", [MOVED, CAME, FREED, ARRIVED, notifications.LOST, notifications.Hint("moved", "an id  with spaces ")]
 )
 def test_a_hint_is_read_as_it_was_written_by_everybody_but_its_sender(hint: notifications.Hint) -> None:
-    (text,) = notifications.written([hint], "me")
-    assert notifications.read(text, "you") == hint
-    assert notifications.read(text, "me") is None
+    (text,) = notifications.encode([hint], "me")
+    assert notifications.decode(text, "you") == hint
+    assert notifications.decode(text, "me") is None
 
 
 @pytest.mark.parametrize(
@@ -30,17 +30,17 @@ def test_a_hint_is_read_as_it_was_written_by_everybody_but_its_sender(hint: noti
     ],
 )  # fmt: skip
 def test_what_is_no_hint_of_ours_is_ignored(text: str) -> None:
-    assert notifications.read(text, "me") is None
+    assert notifications.decode(text, "me") is None
 
 
 def test_very_many_at_once_are_one_that_says_look_at_all() -> None:
-    many = [notifications.Hint("moved", str(number)) for number in range(notifications.MOST + 1)]
-    assert [notifications.read(text, "you") for text in notifications.written(many, "me")] == [notifications.LOST]
-    assert len(notifications.written(many[1:], "me")) == notifications.MOST
+    many = [notifications.Hint("moved", str(number)) for number in range(notifications.MAX_HINTS + 1)]
+    assert [notifications.decode(text, "you") for text in notifications.encode(many, "me")] == [notifications.LOST]
+    assert len(notifications.encode(many[1:], "me")) == notifications.MAX_HINTS
 
 
 def test_every_hint_fits_into_what_postgresql_sends() -> None:
-    (text,) = notifications.written([notifications.Hint("freed", "\U0001f480" * routes.MAX_KEY)], "0" * 16)
+    (text,) = notifications.encode([notifications.Hint("freed", "\U0001f480" * routes.MAX_KEY)], "0" * 16)
     assert len(text.encode()) < 8_000
 
 
@@ -51,20 +51,20 @@ def test_what_was_lost_may_be_about_any_conversation(hint: notifications.Hint) -
 
 
 def test_only_what_somebody_may_wait_for_is_noted_and_only_of_conversations_that_were_there() -> None:
-    noted = notifications.Noted()
-    noted.locked((7, "talk", "owner"))
-    noted.changed("message_insert", {"conversation": 7})
-    noted.changed("conversation_moves", {"key": 7})
-    noted.changed("inbound_insert", {"conversation": 7, "key": "the inbox key"})
-    noted.changed("lease_insert", {"conversation": 7})
-    noted.changed("message_insert", {"conversation": 8})
+    noted = notifications.Recorder()
+    noted.record_lock((7, "talk", "owner"))
+    noted.record_change("message_insert", {"conversation": 7})
+    noted.record_change("conversation_moves", {"key": 7})
+    noted.record_change("inbound_insert", {"conversation": 7, "key": "the inbox key"})
+    noted.record_change("lease_insert", {"conversation": 7})
+    noted.record_change("message_insert", {"conversation": 8})
     assert noted.hints == {MOVED, CAME}
 
 
 def test_what_arrives_and_what_goes_out_is_noted_by_route_and_platform() -> None:
-    noted = notifications.Noted()
-    noted.changed("arrival_insert", {"route": "chat:1", "platform": "far", "key": "k"})
-    noted.changed("outgoing_insert", {"platform": "far", "key": None, "conversation": 7})
+    noted = notifications.Recorder()
+    noted.record_change("arrival_insert", {"route": "chat:1", "platform": "far", "key": "k"})
+    noted.record_change("outgoing_insert", {"platform": "far", "key": None, "conversation": 7})
     assert noted.hints == {ARRIVED, notifications.Hint("outgoing", "far")}
 
 
@@ -89,10 +89,10 @@ def test_every_query_that_changes_what_somebody_may_wait_for_tells_or_is_known_n
     known = queries.load("postgres")
     changing = {name for name, sql in known.items() if CHANGES.search(sql)}
     silent = set().union(*SILENT.values())
-    told = {*notifications._TOLD, *notifications._NAMED}
+    told = {*notifications._BY_CONVERSATION, *notifications._BY_PARAMETER}
     assert changing - silent - told == set(), "a new one has to be decided about"
     assert silent <= changing - told
-    for name in notifications._TOLD:
+    for name in notifications._BY_CONVERSATION:
         assert "%(conversation)s" in known[name] or "%(key)s" in known[name], "of which conversation?"
-    for name, (_, value) in notifications._NAMED.items():
+    for name, (_, value) in notifications._BY_PARAMETER.items():
         assert f"%({value})s" in known[name], "about what?"

@@ -49,7 +49,7 @@ class AsyncSessionDB(async_mirror.AsyncSessionBase):
     def __init__(self, db: SessionDB, *, threads: int = THREADS) -> None:
         super().__init__(db, self)
         self.db = db
-        self.hearing = notification_hub.Hearing(db.driver)
+        self.hearing = notification_hub.NotificationHub(db.driver)
         self._pool = executor.Crossing(threads, "holdfast-store", db.driver.write_timeout)
         # Appends have a thread of their own: no long call keeps them waiting.
         self._appender = ThreadPoolExecutor(1, thread_name_prefix="holdfast-append")

@@ -1,6 +1,6 @@
-"""Hints for the tasks of one event loop: who wants to be told of them, and who waits for one.
+"""Distribute hints to the tasks of one event loop.
 
-Where the database sends none, nobody is ever told: whoever waits gives a time after which to look all the same.
+SQLite sends no hints, and PostgreSQL's may be lost: a waiting task always has a timeout after which it polls.
 """
 
 from __future__ import annotations
@@ -12,67 +12,66 @@ from contextlib import contextmanager, suppress
 from holdfast.store import notifications
 from holdfast.store.driver import Driver
 
-Heard = Callable[[notifications.Hint], None]
+Handler = Callable[[notifications.Hint], None]
 
 
 class Expected:
-    """Whether a hint has come since the last wait."""
+    """An event that is set by a matching hint."""
 
     def __init__(self) -> None:
         self.came = asyncio.Event()
 
     async def wait(self, seconds: float) -> None:
-        """Until one comes, or has come, or the time is over."""
+        """Wait for a hint since the last wait, at most this long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.came.wait()
         self.came.clear()
 
 
-class Hearing:
-    """Listens from when it is first wanted until the store is closed."""
+class NotificationHub:
+    """Listens to the database from the first subscription until the store is closed."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._begun = self.hears = False
-        """Whether it was asked for hints; whether the database sends any."""
-        self._told: list[Heard] = []
+        self._started = False
+        self._handlers: list[Handler] = []
 
     @contextmanager
-    def listen(self, heard: Heard) -> Iterator[None]:
-        """Have `heard` called with each hint, to the end of the block."""
-        self._told.append(heard)
-        self._begin()
+    def listen(self, handler: Handler) -> Iterator[None]:
+        """Call `handler` with each hint until the end of the block."""
+        self._handlers.append(handler)
+        self._start()
         try:
             yield
         finally:
-            self._told.remove(heard)
+            self._handlers.remove(handler)
 
     @contextmanager
     def expect(self, conversation_id: str, kind: notifications.Kind) -> Iterator[Expected]:
-        """Hints of this kind about this conversation, for one who waits."""
+        """Yield an event for hints of one kind about one conversation."""
         expected = Expected()
 
-        def heard(hint: notifications.Hint) -> None:
+        def handler(hint: notifications.Hint) -> None:
             if hint.kind in (kind, "lost") and hint.is_about(conversation_id):
                 expected.came.set()
 
-        with self.listen(heard):
+        with self.listen(handler):
             yield expected
 
-    def _begin(self) -> None:
-        if self._begun:
+    def _start(self) -> None:
+        if self._started:
             return
-        self._begun = True
+        self._started = True
         loop = asyncio.get_running_loop()
 
-        def heard(hint: notifications.Hint) -> None:
-            # The loop may be gone before the store is closed.
+        def handler(hint: notifications.Hint) -> None:
+            # The loop may be closed before the store.
             with suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._spread, hint)
+                loop.call_soon_threadsafe(self._dispatch, hint)
 
-        self.hears = self._driver.listen(heard)
+        self._driver.listen(handler)
 
-    def _spread(self, hint: notifications.Hint) -> None:
-        for heard in tuple(self._told):
-            heard(hint)
+    def _dispatch(self, hint: notifications.Hint) -> None:
+        for handler in tuple(self._handlers):
+            handler(hint)

@@ -1,7 +1,7 @@
-"""Hints: a word to others that a conversation has changed, so that they look now and not when they would have.
+"""Hints that another process changed a conversation, so that readers look now instead of at their next poll.
 
-A hint says where to look, never what is there. It may come late, twice or not at all, and anybody who is let into the
-database may send one: whoever hears it looks into the store and believes only that.
+A hint says where to look, never what changed. It may be late, duplicated, lost or forged by any client of the
+database: readers look into the store and trust only that.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple, get_args
 
-# The longest id, route key or platform name that a hint carries.
+# The longest id, route key or platform name in a hint, in characters.
 MAX_NAME = 500
+# A transaction that changes more conversations sends a single `lost`.
+MAX_HINTS = 1_000
 
 Kind = Literal["moved", "came", "freed", "arrived", "outgoing", "lost"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-# More conversations than these at once are not named one by one.
-MOST = 1_000
 
-_TOLD: dict[str, Kind] = {
+# Queries that change a conversation, and the kind of hint they cause.
+_BY_CONVERSATION: dict[str, Kind] = {
     "message_insert": "moved",
     "conversation_moves": "moved",
     "erase_conversation": "moved",
@@ -25,19 +26,18 @@ _TOLD: dict[str, Kind] = {
     "lease_delete": "freed",
     "erase_leases": "freed",
 }
-"""The queries that change what somebody may wait for."""
-_NAMED: dict[str, tuple[Kind, str]] = {
+# Queries whose hint is about one of their parameters.
+_BY_PARAMETER: dict[str, tuple[Kind, str]] = {
     "arrival_insert": ("arrived", "route"),
     "outgoing_insert": ("outgoing", "platform"),
 }
-"""Those that say themselves what is to be looked at."""
 
 
 class Hint(NamedTuple):
-    """`moved`: its log, head or view; `came`: something is in its inbox; `freed`: a lease of it.
+    """`moved`: the log, head or view changed; `came`: the inbox has a new message; `freed`: a lease was released.
 
-    `arrived` is about a route and `outgoing` about a platform, which stand in the place of the conversation's id.
-    `lost` is about everything: hints may have been missed.
+    `arrived` names a route and `outgoing` a platform instead of a conversation. `lost` means that hints may have been
+    missed.
     """
 
     kind: Kind
@@ -50,39 +50,39 @@ class Hint(NamedTuple):
 LOST = Hint("lost")
 
 
-class Noted:
-    """What there is to tell of one transaction, if it is committed."""
+class Recorder:
+    """Collects the hints of one transaction, to be sent after its commit."""
 
     def __init__(self) -> None:
         self._ids: dict[int, str] = {}
         self.hints = set[Hint]()
 
-    def locked(self, row: tuple[Any, ...]) -> None:
-        """A conversation that was locked: its key and its id. One that was born here is known to nobody yet."""
+    def record_lock(self, row: tuple[Any, ...]) -> None:
+        """Remember the id of a locked conversation. One created in this transaction has no readers yet."""
         self._ids[row[0]] = row[1]
 
-    def changed(self, query: str, values: dict[str, Any]) -> None:
-        kind = _TOLD.get(query)
-        if query in _NAMED:
-            self.hints.add(Hint(_NAMED[query][0], values[_NAMED[query][1]]))
+    def record_change(self, query: str, values: dict[str, Any]) -> None:
+        kind = _BY_CONVERSATION.get(query)
+        if query in _BY_PARAMETER:
+            self.hints.add(Hint(_BY_PARAMETER[query][0], values[_BY_PARAMETER[query][1]]))
         elif kind is not None:
             id_ = self._ids.get(values["conversation" if "conversation" in values else "key"])
             if id_ is not None:
                 self.hints.add(Hint(kind, id_))
 
 
-def written(hints: Iterable[Hint], sender: str) -> list[str]:
-    """As they are sent: by whom, of which kind, about what."""
-    texts = [f"{sender} {hint.kind} {hint.conversation_id}" for hint in hints]
-    return texts if len(texts) <= MOST else [f"{sender} lost "]
+def encode(hints: Iterable[Hint], sender: str) -> list[str]:
+    """Return the NOTIFY payloads: sender, kind, name."""
+    payloads = [f"{sender} {hint.kind} {hint.conversation_id}" for hint in hints]
+    return payloads if len(payloads) <= MAX_HINTS else [f"{sender} lost "]
 
 
-def read(text: str, own: str) -> Hint | None:
-    """What was sent; nothing when it is our own, or not one of ours at all."""
-    sender, _, rest = text.partition(" ")
+def decode(payload: str, own_sender: str) -> Hint | None:
+    """Return the hint of a payload, or None for the driver's own and for malformed ones."""
+    sender, _, rest = payload.partition(" ")
     kind, space, id_ = rest.partition(" ")
     known = next((each for each in KINDS if each == kind), None)
-    if known is None or not space or sender == own:
+    if known is None or not space or sender == own_sender:
         return None
     if known == "lost":
         return LOST

@@ -21,7 +21,6 @@ logging.getLogger("psycopg").addHandler(logging.NullHandler())
 # while other writers wait for its locks.
 STATEMENT = 600.0
 STANDSTILL = 5.0
-SHORT = 0.5
 # After SILENCE seconds without a byte a second connection probes, for at most PROBE seconds, whether the server still
 # executes the statement. Together they are shorter than the default write_timeout, so that a write can be retried.
 SILENCE = 2.5
@@ -73,14 +72,6 @@ class Connection(psycopg.Connection[Any]):
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
         bounded = deadline.bound(gen, self.silence, self.total, self.is_working, self.expire)
         return super().wait(bounded, *args, **kwargs)
-
-    @contextlib.contextmanager
-    def limited(self, seconds: float) -> Iterator[None]:
-        (self.silence, self.total), usual = (seconds, seconds), (self.silence, self.total)
-        try:
-            yield
-        finally:
-            self.silence, self.total = usual
 
     @contextlib.contextmanager
     def without_time_limit(self) -> Iterator[None]:

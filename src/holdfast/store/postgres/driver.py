@@ -22,9 +22,8 @@ from holdfast.store import address, fault_points, notifications, queries, schema
 from holdfast.store.driver import Asked, Copy, Driver, Plain, Row, Side, Tx
 from holdfast.store.postgres import connection as postgres_connection
 from holdfast.store.postgres import errors as postgres_errors
+from holdfast.store.postgres import listener, notifier, server_status, table_rewrite, transaction
 from holdfast.store.postgres import migration as postgres_migration
-from holdfast.store.postgres import notifications as postgres_notifications
-from holdfast.store.postgres import server_status, table_rewrite, transaction
 from holdfast.store.search import postgres_index
 from holdfast.store.sqlite import driver as sqlite_driver
 
@@ -72,9 +71,8 @@ class PostgresDriver:
         self._closed = False
         self._guard = threading.Lock()
         self._idle: list[transaction.Transaction] = []
-        self._hints = postgres_notifications.Exchange(
-            self._executing, self._asking, lambda: self._connect().connection, self._translating
-        )
+        self._notifier = notifier.Notifier(self._connect_unpooled, self._translating)
+        self._listeners: list[listener.Listener] = []
         self.path = address.hide_password(target)
         self._connector = postgres_connection.Connector(target, write_timeout, durable=durability == "power-loss")
         try:
@@ -134,7 +132,9 @@ class PostgresDriver:
     def close(self) -> None:
         if self._closed or self.pid != os.getpid():
             return
-        self._hints.close()
+        for each in self._listeners:
+            each.close()
+        self._notifier.close()
         self._closed = True
         self._drop_idle()
 
@@ -209,7 +209,7 @@ class PostgresDriver:
             row = None
         if row is None:
             return None
-        self._hints.tell(asked.told)
+        self._notifier.notify(asked.told)
         return step.answered(row)
 
     def _asked(self, asked: Asked) -> Row | None:
@@ -234,33 +234,22 @@ class PostgresDriver:
             if fault_points.hook is not None:
                 fault_points.reach(operation, "committing")
             tx.commit()
-            noted = tx.noted
+            hints = tx.recorder.hints
         if fault_points.hook is not None:
             fault_points.reach(operation, "committed")
-        self._hints.tell(noted.hints)
+        self._notifier.notify(hints)
         return result
 
-    # --- hints ---------------------------------------------------------------------------------------
+    # --- notifications -------------------------------------------------------------------------------
 
     def listen(self, heard: Callable[[notifications.Hint], None]) -> bool:
         self._check_usable()
-        self._hints.listen(heard)
+        own = self._notifier.sender
+        self._listeners.append(listener.Listener(self._connect_unpooled, self._translating, own, heard))
         return True
 
-    @contextlib.contextmanager
-    def _executing(self) -> Iterator[Callable[..., Any]]:
-        with self._translating(), self._transaction() as tx:
-            yield tx.execute
-
-    @contextlib.contextmanager
-    def _asking(self) -> Iterator[Callable[..., Any] | None]:
-        """For a short question, if a connection has nothing to do; none is made for it, nor waited for for long."""
-        if not self._idle:
-            yield None
-            return
-        short = postgres_connection.SHORT
-        with self._translating(), self._transaction() as tx, tx.connection.limited(short):
-            yield tx.execute
+    def _connect_unpooled(self) -> postgres_connection.Connection:
+        return self._connect().connection
 
     # --- reading -------------------------------------------------------------------------------------
 

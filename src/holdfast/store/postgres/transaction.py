@@ -40,7 +40,7 @@ class Transaction:
         self._translated, self._clock = failed, clock
         self._seen: tuple[float, float] | None = None
         self.meant: dict[Any, Any] = {}
-        self.noted = notifications.Noted()
+        self.recorder = notifications.Recorder()
         self._gathered: list[tuple[str, dict[str, Any]]] = []
 
     def one(self, query: str, /, **values: Any) -> Row | None:
@@ -51,7 +51,7 @@ class Transaction:
         if query == "lock_conversation":
             # It comes with the time it was locked at, so that a lease costs no question of its own.
             self._seen = (row[-1], time.monotonic())
-            self.noted.locked(row)
+            self.recorder.record_lock(row)
             return row[:-1]
         return row if query not in nul_text.READS else nul_text.unfolded(row)
 
@@ -62,7 +62,7 @@ class Transaction:
     def run(self, query: str, /, **values: Any) -> int:
         changed: int = self._ask(query, values).command_tuples or 0
         if changed:
-            self.noted.changed(query, values)
+            self.recorder.record_change(query, values)
         if fault_points.hook is not None:
             fault_points.reach(self.operation, query)
         return changed
@@ -71,7 +71,7 @@ class Transaction:
         if fault_points.hook is not None:
             self.run(query, **values)  # each is a point of its own
             return
-        self.noted.changed(query, values)
+        self.recorder.record_change(query, values)
         self._gathered.append((query, values))
         if len(self._gathered) >= MANY:
             self._send()
@@ -149,7 +149,7 @@ class Transaction:
         return LeaseClock(UNIX, then + time.monotonic() - at, 0.0)
 
     def begin(self, operation: str, how: str) -> None:
-        self.operation, self._seen, self.noted = operation, None, notifications.Noted()
+        self.operation, self._seen, self.recorder = operation, None, notifications.Recorder()
         self.command(how)
 
     def end(self) -> bool:
