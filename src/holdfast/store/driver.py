@@ -20,6 +20,8 @@ from holdfast.store import notifications, schema_plan
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 Row = tuple[Any, ...]
+Query = tuple[str, dict[str, Any]]
+"""The name of a query, and its values."""
 Progress = Callable[[int, int], None]
 UNIX = "unix"
 MACHINE_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
@@ -55,6 +57,8 @@ class Tx(Protocol):
 
     operation: str
     """What it is for: the points it passes are named after it."""
+    shared: bool
+    """Whether other steps follow in the same transaction: then `finish` commits nothing."""
     meant: dict[Any, Any]
     """Kept from one attempt of a step to the next: what the first meant to do. Where that is done when the step is
     run again, it was done by the attempt nobody heard the end of (or by another who meant the same)."""
@@ -71,6 +75,15 @@ class Tx(Protocol):
     def later(self, query: str, /, **values: Any) -> object:
         """Change something where nobody asks how much. It is done before anything else that this transaction is asked
         for, and before its commit; so is what it is refused for."""
+
+    def batch(self, *queries: Query) -> list[list[Row]]:
+        """Run queries in order and return the rows of each; a server gets all of them in one round trip."""
+
+    def finish(self, *queries: Query) -> list[list[Row]]:
+        """Run the last queries of a step like `batch`; a server commits them in the same round trip.
+
+        A query after it begins another transaction, unless the transaction is `shared`.
+        """
 
     def savepoint(self) -> AbstractContextManager[None]:
         """What happens inside is undone if it raises; the transaction goes on."""

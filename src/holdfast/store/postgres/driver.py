@@ -254,16 +254,19 @@ class PostgresDriver:
     # --- reading -------------------------------------------------------------------------------------
 
     def read(self, step: Callable[[Tx], T], begin: str = _BEGIN_READING) -> T:
-        """Another connection is tried while none can be had; but the step runs once, for it may tell what it reads."""
-        patience, begun = self._patience(), False
+        """Retry on another connection while the server has not answered; then the step has reported nothing."""
+        patience = self._patience()
         while True:
+            answered = False
             try:
                 with self._translating(), self._transaction() as tx:
                     tx.begin("read", begin)
-                    begun = True
-                    return step(tx)
+                    try:
+                        return step(tx)
+                    finally:
+                        answered = tx.answered
             except errors.StoreError as error:
-                if begun:
+                if answered:
                     raise
                 patience.spend(error)
 

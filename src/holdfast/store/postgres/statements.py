@@ -1,8 +1,7 @@
-"""Statements on their way to PostgreSQL over one connection: prepared from the second time on, and many at once where
-nobody waits for what each of them says.
+"""Send statements to PostgreSQL over one connection: prepared from the second time on, and several in one round trip.
 
-A cursor of psycopg costs more than an append has to spend, so a statement is handed to libpq as it is. How values are
-converted, and how an answer is waited for, stays psycopg's.
+A cursor of psycopg costs more than an append may take, so statements are passed to libpq directly. psycopg converts the
+values and waits for the results.
 """
 
 from __future__ import annotations
@@ -10,8 +9,9 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from operator import itemgetter
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import psycopg
@@ -20,7 +20,7 @@ from holdfast.store.driver import Row
 from holdfast.store.postgres.connection import Connection
 
 _BINARY = 1
-_DONE, _ROWS = 1, 2  # what libpq calls an answer that is no refusal
+_DONE, _ROWS, _SYNC, _ABORTED = 1, 2, 10, 11  # libpq's names for the status of a result that is no error
 _PLACE = re.compile(r"%(?:\((\w+)\)s|%)")
 
 
@@ -41,8 +41,14 @@ def statement(query: str) -> Statement:
     return Statement(_PLACE.sub(place, query).encode(), tuple(names))
 
 
+Kind = tuple[str, tuple[int, ...] | None]
+"""A query and the types of its values."""
+Call = str | tuple[str, dict[str, Any]]
+"""A statement as SQL without values, or a query by name with its values."""
+
+
 class Wire:
-    """What one thread at a time sends over one connection. Raises psycopg's errors."""
+    """Sends the statements of one thread at a time over one connection. Raises psycopg's errors."""
 
     def __init__(self, connection: Connection, sql: Mapping[str, str]) -> None:
         self._connection = connection
@@ -51,10 +57,11 @@ class Wire:
         self._convert = psycopg.adapt.Transformer(connection)
         self._automatic = psycopg.adapt.PyFormat.AUTO
         self._answered = psycopg.generators.execute
+        self._send_all = psycopg.generators.pipeline_communicate
+        self._fetch = psycopg.generators.fetch_many
         self._refusal = psycopg.errors.error_from_result
-        self._many = connection.cursor(binary=True)
         # By the query and the types of its values. None: it was asked once, and is prepared when it comes again.
-        self._prepared: dict[tuple[str, tuple[int, ...] | None], bytes | None] = {}
+        self._prepared: dict[Kind, bytes | None] = {}
         self._numbers = itertools.count(1)
 
     def ask(self, query: str, values: dict[str, Any]) -> Any:
@@ -66,22 +73,22 @@ class Wire:
         if name is None:
             name = b"%s_%d" % (query.encode(), next(self._numbers))
             self._server.send_prepare(name, asked.sql, convert.types)
-            self._answer()
+            self.answer()
             self._prepared[kind] = name
         if name:
             self._server.send_query_prepared(name, given, convert.formats, _BINARY)
         else:
             self._prepared[kind] = None
             self._server.send_query_params(asked.sql, given, convert.types, convert.formats, _BINARY)
-        return self._answer()
+        return self.answer()
 
     def command(self, sql: str) -> bytes:
         """Statements without values or rows; what the last of them came to."""
         self._server.send_query(sql.encode())
-        came: bytes = self._answer().command_status or b""
+        came: bytes = self.answer().command_status or b""
         return came
 
-    def _answer(self) -> Any:
+    def answer(self) -> Any:
         *_, answer = self._connection.wait(self._answered(self._server))
         if answer.status not in (_DONE, _ROWS):
             raise self._refusal(answer, "utf-8")
@@ -96,11 +103,50 @@ class Wire:
         rows: list[Row] = self._convert.load_rows(0, found, tuple)
         return rows
 
-    def send(self, queries: Iterable[tuple[str, dict[str, Any]]]) -> None:
-        """All of them in their order, without a wait between one and the next. The first that is refused ends it."""
-        for query, same in itertools.groupby(queries, key=itemgetter(0)):
-            values: Sequence[dict[str, Any]] = [each for _, each in same]
-            if len(values) == 1:
-                self.ask(query, values[0])
-            else:
-                self._many.executemany(self._sql[query], values)
+    def pipeline(self, calls: Sequence[Call]) -> list[Any]:
+        """Send statements in one round trip; return the result of each. After the first that fails none is executed."""
+        commands, expected = deque[Callable[[], None]](), list[bool]()
+        prepared = dict[Kind, bytes | None]()
+        for call in calls:
+            for command in self._commands(call, prepared):
+                commands.append(command)
+                expected.append(False)
+            expected[-1] = True
+        commands.append(self._server.pipeline_sync)
+        self._server.enter_pipeline_mode()
+        try:
+            answers = [found[-1] for found in self._connection.wait(self._exchange(commands))]
+        finally:
+            if not self._connection.closed:
+                self._server.exit_pipeline_mode()
+        for answer in answers:
+            if answer.status not in (_DONE, _ROWS, _SYNC, _ABORTED):
+                raise self._refusal(answer, "utf-8")
+        self._prepared.update(prepared)
+        return [answer for answer, wanted in zip(answers, expected, strict=False) if wanted]
+
+    def _exchange(self, commands: deque[Callable[[], None]]) -> Generator[Any, Any, list[Any]]:
+        """Send messages and read the results that arrive meanwhile, then the remaining ones."""
+        expected = len(commands)
+        results: list[Any] = yield from self._send_all(self._server, commands)
+        while len(results) < expected:
+            results.append((yield from self._fetch(self._server)))
+        return results
+
+    def _commands(self, call: Call, prepared: dict[Kind, bytes | None]) -> list[Callable[[], None]]:
+        """Return the messages of one call: a query that comes for the second time is prepared first."""
+        if isinstance(call, str):
+            return [partial(self._server.send_query_params, call.encode(), None)]
+        query, values = call
+        asked, convert = statement(self._sql[query]), self._convert
+        given = convert.dump_sequence([values[name] for name in asked.names], (self._automatic,) * len(asked.names))
+        types, formats, kind = convert.types, convert.formats, (query, convert.types)
+        name = prepared[kind] if kind in prepared else self._prepared.get(kind, b"")
+        if name == b"":
+            prepared[kind] = None
+            return [partial(self._server.send_query_params, asked.sql, given, types, formats, _BINARY)]
+        first = list[Callable[[], None]]()
+        if name is None:
+            name = prepared[kind] = b"%s_%d" % (query.encode(), next(self._numbers))
+            first = [partial(self._server.send_prepare, name, asked.sql, types)]
+        return [*first, partial(self._server.send_query_prepared, name, given, formats, _BINARY)]

@@ -1,4 +1,8 @@
-"""A transaction on PostgreSQL: queries by name, and changes that are gathered where nobody asks what each did."""
+"""A transaction on PostgreSQL that takes as few round trips as possible.
+
+BEGIN is sent with the first statement, changes whose result no caller needs are sent with the next statement, and
+COMMIT is sent with the last ones. The ROLLBACK that ends a transaction without changes is not waited for.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +15,23 @@ import psycopg
 
 from holdfast import errors
 from holdfast.store import fault_points, notifications
-from holdfast.store.driver import UNIX, LeaseClock, Row
+from holdfast.store.driver import UNIX, LeaseClock, Query, Row
 from holdfast.store.postgres import errors as postgres_errors
 from holdfast.store.postgres import nul_text, statements
 from holdfast.store.postgres.connection import Connection
 
 # So many changes are gathered before they are sent.
 MANY = 500
+# Queries whose last column is the time at the server, so that a lease costs no round trip of its own for it.
+CLOCKED = frozenset(("lock_conversation", "claim_row", "claim_put"))
 
+_IN_TRANSACTION = 2  # as libpq numbers it
 _NOW = "SELECT extract(epoch FROM clock_timestamp())::double precision"
+_UNDONE = "The database has undone the step: something in it was refused before."
 
 
 class Transaction:
-    """One transaction on one connection. `failed` makes an error of ours of one of psycopg's."""
+    """One transaction on one connection. `failed` translates an error of psycopg."""
 
     def __init__(
         self,
@@ -34,6 +42,9 @@ class Transaction:
     ) -> None:
         self.connection = connection
         self.operation = "read"
+        self.shared = False
+        self.answered = False
+        """Whether the server has answered a statement of this transaction."""
         self._wire = statements.Wire(connection, sql)
         self._commander = connection.cursor()
         self._server = connection.pgconn
@@ -41,26 +52,22 @@ class Transaction:
         self._seen: tuple[float, float] | None = None
         self.meant: dict[Any, Any] = {}
         self.recorder = notifications.Recorder()
-        self._gathered: list[tuple[str, dict[str, Any]]] = []
+        self._how: tuple[str, ...] = ()
+        self._unsent: tuple[str, ...] = ()
+        """The statements that begin the transaction, until they are sent with the first one."""
+        self._gathered: list[Query] = []
+        self._rolling_back = False
+        """Whether a ROLLBACK was sent whose result is still to be read."""
 
     def one(self, query: str, /, **values: Any) -> Row | None:
-        found = self._wire.rows(self._ask(query, values), 1)
-        if not found:
-            return None
-        (row,) = found
-        if query == "lock_conversation":
-            # It comes with the time it was locked at, so that a lease costs no question of its own.
-            self._seen = (row[-1], time.monotonic())
-            self.recorder.record_lock(row)
-            return row[:-1]
-        return row if query not in nul_text.READS else nul_text.unfolded(row)
+        found = self._read(query, self._ask((query, values)), 1)
+        return found[0] if found else None
 
     def all(self, query: str, /, **values: Any) -> list[Row]:
-        rows = self._wire.rows(self._ask(query, values))
-        return rows if query not in nul_text.READS else [nul_text.unfolded(row) for row in rows]
+        return self._read(query, self._ask((query, values)))
 
     def run(self, query: str, /, **values: Any) -> int:
-        changed: int = self._ask(query, values).command_tuples or 0
+        changed: int = self._ask((query, values)).command_tuples or 0
         if changed:
             self.recorder.record_change(query, values)
         if fault_points.hook is not None:
@@ -74,29 +81,70 @@ class Transaction:
         self.recorder.record_change(query, values)
         self._gathered.append((query, values))
         if len(self._gathered) >= MANY:
-            self._send()
+            self._flush()
 
-    def _ask(self, query: str, values: dict[str, Any]) -> Any:
-        if self._gathered:
-            self._send()
+    def batch(self, *queries: Query) -> list[list[Row]]:
+        if fault_points.hook is not None:
+            return [self._reached(query) for query in queries]
+        return self._results(queries, self._send(*queries))
+
+    def finish(self, *queries: Query) -> list[list[Row]]:
+        if self.shared or fault_points.hook is not None:
+            return self.batch(*queries)
+        *answers, committed = self._send(*queries, "COMMIT")
+        self._unsent = self._how
+        self._check_committed(committed)
+        return self._results(queries, answers)
+
+    def _reached(self, query: Query) -> list[Row]:
+        (rows,) = self._results((query,), [self._ask(query)])
+        fault_points.reach(self.operation, query[0])
+        return rows
+
+    def _results(self, queries: tuple[Query, ...], answers: list[Any]) -> list[list[Row]]:
+        for (query, values), answer in zip(queries, answers, strict=True):
+            if answer.command_tuples:
+                self.recorder.record_change(query, values)
+        return [self._read(query, answer) for (query, _), answer in zip(queries, answers, strict=True)]
+
+    def _read(self, query: str, answer: Any, most: int | None = None) -> list[Row]:
+        rows = self._wire.rows(answer, most)
+        if query in CLOCKED and rows:
+            self._seen = (rows[0][-1], time.monotonic())
+            rows = [row[:-1] for row in rows]
+            if query == "lock_conversation":
+                self.recorder.record_lock(rows[0])
+        return rows if query not in nul_text.READS else [nul_text.unfolded(row) for row in rows]
+
+    def _ask(self, query: Query) -> Any:
+        return self._send(query)[-1]
+
+    def _flush(self) -> None:
+        self._send()
+
+    def _send(self, *calls: statements.Call) -> list[Any]:
+        """Send what is still unsent and then these; return the results of these."""
+        first: list[statements.Call] = [*self._unsent, *map(self._folded, self._gathered)]
+        folded = [call if isinstance(call, str) else self._folded(call) for call in calls]
+        self._unsent, self._gathered = (), []
+        if not first and not folded:
+            return []
         try:
-            return self._wire.ask(query, self._folded(query, values))
+            self._await_rollback()
+            if not first and len(folded) == 1 and not isinstance(folded[0], str):
+                answers = [self._wire.ask(*folded[0])]
+            else:
+                answers = self._wire.pipeline([*first, *folded])[len(first) :]
+            self.answered = True
+            return answers
         except psycopg.Error as error:
             failure = self._failed(error)
         # Outside of the handler: the error at hand may quote the row that was refused.
         raise failure
 
-    def _send(self) -> None:
-        gathered, self._gathered = self._gathered, []
-        try:
-            self._wire.send((query, self._folded(query, values)) for query, values in gathered)
-            return
-        except psycopg.Error as error:
-            failure = self._failed(error)
-        raise failure
-
-    def _folded(self, query: str, values: dict[str, Any]) -> dict[str, Any]:
-        return nul_text.folded(values) if query in nul_text.WRITES else values
+    def _folded(self, query: Query) -> Query:
+        name, values = query
+        return (name, nul_text.folded(values)) if name in nul_text.WRITES else query
 
     def _failed(self, error: Exception) -> errors.StoreError:
         failure = self._translated(error)
@@ -106,30 +154,33 @@ class Transaction:
 
     def execute(self, sql: str, values: Any = None) -> Any:
         """SQL that is no query by name: the driver's own. Without values it may be several statements."""
-        if self._gathered:
-            self._send()
+        self._flush()
+        self._await_rollback()
         return self._commander.execute(sql, values, prepare=False)
 
     def command(self, sql: str) -> None:
         """The same, where nothing is answered."""
-        if self._gathered:
-            self._send()
+        self._flush()
+        self._await_rollback()
         self._wire.command(sql)
 
     def commit(self) -> None:
-        """What a step was refused and went on after, the server has undone, and says so by no error."""
-        if self._gathered:
-            self._send()
-        if self._wire.command("COMMIT") != b"COMMIT":
-            raise errors.StoreRefused("The database has undone the step: something in it was refused before.")
+        """Commit, unless `finish` did. PostgreSQL reports no error when a refused step is committed all the same."""
+        if self._how and self._unsent == self._how and self.answered and not self._gathered:
+            return
+        (committed,) = self._send("COMMIT")
+        self._check_committed(committed)
+
+    def _check_committed(self, answer: Any) -> None:
+        if answer.command_status != b"COMMIT":
+            raise errors.StoreRefused(_UNDONE)
 
     @contextlib.contextmanager
     def savepoint(self) -> Iterator[None]:
         self.command("SAVEPOINT step")
         try:
             yield
-            if self._gathered:
-                self._send()
+            self._flush()
         except BaseException:
             self._gathered.clear()
             if not self.connection.closed:
@@ -149,13 +200,29 @@ class Transaction:
         return LeaseClock(UNIX, then + time.monotonic() - at, 0.0)
 
     def begin(self, operation: str, how: str) -> None:
+        """Begin with the next statement; `how` is a list of statements separated by semicolons."""
         self.operation, self._seen, self.recorder = operation, None, notifications.Recorder()
-        self.command(how)
+        self._how = self._unsent = tuple(each.strip() for each in how.split(";") if each.strip())
+        self.shared = self.answered = False
 
     def end(self) -> bool:
-        """Out of whatever transaction it is in; whether the connection is fit for another."""
+        """Leave the transaction; whether the connection is fit for another."""
         self._gathered.clear()
-        if self._server.transaction_status and not self.connection.closed:
+        self._how = self._unsent = ()
+        if self.connection.closed:
+            return False
+        if self._server.transaction_status == _IN_TRANSACTION and self.operation == "read":
+            with contextlib.suppress(psycopg.Error):
+                self._server.send_query(b"ROLLBACK")
+                self._rolling_back = True
+                return bool(self._server.flush() == 0)
+            return False
+        if self._server.transaction_status and not self._rolling_back:
             with contextlib.suppress(psycopg.Error):
                 self._wire.command("ROLLBACK")
-        return not self._server.transaction_status and not self.connection.closed
+        return self._rolling_back or not (self._server.transaction_status or self.connection.closed)
+
+    def _await_rollback(self) -> None:
+        if self._rolling_back:
+            self._rolling_back = False
+            self._wire.answer()

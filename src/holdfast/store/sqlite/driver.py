@@ -24,7 +24,7 @@ import msgspec
 
 from holdfast import errors
 from holdfast.store import fault_points, queries, schema_plan
-from holdfast.store.driver import LeaseClock, Row, Tx, lease_clock
+from holdfast.store.driver import LeaseClock, Query, Row, Tx, lease_clock
 from holdfast.store.sqlite import maintenance, wal_sync, writer_queue
 from holdfast.store.sqlite import migration as sqlite_migration
 from holdfast.store.sqlite import paths as sqlite_paths
@@ -85,6 +85,7 @@ class Transaction:
 
     def __init__(self, connection: apsw.Connection, sql: dict[str, str], clock: Callable[[], float] | None) -> None:
         self.operation = "read"
+        self.shared = False
         self.meant: dict[Any, Any] = {}
         # One cursor for all: a new one for every statement costs more than the statement.
         self.execute = connection.cursor().execute
@@ -114,6 +115,17 @@ class Transaction:
         return self.connection.changes()
 
     later = run  # a statement more costs nothing here
+
+    def batch(self, *queries: Query) -> list[list[Row]]:
+        return [self._rows(query, values) for query, values in queries]
+
+    finish = batch  # the driver commits after the step
+
+    def _rows(self, query: str, values: dict[str, Any]) -> list[Row]:
+        rows = self.all(query, **values)
+        if fault_points.hook is not None:
+            fault_points.reach(self.operation, query)
+        return rows
 
     @contextlib.contextmanager
     def savepoint(self) -> Iterator[None]:
