@@ -56,7 +56,7 @@ def again(db: SessionDB, arrival: types.Arrival) -> types.Arrival:
 
 
 def everything(db: SessionDB) -> object:
-    return [list(copy_tables.rows(db.driver, table)) for table in TABLES]
+    return [db.driver.read(lambda tx, table=table: list(table.rows(tx))) for table in TABLES]
 
 
 @contextlib.contextmanager

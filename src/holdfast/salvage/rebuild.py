@@ -39,7 +39,7 @@ class Story(NamedTuple):
     """A conversation, told in the fullest way first and in simpler ways after it, each with what it leaves out."""
 
     id: str
-    ways: list[tuple[list[transfer_format.Any], list[reports.Lost]]]
+    ways: list[tuple[list[transfer_format.Line], list[reports.Lost]]]
     lost: list[reports.Lost]
     bodies: list[str]
 
@@ -244,7 +244,7 @@ class _Telling:
 
     def _way(
         self, sessions: list[transfer_format.Session], kept: dict[int, transfer_format.Compaction], hides: bool
-    ) -> tuple[list[transfer_format.Any], list[reports.Lost]]:
+    ) -> tuple[list[transfer_format.Line], list[reports.Lost]]:
         """All lines but the messages; and what this way leaves out."""
         omitted = (
             [] if kept or not self._left.compactions.get(self._key) else [reports.Lost("its summaries", self._name)]
@@ -259,7 +259,7 @@ class _Telling:
         if self._row is not None and self._row[11] is None:
             stands = None
         head = self._conversation(sessions, stands, epochs, events, kept)
-        told: list[transfer_format.Any] = [head]
+        told: list[transfer_format.Line] = [head]
         since, on = 0, None
         for session in sessions:
             opened = kept.get(session.ordinal)
@@ -308,10 +308,10 @@ class _Telling:
         )
 
     def _filled(
-        self, way: list[transfer_format.Any], messages: dict[int, transfer_format.Message]
-    ) -> list[transfer_format.Any]:
+        self, way: list[transfer_format.Line], messages: dict[int, transfer_format.Message]
+    ) -> list[transfer_format.Line]:
         """The messages, each behind its session and the compaction that opened it."""
-        told: list[transfer_format.Any] = []
+        told: list[transfer_format.Line] = []
         waiting: Iterator[transfer_format.Message] = iter(())
         for line in way:
             if not isinstance(line, transfer_format.Compaction):
@@ -337,7 +337,7 @@ def _line(seq: int, found: recovered_rows.Found | None, at: float) -> transfer_f
     if found is None:
         body = msgspec.Raw(PLACEHOLDER.encode())
         return transfer_format.Message(seq=seq, session=1, uid=f"lost-{seq}", role="user", at=at, body=body)
-    raw = msgspec.Raw(found.body.encode()) if found.body else transfer_format.NOTHING
+    raw = msgspec.Raw(found.body.encode()) if found.body else transfer_format.NO_BODY
     redacted = None if found.redacted_at is None else float(found.redacted_at)
     return transfer_format.Message(
         seq=seq, session=1, uid=found.uid, role=found.role, at=found.at, body=raw, redacted_at=redacted
@@ -362,8 +362,10 @@ def _events(rows: list[tuple[Any, ...]]) -> list[tuple[int, int, int, int | None
 
 def _views(
     events: list[tuple[int, int, int, int | None]], on: int | None, stands: int | None, after: int, before: int
-) -> list[transfer_format.Any]:
-    told: list[transfer_format.Any] = [transfer_format.Stand(compaction_epoch=stands)] if on != stands else []
+) -> list[transfer_format.Line]:
+    told: list[transfer_format.Line] = (
+        [transfer_format.ActiveCompaction(compaction_epoch=stands)] if on != stands else []
+    )
     for at, low, high, hidden in events:
         if after < at < before:
             told.append(

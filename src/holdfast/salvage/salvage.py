@@ -194,7 +194,7 @@ def _write(
     return lost, placeholders
 
 
-def _conversation(driver: Driver, story: rebuild.Story) -> tuple[list[transfer_format.Any] | None, list[reports.Lost]]:
+def _conversation(driver: Driver, story: rebuild.Story) -> tuple[list[transfer_format.Line] | None, list[reports.Lost]]:
     """In the fullest way the constraints let in: that way, and what it left out."""
     for told, left in story.ways:
         try:
@@ -205,7 +205,7 @@ def _conversation(driver: Driver, story: rebuild.Story) -> tuple[list[transfer_f
     return None, [reports.Lost("everything: what is left of it does not fit together", story.id)]
 
 
-def _replayed(driver: Driver, told: list[transfer_format.Any]) -> None:
+def _replayed(driver: Driver, told: list[transfer_format.Line]) -> None:
     head = told[0]
     assert isinstance(head, transfer_format.Conversation)
     vetted = validate.Vetting(head)
@@ -216,7 +216,7 @@ def _replayed(driver: Driver, told: list[transfer_format.Any]) -> None:
     driver.write("salvage", lambda tx: writing.run(tx, enumerate(told), len(told)))
 
 
-def _kept(told: list[transfer_format.Any]) -> rebuild.Kept:
+def _kept(told: list[transfer_format.Line]) -> rebuild.Kept:
     head = told[0]
     assert isinstance(head, transfer_format.Conversation)
     return rebuild.Kept(
@@ -227,7 +227,7 @@ def _kept(told: list[transfer_format.Any]) -> rebuild.Kept:
     )
 
 
-def _is_placeholder(line: transfer_format.Any) -> bool:
+def _is_placeholder(line: transfer_format.Line) -> bool:
     """Whether it stands for a message that is lost."""
     return (
         isinstance(line, transfer_format.Message)

@@ -247,7 +247,7 @@ class _SnapshotCopy:
         return self._target.read(partial(self._compare, snapshot=snapshot, leapt=leapt))
 
     def _compare(self, tx: Tx, snapshot: Tx, leapt: bool) -> list[str]:
-        ending = transfer_format.Ending()
+        ending = transfer_format.EndBuilder()
         found = []
         target_keys = {id_: key for key, id_, _ in tx.all("copy_conversations")}
         for key, id_, _ in snapshot.all("copy_conversations"):
@@ -257,7 +257,7 @@ class _SnapshotCopy:
             if theirs is None or ours.seal != theirs.seal or (not leapt and ours.counters != theirs.counters):
                 found.append(id_)
             ending.add(ours.seal)
-        self.digest = ending.end().digest
+        self.digest = ending.build().digest
         return [
             *found,
             *target_keys,
@@ -280,14 +280,14 @@ def _digest_conversation(tx: Tx, key: int) -> ConversationDigest:
 class _DigestedLines:
     """The lines of a conversation, digested as they pass. Counters that finishing a copy advances are left out."""
 
-    def __init__(self, lines: Iterator[transfer_format.Any]) -> None:
+    def __init__(self, lines: Iterator[transfer_format.Line]) -> None:
         first = next(lines)
         assert isinstance(first, transfer_format.Conversation)
         self.conversation = first
         self._lines = itertools.chain((first,), lines)
-        self._sealing = transfer_format.Sealing(first.id)
+        self._sealing = transfer_format.SealBuilder(first.id)
 
-    def __iter__(self) -> Iterator[transfer_format.Any]:
+    def __iter__(self) -> Iterator[transfer_format.Line]:
         for line in self._lines:
             counted = line
             if isinstance(line, transfer_format.Conversation):
@@ -298,4 +298,4 @@ class _DigestedLines:
             yield line
 
     def digest(self) -> ConversationDigest:
-        return ConversationDigest(self._sealing.sealed(), (self.conversation.epoch, self.conversation.fence))
+        return ConversationDigest(self._sealing.build(), (self.conversation.epoch, self.conversation.fence))

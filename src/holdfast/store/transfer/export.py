@@ -166,13 +166,13 @@ class _Export:
         self._sessions = 0
         self._messages = 0
         self._blobs: dict[str, int] = {}
-        self._ending = transfer_format.Ending()
+        self._ending = transfer_format.EndBuilder()
 
     def run(self, chosen: Sequence[Choice], asked: Sequence[str] | None) -> reports.ExportReport:
         self._line(transfer_format.encode(transfer_format.Header(transfer_format.VERSION)))
         for key, _, _ in chosen:
             self._conversation(key)
-        self._line(transfer_format.encode(self._ending.end()))
+        self._line(transfer_format.encode(self._ending.build()))
         named = set() if asked is None else self._driver.read(lambda tx: _names(tx, asked))
         extra = () if asked is None else tuple(name for _, name, _ in chosen if name not in named)
         counts = (self._ending.conversations, self._sessions, self._messages)
@@ -187,10 +187,10 @@ class _Export:
             self._sessions += sealed.sessions
 
     def _told(self, tx: Tx, key: int) -> transfer_format.Sealed | None:
-        sealing: transfer_format.Sealing | None = None
+        sealing: transfer_format.SealBuilder | None = None
         for line in told(tx, key):
             if isinstance(line, transfer_format.Conversation):
-                sealing = transfer_format.Sealing(line.id)
+                sealing = transfer_format.SealBuilder(line.id)
             assert sealing is not None  # a conversation begins with its own line
             data = transfer_format.encode(line)
             sealing.add(line, data)
@@ -198,9 +198,9 @@ class _Export:
             self._count(line)
             if isinstance(line, transfer_format.Blob):
                 self._blobs[line.digest] = line.size or 0
-        return sealing.sealed() if sealing else None
+        return sealing.build() if sealing else None
 
-    def _count(self, line: transfer_format.Any) -> None:
+    def _count(self, line: transfer_format.Line) -> None:
         if isinstance(line, transfer_format.Message):
             self._messages += 1
             if self._progress and self._messages % MESSAGES == 0:
@@ -218,7 +218,7 @@ def _names(tx: Tx, session_ids: Sequence[str]) -> set[str]:
 # --- a conversation as lines -------------------------------------------------------------------------
 
 
-def told(tx: Tx, key: int) -> Iterator[transfer_format.Any]:
+def told(tx: Tx, key: int) -> Iterator[transfer_format.Line]:
     """Everything of a conversation but its seal, in the order in which it can be written again."""
     row = tx.one("export_conversation", key=key)
     if row is None:
@@ -238,12 +238,12 @@ def told(tx: Tx, key: int) -> Iterator[transfer_format.Any]:
         yield transfer_format.Blob(digest=digest, size=size, media_type=media_type)
 
 
-def _named(kind: type[transfer_format.Line], row: Row, **other: Any) -> dict[str, Any]:
+def _named(kind: type[msgspec.Struct], row: Row, **other: Any) -> dict[str, Any]:
     """The values of a row by the names of a line: they are in the same order."""
     return {**dict(zip(kind.__struct_fields__, row, strict=True)), **other}
 
 
-def _history(tx: Tx, key: int, conversation: transfer_format.Conversation) -> Iterator[transfer_format.Any]:
+def _history(tx: Tx, key: int, conversation: transfer_format.Conversation) -> Iterator[transfer_format.Line]:
     stands, since = None, 0
     coming = _next_compaction(tx, key, conversation.id, 0)
     for session in _sessions(tx, key):
@@ -280,10 +280,10 @@ def _next_compaction(tx: Tx, key: int, conversation_id: str, after: int) -> tran
 
 def _views(
     tx: Tx, key: int, stands: tuple[int | None, int | None], after: int, before: int
-) -> Iterator[transfer_format.Stand | transfer_format.Hide | transfer_format.Show]:
+) -> Iterator[transfer_format.ActiveCompaction | transfer_format.Hide | transfer_format.Show]:
     """What changed of the view between two compactions: what it stood on, what was hidden and shown."""
     if stands[0] != stands[1]:
-        yield transfer_format.Stand(compaction_epoch=stands[1])
+        yield transfer_format.ActiveCompaction(compaction_epoch=stands[1])
     for at, from_seq, to_seq, hidden in tx.all("export_hides", conversation=key, after=after, before=before):
         if hidden is None:
             yield transfer_format.Hide(epoch=at, from_seq=from_seq, to_seq=to_seq)
@@ -298,7 +298,7 @@ def _messages(tx: Tx, key: int, conversation_id: str, after: int, last: int) -> 
             seq, session, uid, role, at, body, redacted_at, digest = row
             if seq != after + 1 or message_codec.digest(conversation_id, seq, uid, role, body) != digest:
                 raise _damaged(conversation_id, f"Message {after + 1}")
-            raw = msgspec.Raw(body) if body else transfer_format.NOTHING
+            raw = msgspec.Raw(body) if body else transfer_format.NO_BODY
             yield transfer_format.Message(
                 seq=seq, session=session, uid=uid, role=role, at=at, body=raw, redacted_at=redacted_at
             )

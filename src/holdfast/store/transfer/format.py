@@ -1,10 +1,9 @@
-"""The lines of an export: one JSON object each, with its keys sorted, so that equal stores give equal bytes.
+"""The line format of an export: one JSON object per line with sorted keys, so that equal stores export equal bytes.
 
-A conversation is told in the order in which it can be written again: its own line; each session with its
-messages; the compaction that opened a session right after that session; hides, shows and what the
-context stood on before the compaction (or the end) that came after them; its routes; the attachments its
-messages name; and a last line that seals all of them. The file begins with a header and ends with a line
-that seals the seals.
+A file is a header, conversations and an end line. The lines of a conversation are in the order in which they can be
+written again: the conversation; each session, the compaction that opened it, and its messages; before the next
+compaction (or the end) the hides, shows, undos and redos made in between; the routes; the attachments that messages
+refer to; and a seal over all of them. The end line seals the seals.
 """
 
 from __future__ import annotations
@@ -19,29 +18,31 @@ from holdfast import types
 
 VERSION = 1
 
-# Far below what the database can count to, so that what is imported can go on counting.
+# Far below the largest integer of the database, so that an imported conversation can go on counting.
 Counter = Annotated[int, Meta(ge=0, le=2**62)]
 Seq = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Ordinal = Annotated[int, Meta(ge=1, le=2**32 - 1)]
 Seal = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
-# The body of a redacted message: none. Left out of its line.
-NOTHING = msgspec.Raw()
+# The body of a redacted message, which its line omits.
+NO_BODY = msgspec.Raw()
 
 
 class Header(msgspec.Struct, frozen=True, tag_field="holdfast", tag="export"):
-    """The first line."""
+    """The first line of a file."""
 
     version: int
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind"):
-    """Any other line; what is not there is left out."""
+class _Line(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind"
+):
+    """Any other line. Fields with their default value are omitted."""
 
 
-class Conversation(Line, frozen=True, kw_only=True, tag="conversation"):
-    """Where a conversation stands in the end. Its origin is named by its id."""
+class Conversation(_Line, frozen=True, kw_only=True, tag="conversation"):
+    """The final state of a conversation. `origin` is an id, not a key."""
 
     id: str
     owner: str = ""
@@ -62,8 +63,8 @@ class Conversation(Line, frozen=True, kw_only=True, tag="conversation"):
     folder: str | None = None
 
 
-class Session(Line, frozen=True, kw_only=True, tag="session"):
-    """A session as it is in the end; its messages follow."""
+class Session(_Line, frozen=True, kw_only=True, tag="session"):
+    """The final state of a session. Its messages follow."""
 
     ordinal: Ordinal
     id: str
@@ -76,20 +77,20 @@ class Session(Line, frozen=True, kw_only=True, tag="session"):
     last_seq: Seq | None = None
 
 
-class Message(Line, frozen=True, kw_only=True, tag="message"):
-    """A message, its body exactly as stored."""
+class Message(_Line, frozen=True, kw_only=True, tag="message"):
+    """A message with its body exactly as stored."""
 
     seq: Seq
     session: Ordinal
     uid: str
     role: types.Role
     at: float
-    body: msgspec.Raw = NOTHING
+    body: msgspec.Raw = NO_BODY
     redacted_at: float | None = None
 
 
-class Compaction(Line, frozen=True, kw_only=True, tag="compaction"):
-    """The compaction that opened the session told just before."""
+class Compaction(_Line, frozen=True, kw_only=True, tag="compaction"):
+    """The compaction that opened the session of the line before."""
 
     epoch: Counter
     base_epoch: Counter | None = None
@@ -102,46 +103,46 @@ class Compaction(Line, frozen=True, kw_only=True, tag="compaction"):
     redacted_at: float | None = None
 
 
-class Stand(Line, frozen=True, kw_only=True, tag="stand"):
-    """From here on the context stands on this compaction (an undo or a redo; None: on none)."""
+class ActiveCompaction(_Line, frozen=True, kw_only=True, tag="stand"):
+    """An undo or redo made this compaction the active one, or none."""
 
     compaction_epoch: Counter | None = None
 
 
-class Hide(Line, frozen=True, kw_only=True, tag="hide"):
-    """A range leaves the context."""
+class Hide(_Line, frozen=True, kw_only=True, tag="hide"):
+    """A range of messages was hidden."""
 
     epoch: Counter
     from_seq: Seq
     to_seq: Seq
 
 
-class Show(Line, frozen=True, kw_only=True, tag="show"):
-    """A range that was hidden at an epoch comes back."""
+class Show(_Line, frozen=True, kw_only=True, tag="show"):
+    """The range that was hidden at `epoch` was shown again."""
 
     epoch: Counter
     from_seq: Seq
     shown_epoch: Counter
 
 
-class Route(Line, frozen=True, kw_only=True, tag="route"):
-    """A chat key that names this conversation."""
+class Route(_Line, frozen=True, kw_only=True, tag="route"):
+    """A route bound to this conversation."""
 
     key: str
     version: Counter
     updated_at: float
 
 
-class Blob(Line, frozen=True, kw_only=True, tag="blob"):
-    """An attachment that messages told before name; only its digest, when the store knew no more of it."""
+class Blob(_Line, frozen=True, kw_only=True, tag="blob"):
+    """An attachment that messages of this conversation refer to. Size and type are omitted where unknown."""
 
     digest: Digest
     size: Counter | None = None
     media_type: str | None = None
 
 
-class Sealed(Line, frozen=True, kw_only=True, tag="sealed"):
-    """The last line of a conversation: how much was told, and a digest of all its lines before this one."""
+class Sealed(_Line, frozen=True, kw_only=True, tag="sealed"):
+    """The last line of a conversation: counts, and a digest of its other lines."""
 
     id: str
     sessions: Counter
@@ -149,23 +150,23 @@ class Sealed(Line, frozen=True, kw_only=True, tag="sealed"):
     digest: Seal
 
 
-class End(Line, frozen=True, kw_only=True, tag="end"):
-    """The last line of the file: how many conversations, and a digest of their digests."""
+class End(_Line, frozen=True, kw_only=True, tag="end"):
+    """The last line of the file: the number of conversations and a digest of their digests."""
 
     conversations: Counter
     digest: Seal
 
 
-Any = Conversation | Session | Message | Compaction | Stand | Hide | Show | Route | Blob | Sealed | End
+Line = Conversation | Session | Message | Compaction | ActiveCompaction | Hide | Show | Route | Blob | Sealed | End
 
 encode = msgspec.json.Encoder(order="sorted").encode
-_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Any)
+_decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 decode = _decoder.decode
 decode_header = msgspec.json.Decoder(Header).decode
 
 
-class Sealing:
-    """Counts and digests the lines of one conversation, on their way out or in."""
+class SealBuilder:
+    """Counts and digests the lines of one conversation."""
 
     def __init__(self, conversation_id: str) -> None:
         self.id = conversation_id
@@ -173,20 +174,20 @@ class Sealing:
         self.messages = 0
         self._digest = blake2b(digest_size=16)
 
-    def add(self, line: Any, data: bytes) -> None:
+    def add(self, line: Line, data: bytes) -> None:
         self._digest.update(data + b"\n")
         if isinstance(line, Message):
             self.messages += 1
         elif isinstance(line, Session):
             self.sessions += 1
 
-    def sealed(self) -> Sealed:
+    def build(self) -> Sealed:
         digest = self._digest.hexdigest()
         return Sealed(id=self.id, sessions=self.sessions, messages=self.messages, digest=digest)
 
 
-class Ending:
-    """The same for the conversations of a file."""
+class EndBuilder:
+    """Counts and digests the conversations of one file."""
 
     def __init__(self) -> None:
         self.conversations = 0
@@ -196,5 +197,5 @@ class Ending:
         self.conversations += 1
         self._digest.update(sealed.digest.encode())
 
-    def end(self) -> End:
+    def build(self) -> End:
         return End(conversations=self.conversations, digest=self._digest.hexdigest())

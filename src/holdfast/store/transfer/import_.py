@@ -134,7 +134,7 @@ def _as_bytes(number: int, line: object) -> Numbered:
     return Numbered(number, line.rstrip(b"\r\n"))
 
 
-def _decoded(line: Numbered) -> transfer_format.Any:
+def _decoded(line: Numbered) -> transfer_format.Line:
     problem = line.problem
     if not problem:
         try:
@@ -172,7 +172,7 @@ class Part(AbstractContextManager["Part"]):
         self.count = 0
         self.blobs: list[transfer_format.Blob] = []
         self.sessions: list[str] = []
-        self._sealing = transfer_format.Sealing(conversation.id if conversation else "")
+        self._sealing = transfer_format.SealBuilder(conversation.id if conversation else "")
         self._vetting = validate.Vetting(conversation) if conversation else None
         self._kept: IO[bytes] = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115 -- closed by __exit__
 
@@ -182,7 +182,7 @@ class Part(AbstractContextManager["Part"]):
     def refuse(self, number: int, problem: str) -> None:
         self.problem = self.problem or errors.ImportInvalid(number, problem)
 
-    def add(self, number: int, line: transfer_format.Any, data: bytes) -> None:
+    def add(self, number: int, line: transfer_format.Line, data: bytes) -> None:
         if self.problem or self._vetting is None:
             return
         try:
@@ -206,14 +206,14 @@ class Part(AbstractContextManager["Part"]):
             self._vetting.finish(number)
         except errors.ImportInvalid as error:
             self.problem = error
-        if sealed != self._sealing.sealed():
+        if sealed != self._sealing.build():
             self.refuse(number, f"lines of conversation {errors.shown(sealed.id)} were changed, lost or added")
 
     @property
     def messages(self) -> int:
         return self._sealing.messages
 
-    def lines(self) -> Iterator[tuple[int, transfer_format.Any]]:
+    def lines(self) -> Iterator[tuple[int, transfer_format.Line]]:
         """Every line with its number, as often as asked."""
         self._kept.seek(0)
         for offset in range(self.count):
@@ -250,7 +250,7 @@ class _Import:
         self._revive = revive
         self._progress = progress
         self._outcomes: list[reports.ImportOutcome] = []
-        self._ending = transfer_format.Ending()
+        self._ending = transfer_format.EndBuilder()
         self._messages = 0
         # What became of each conversation: the id it has here, or None when it is not here.
         self._here: dict[str, str | None] = {}
@@ -308,7 +308,7 @@ class _Import:
         return part, end
 
     def _check_end(self, number: int, line: transfer_format.End) -> None:
-        if line != self._ending.end():
+        if line != self._ending.build():
             self._refused(None, number, "conversations were lost, added, repeated or put in another order")
 
     def _cut_short(self, part: Part, number: int, problem: str) -> None:
@@ -470,7 +470,7 @@ def _is_here(tx: Tx, new_id: str, part: Part, names: replay.Names) -> bool:
 _BESIDE = (transfer_format.Route, transfer_format.Blob)
 
 
-def _content(line: transfer_format.Any | None) -> Any:
+def _content(line: transfer_format.Line | None) -> Any:
     """What makes two conversations the same: not the name people gave it, nor where they work on it by now, nor the
     leases it has seen."""
     same = {"title": None, "folder": None, "fence": 0}

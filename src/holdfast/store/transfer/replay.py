@@ -18,7 +18,7 @@ from holdfast.store import message_codec, sessions, titles
 from holdfast.store.driver import Tx
 from holdfast.store.transfer import format as transfer_format
 
-L = TypeVar("L", bound=transfer_format.Any)
+L = TypeVar("L", bound=transfer_format.Line)
 
 
 class Names(NamedTuple):
@@ -61,7 +61,7 @@ class Replay:
         if self._told.origin is not None:
             self._origin(tx, self._told)
 
-    def run(self, tx: Tx, told: Iterable[tuple[int, transfer_format.Any]], sealed_at: int) -> None:
+    def run(self, tx: Tx, told: Iterable[tuple[int, transfer_format.Line]], sealed_at: int) -> None:
         """It may run again, from the beginning; and does when it is refused, which is then told of the right line."""
         self._again, self._begun = self._begun, True
         self.title, self.routes = None, []
@@ -73,7 +73,7 @@ class Replay:
         self.number = sealed_at
         self._finish(tx)
 
-    def _write(self, tx: Tx, line: transfer_format.Any) -> None:
+    def _write(self, tx: Tx, line: transfer_format.Line) -> None:
         match line:
             case transfer_format.Message():
                 self._message(tx, line)
@@ -81,7 +81,7 @@ class Replay:
                 self._next_session(tx, line)
             case transfer_format.Compaction():
                 self._compaction(tx, line)
-            case transfer_format.Stand():
+            case transfer_format.ActiveCompaction():
                 self._stands = line.compaction_epoch
             case transfer_format.Hide():
                 self._advance(tx, line.epoch, self._ordinal)

@@ -47,7 +47,7 @@ class Vetting:
         self._begun = False
         self._named = set[str]()
 
-    def check(self, number: int, line: transfer_format.Any) -> None:
+    def check(self, number: int, line: transfer_format.Line) -> None:
         try:
             self._check(line)
         except _REFUSALS as error:
@@ -63,7 +63,7 @@ class Vetting:
         if (told.head, told.last_seq, told.live) != (self._ordinal, self._seq, live):
             raise errors.ImportInvalid(number, "the sessions and messages are not those the conversation speaks of.")
 
-    def _check(self, line: transfer_format.Any) -> None:
+    def _check(self, line: transfer_format.Line) -> None:
         match line:
             case transfer_format.Message():
                 self._message(line)
@@ -91,7 +91,7 @@ class Vetting:
         if session.last_seq is not None and line.seq > session.last_seq:
             raise errors.InvalidArgument(f"Message {line.seq} came after the end of its session.")
         _require(
-            (line.redacted_at is None) == (line.body != transfer_format.NOTHING), "Only a redacted message has no body."
+            (line.redacted_at is None) == (line.body != transfer_format.NO_BODY), "Only a redacted message has no body."
         )
         message_codec.checked_id(line.uid, "uid")
         message_codec.checked_time(line.at)
