@@ -44,7 +44,7 @@ def _whole(address: str) -> tuple[list[tuple[Any, ...]], ...]:
     )
     return (
         [row[:4] + row[5:] for row in _rows(address, places)],
-        _rows(address, "SELECT b.*, array_remove(lengths, NULL) FROM search_blocks b ORDER BY conversation, block"),
+        _rows(address, "SELECT b.*, array_remove(lengths, 0) FROM search_blocks b ORDER BY conversation, block"),
         _rows(address, "SELECT messages, words FROM search_totals"),
         _rows(address, "SELECT * FROM search_progress ORDER BY conversation"),
     )
@@ -194,15 +194,17 @@ def test_a_role_that_may_make_nothing_searches_and_makes_the_index_again(address
 
 @pytest.mark.parametrize("query", ["index_find", "index_find_at"])
 def test_a_question_is_answered_through_the_index_of_words(address: str, query: str) -> None:
+    asked = query_parser.question('gull "w7x1 w7x2"')
+    assert asked is not None
     with SessionDB(address) as db:
         _talk(db, "c", *[f"gull {' '.join(f'w{n}x{m}' for m in range(8))}" for n in range(500)])
         db.index_search()
-    asked = query_parser.question('gull "w7x1 w7x2"')
-    assert asked is not None
+        asks = db.driver.read(lambda tx: tokens.asks(tx, asked))
+    assert asks is not None
     values = {"first": 0, "last": 2**63 - 1, "limit": 60, "around": 0.35, "near": 2, "places": "[4294967304]"}
     sql = queries.load(postgres_index.FOLDER)[query]
     with psycopg.connect(address) as connection:
-        plan = connection.execute(f"EXPLAIN {sql}", {**values, **tokens.asks(asked)[1]}).fetchall()
+        plan = connection.execute(f"EXPLAIN {sql}", {**values, **asks[1]}).fetchall()
     told = "\n".join(row[0] for row in plan)
     assert "search_words_pkey" in told
     assert "Seq Scan on search_words" not in told

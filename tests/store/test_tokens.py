@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import cast
 
 import apsw
 import pytest
 
 from holdfast.store import queries
+from holdfast.store.driver import Tx
 from holdfast.store.search import query_parser, tokens
 
 CORPUS = Path(__file__).parent.parent.parent / "bench" / "corpus"
@@ -74,10 +76,34 @@ def test_a_place_far_down_in_a_very_long_text_counts_as_the_last_there_is(monkey
     assert {number & 524287 for number in numbers} == {0, 1, 2}
 
 
-def test_a_phrase_is_its_words_one_after_the_other_and_may_go_on_at_its_end() -> None:
+class Weights:
+    """A transaction that knows how rare words are."""
+
+    def __init__(self, *words: str) -> None:
+        self._words = words
+
+    def all(self, query: str, /, firsts: list[str], lasts: list[str]) -> list[tuple[int, str, float, float]]:
+        assert query == "index_weights"
+        ranges = enumerate(zip(firsts, lasts, strict=True), 1)
+        return [(n, word, 2.0, 0.1) for n, (first, last) in ranges for word in self._words if first <= word <= last]
+
+
+def _asks(*words: str) -> query_parser.Asks | None:
     question = query_parser.question('"Tokyo 红" drawers', ["r1"], ["o1"])
     assert question is not None
-    own, match = tokens.asks(question)
-    assert (own["words"], own["begins"], own["owner"]) == (["drawer", "tokyo"], ["红"], "o1")
-    assert (own["phrase"], own["step"], own["from"]) == ([0, 0], [0, 1], ["tokyo", "红"])
-    assert (match["phrases"], match["from"]) == (2, ["tokyo", "红", "#r1"])
+    return tokens.asks(cast("Tx", Weights(*words)), question)
+
+
+def test_a_phrase_is_its_words_one_after_the_other_and_may_go_on_at_its_end() -> None:
+    asks = _asks("drawer", "tokyo", "红", "红叶", "叶")
+    assert asks is not None
+    own, match = asks
+    assert (own["words"], own["terms"], own["owner"]) == (["drawer", "tokyo", "红", "红叶"], "{1,2,3,3}", "o1")
+    assert (own["phrase"], own["step"], own["steps"]) == ("{0,0,0}", "{0,1,1}", "{2,2,2}")
+    assert own["needed"] == ["tokyo", "红", "红叶"]
+    assert (match["phrases"], match["needed"]) == (2, ["tokyo", "红", "红叶", "#r1"])
+
+
+def test_a_phrase_with_a_word_that_is_not_indexed_is_not_searched_for() -> None:
+    assert _asks("drawer", "tokyo") is None
+    assert _asks() is None

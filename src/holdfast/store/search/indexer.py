@@ -164,6 +164,12 @@ class Indexer:
                 self._index = self._log.side(NAME)
             return self._index
 
+    def _read_both(self, index: Side, step: Callable[[Tx, Tx], T]) -> T:
+        """Run a step with a transaction of the index and one of the log, which are one where the index is tables."""
+        if not self._log.stems:
+            return index.read(lambda tx: step(tx, tx))
+        return index.read(lambda tx: self._log.read(lambda log_tx: step(tx, log_tx)))
+
     def _throw_away(self) -> None:
         self.close()
         self._log.discard_side(NAME)
@@ -212,9 +218,7 @@ class Indexer:
 
     def _catch_up_some(self, index: Side, keys: list[int]) -> int:
         """Only these conversations: however large the store is, whoever searches one waits for one."""
-        known = index.read(lambda tx: (_noted(tx, "store"), _noted(tx, "redactions"), _upto(tx, keys)))
-        now = self._log.read(lambda tx: (_generation(tx), _redactions(tx), _ends(tx, keys)))
-        if known == now:
+        if self._read_both(index, partial(is_current, keys=keys)):
             return 0
         index = self._ours(index)
         self._forget_redacted(index)
@@ -335,6 +339,14 @@ class Indexer:
         for values in rows:
             tx.run("index_put", **values)
         return True
+
+
+def is_current(tx: Tx, log_tx: Tx, keys: list[int] | None) -> bool:
+    """Whether the index has all of these conversations, or of all."""
+    if keys is None:
+        return _noted(tx, "state") == _state(log_tx)
+    known = (_noted(tx, "store"), _noted(tx, "redactions"), _upto(tx, keys))
+    return known == (_generation(log_tx), _redactions(log_tx), _ends(log_tx, keys))
 
 
 def _state(tx: Tx) -> str:

@@ -44,6 +44,8 @@ COMMON = frozenset(
 
 
 T = TypeVar("T")
+# The parameters for messages' own words, and for those with their neighbours'.
+Asks = tuple[dict[str, Any], dict[str, Any]]
 
 
 class Document(msgspec.Struct, Generic[T], frozen=True):
@@ -113,8 +115,8 @@ def rows(key: int, documents: Sequence[Document[str]], _known: int) -> Iterator[
         yield {"conversation": key, "seq": each.seq, "text": each.text, "around": " ".join(each.around), "tags": tags}
 
 
-def asks(question: Question) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the index is asked: by messages' own words, and with those of their neighbours."""
+def asks(_tx: object, question: Question) -> Asks | None:
+    """Return the parameters of `index_find` and of `index_find_at`."""
     return {"match": question.own}, {"match": question.match}
 
 

@@ -37,8 +37,6 @@ _decode = msgspec.json.Decoder(types.Body).decode
 
 # From which id in the log to which, both included.
 Stretch = tuple[int, int]
-# What the index is asked: by messages' own words, and with their neighbours'.
-Asks = tuple[dict[str, Any], dict[str, Any]]
 # How well its words fit, how much its conversation has to say, and its id in the log.
 Candidate = tuple[float, float, int]
 Ranked = tuple[float, int]
@@ -121,25 +119,45 @@ class Searcher(indexer.Indexer):
         return self.catch_up(progress)
 
     def _find(self, index: Side, question: query_parser.Question, limit: int, wanted: Filter) -> list[types.Hit]:
-        stretches = self._log.read(partial(_stretches, session_id=wanted.session_id))
-        index = self._brought_on(index, stretches)
-        asks: Asks = self._speech.asks(question)
-        most, look, near = max(CANDIDATES, 4 * limit), _near, 0 if wanted.own else indexer.NEAR
+        look = partial(self._look, question=question, limit=limit, wanted=wanted)
+        hits = self._read_both(index, partial(look, only_current=True))
+        if hits is None:
+            hits = self._read_both(self._brought_on(index, wanted.session_id), look)
+        return hits or []
+
+    def _look(
+        self,
+        tx: Tx,
+        log_tx: Tx,
+        question: query_parser.Question,
+        limit: int,
+        wanted: Filter,
+        only_current: bool = False,
+    ) -> list[types.Hit] | None:
+        """Search the index as it is; None if it is behind the log and must be `only_current`."""
+        stretches = _stretches(log_tx, wanted.session_id)
+        if only_current and not indexer.is_current(tx, log_tx, _keys(stretches)):
+            return None
+        asks: query_parser.Asks | None = self._speech.asks(tx, question)
+        if asks is None:
+            return []
+        most, find, near = max(CANDIDATES, 4 * limit), _near, 0 if wanted.own else indexer.NEAR
         while True:
-            found, more = index.read(partial(look, asks=asks, stretches=stretches, most=most, near=near))
-            hits = self._log.read(partial(_best, found=found, limit=limit, question=question, wanted=wanted))
+            found, more = find(tx, asks, stretches, most, near)
+            hits = _best(log_tx, found, limit, question, wanted)
             # Filters that the index does not know may leave too few: look everywhere, further and further down.
             if len(hits) >= limit or not more:
                 return hits
-            most, look = most * 8, _anywhere
+            most, find = most * 8, _anywhere
 
-    def _brought_on(self, index: Side, stretches: list[Stretch]) -> Side:
+    def _brought_on(self, index: Side, session_id: str | None) -> Side:
         """The index, as far as it could be brought on: all of it, or what is to be searched."""
+        keys = _keys(self._log.read(partial(_stretches, session_id=session_id)))
         try:
-            if stretches is EVERYTHING:
+            if keys is None:
                 self._catch_up(index, None)
             else:
-                self._catch_up_some(index, [first >> 32 for first, _ in stretches])
+                self._catch_up_some(index, keys)
         except self._hindrance as error:
             # What is indexed can be found; the newest messages will be, when there is room or time again.
             if not self._is_ours(index):
@@ -186,11 +204,18 @@ def _stretches(tx: Tx, session_id: str | None) -> list[Stretch]:
     return found
 
 
+def _keys(stretches: list[Stretch]) -> list[int] | None:
+    """The conversations they are of; None means all."""
+    return None if stretches is EVERYTHING else [first >> 32 for first, _ in stretches]
+
+
 def _stretch(key: int, after: int, upto: int) -> Stretch:
     return (key << 32) + after + 1, (key << 32) + upto
 
 
-def _near(tx: Tx, asks: Asks, stretches: list[Stretch], most: int, near: int) -> tuple[list[Candidate], bool]:
+def _near(
+    tx: Tx, asks: query_parser.Asks, stretches: list[Stretch], most: int, near: int
+) -> tuple[list[Candidate], bool]:
     """Candidates from where messages' own words fit best, and whether there may be others.
 
     To score every message with its neighbours would cost five times what its own words cost; so its own
@@ -209,7 +234,9 @@ def _near(tx: Tx, asks: Asks, stretches: list[Stretch], most: int, near: int) ->
     return _candidates(closer, own, stretches), any(len(each) >= most for each in own)
 
 
-def _anywhere(tx: Tx, asks: Asks, stretches: list[Stretch], most: int, near: int) -> tuple[list[Candidate], bool]:
+def _anywhere(
+    tx: Tx, asks: query_parser.Asks, stretches: list[Stretch], most: int, near: int
+) -> tuple[list[Candidate], bool]:
     """The best candidates of all, and whether there may be others."""
     own = [_rows(tx, "index_find", asks[0], stretch, most) for stretch in stretches]
     rows = [_rows(tx, "index_find_around", asks[1], stretch, most) for stretch in stretches]

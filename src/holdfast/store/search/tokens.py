@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from holdfast.store.driver import Tx
 from holdfast.store.search import query_parser
 from holdfast.store.sqlite import tokenizer
 
@@ -25,6 +26,8 @@ _RUN = re.compile(rf"([{query_parser.UNSPACED}]+)|([^{query_parser.UNSPACED}]+)"
 _END = "\U0010ffff"
 
 Cut = list[str]
+# The first and the last word, in the order of code points.
+Range = tuple[str, str]
 
 
 def indexed(text: str) -> Cut:
@@ -75,29 +78,43 @@ def _places(document: query_parser.Document[Cut]) -> dict[str, list[int]]:
     return at
 
 
-def asks(question: query_parser.Question) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the index is asked: by messages' own words, and with those of their neighbours."""
+def asks(tx: Tx, question: query_parser.Question) -> query_parser.Asks | None:
+    """Look up the words of a question and return the parameters of `index_find` and of `index_find_at`.
+
+    None when the index has none of its words, or not all of a phrase in quotes.
+    """
     phrases = [phrase for phrase in map(_phrase, question.phrases) if phrase]
     loose = [range_ for word in question.loose for range_ in _phrase(word)]
     ranges = list(dict.fromkeys([*loose, *itertools.chain.from_iterable(phrases)]))
-    exact = [first for first, last in ranges if first == last]
-    scored = {
-        "words": exact,
-        "begins": [first for first, last in ranges if first != last],
-        "ends": [last for first, last in ranges if first != last],
-        "together": [n for n in range(1, len(exact)) if (exact[n], exact[n]) in loose],
+    rows = tx.all("index_weights", firsts=[first for first, _ in ranges], lasts=[last for _, last in ranges])
+    words: dict[Range, list[str]] = {}
+    scored: dict[str, tuple[int, float]] = {}
+    for number, word, rarity, _ in sorted(rows):
+        words.setdefault(ranges[number - 1], []).append(word)
+        scored.setdefault(word, (number, rarity))
+    if not scored or any(range_ not in words for phrase in phrases for range_ in phrase):
+        return None
+    common = {
+        "words": list(scored),
+        "terms": _listed(number for number, _ in scored.values()),
+        "rarities": [rarity for _, rarity in scored.values()],
+        "share": rows[0][3],
+        # Only single words of the question score by standing close to the next one.
+        "together": _listed(n for n, pair in enumerate(itertools.pairwise(ranges), 1) if _are_words(pair, loose)),
         "apart": query_parser.NEAR + 1,
         "owner": question.shared[0] if question.shared else None,
     }
-    tags = [[(f"#{tag}", f"#{tag}")] for tag in question.tags]
-    return {**scored, **_needed(phrases)}, {**scored, **_needed(phrases + tags)}
+    own = [[words[range_] for range_ in phrase] for phrase in phrases]
+    tags = [[[f"#{tag}"]] for tag in question.tags]
+    return {**common, **_needed(own)}, {**common, **_needed(own + tags)}
 
 
-Range = tuple[str, str]
+def _are_words(pair: tuple[Range, Range], loose: list[Range]) -> bool:
+    return all(first == last and (first, last) in loose for first, last in pair)
 
 
 def _phrase(text: str) -> list[Range]:
-    """Its words one after the other, each from where to where; a run at the end may go on in the text."""
+    """Return the words of a phrase in order, each as a range; unspaced text at the end may continue in the message."""
     head, tail = query_parser.parted(text)
     found = [(word, word) for word in indexed(head)]
     if query_parser.is_unspaced(tail):
@@ -106,12 +123,18 @@ def _phrase(text: str) -> list[Range]:
     return found + [(word, word) for word in indexed(tail)]
 
 
-def _needed(phrases: list[list[Range]]) -> dict[str, Any]:
-    steps = [(n, step, *each) for n, phrase in enumerate(phrases) for step, each in enumerate(phrase)]
+def _needed(phrases: list[list[list[str]]]) -> dict[str, Any]:
+    """Return the parameters for phrases: each step of a phrase is one of some words."""
+    steps = [
+        (number, step, len(phrase), word)
+        for number, phrase in enumerate(phrases)
+        for step, words in enumerate(phrase)
+        for word in words
+    ]
     return {
         "phrases": len(phrases),
-        "phrase": [each[0] for each in steps],
-        "step": [each[1] for each in steps],
-        "from": [each[2] for each in steps],
-        "till": [each[3] for each in steps],
+        "phrase": _listed(each[0] for each in steps),
+        "step": _listed(each[1] for each in steps),
+        "steps": _listed(each[2] for each in steps),
+        "needed": [each[3] for each in steps],
     }

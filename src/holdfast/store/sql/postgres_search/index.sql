@@ -45,7 +45,7 @@ WITH before AS (
 ), put AS (
   INSERT INTO search_blocks AS b (conversation, block, owner, lengths)
   VALUES (:conversation, :block, :owner,
-          array_fill(NULL::integer, ARRAY[:first::integer]) || :lengths::integer[])
+          array_fill(0, ARRAY[:first::integer]) || :lengths::integer[])
   ON CONFLICT (conversation, block) DO UPDATE
      SET lengths = b.lengths[1 : :first::integer] || :lengths::integer[]
                    || b.lengths[:first::integer + cardinality(:lengths::integer[]) + 1 :]
@@ -53,8 +53,8 @@ WITH before AS (
 ), counted AS (
   INSERT INTO search_totals AS t (id, messages, words)
   SELECT 1, coalesce(sum(n), 0), coalesce(sum(n * length), 0)
-    FROM (SELECT 1, length FROM put, unnest(put.lengths) length WHERE length IS NOT NULL
-          UNION ALL SELECT -1, length FROM before, unnest(before.lengths) length WHERE length IS NOT NULL) change (n, length)
+    FROM (SELECT 1, length FROM put, unnest(put.lengths) length WHERE length > 0
+          UNION ALL SELECT -1, length FROM before, unnest(before.lengths) length WHERE length > 0) change (n, length)
   ON CONFLICT (id) DO UPDATE SET messages = t.messages + excluded.messages, words = t.words + excluded.words
 )
 INSERT INTO search_words AS w (word, conversation, block, messages, places)
@@ -86,20 +86,20 @@ WITH touched AS (
 ), uncounted AS (
   UPDATE search_totals s
      SET messages = s.messages - gone.messages, words = s.words - gone.words
-    FROM (SELECT count(length) AS messages, coalesce(sum(length), 0) AS words
+    FROM (SELECT count(*) AS messages, coalesce(sum(length), 0) AS words
             FROM search_blocks b JOIN touched t USING (block), unnest(b.lengths) WITH ORDINALITY each (length, at)
-           WHERE b.conversation = :conversation AND at - 1 BETWEEN t.lowest AND t.highest) gone
+           WHERE b.conversation = :conversation AND at - 1 BETWEEN t.lowest AND t.highest AND length > 0) gone
 ), kept AS (
-  SELECT b.block, array_agg(CASE WHEN at - 1 NOT BETWEEN t.lowest AND t.highest THEN length END ORDER BY at) AS lengths
+  SELECT b.block, array_agg(CASE WHEN at - 1 BETWEEN t.lowest AND t.highest THEN 0 ELSE length END ORDER BY at) AS lengths
     FROM search_blocks b JOIN touched t USING (block), unnest(b.lengths) WITH ORDINALITY each (length, at)
    WHERE b.conversation = :conversation
    GROUP BY b.block
 ), closed AS (
   DELETE FROM search_blocks b USING kept k
-   WHERE b.conversation = :conversation AND b.block = k.block AND array_remove(k.lengths, NULL) = '{}'
+   WHERE b.conversation = :conversation AND b.block = k.block AND array_remove(k.lengths, 0) = '{}'
 )
 UPDATE search_blocks b SET lengths = k.lengths FROM kept k
- WHERE b.conversation = :conversation AND b.block = k.block AND array_remove(k.lengths, NULL) <> '{}';
+ WHERE b.conversation = :conversation AND b.block = k.block AND array_remove(k.lengths, 0) <> '{}';
 
 -- name: index_merge
 -- Rewrites the index so that nothing of what was forgotten is left in it: here that is left to the scrub.
@@ -109,99 +109,92 @@ SELECT 1;
 -- The messages that are known to be redacted.
 SELECT conversation, (block << 8) + (place >> 23) FROM search_words, unnest(places) place WHERE word = '#' || :tag;
 
+-- name: index_weights
+-- The indexed words of each range with their rarity (the idf of BM25), and the weight of a message's length.
+SELECT given.number, w.word,
+       ln(greatest((t.messages - w.messages + 0.5) / (w.messages + 0.5), 1.000001))::double precision,
+       (0.9 * t.messages / greatest(t.words, 1))::double precision
+  FROM search_totals t CROSS JOIN unnest(:firsts::text[], :lasts::text[]) WITH ORDINALITY given (first, last, number)
+ CROSS JOIN LATERAL (
+   SELECT word, sum(messages) AS messages FROM search_words
+    WHERE word >= given.first AND word <= given.last GROUP BY word OFFSET 0) w;
+
 -- name: index_find
--- The best matches of a stretch of the log by messages' own words, best first. (OFFSET 0 keeps the order of the joins:
--- words lead to rows and rows to blocks, whatever the statistics of a table that was just filled say; and what is sorted
--- is places and scores.)
-WITH asked AS MATERIALIZED (
-  SELECT a.word, ln(greatest(((SELECT messages FROM search_totals) - n.messages + 0.5) / (n.messages + 0.5), 1.000001))::double precision AS rarity
-    FROM (SELECT each FROM unnest(:words::text[]) each
-          UNION SELECT w.word FROM unnest(:begins::text[], :ends::text[]) open (first, last)
-                 CROSS JOIN LATERAL (
-                   SELECT word FROM search_words WHERE word >= open.first AND word <= open.last OFFSET 0) w) a (word)
-   CROSS JOIN LATERAL (SELECT coalesce(sum(messages), 0) AS messages FROM search_words WHERE word = a.word) n
-), fitting AS (
+-- The best matches of a stretch of the log by messages' own words, best first. OFFSET 0 keeps the join order (words,
+-- rows, blocks) whatever the statistics of a recently filled table say. A score needs the first position of a word in a
+-- message only: it carries the count, which is 0 at later positions.
+WITH fitting AS (
   SELECT place FROM (
     SELECT phrase, (conversation << 32) + (block << 8) + (at >> 23) AS place
       FROM (
-        SELECT p.phrase, p.step, w.conversation, w.block, unnest(w.places) AS at
-          FROM unnest(:phrase::bigint[], :step::bigint[], :from::text[], :till::text[])
-               AS p (phrase, step, first, last)
+        SELECT p.phrase, p.step, p.steps, w.conversation, w.block, unnest(w.places) AS at
+          FROM unnest(:phrase::bigint[], :step::bigint[], :steps::bigint[], :needed::text[])
+               AS p (phrase, step, steps, word)
          CROSS JOIN LATERAL (
            SELECT conversation, block, places FROM search_words
-            WHERE word >= p.first AND word <= p.last
-              AND conversation BETWEEN :first::bigint >> 32 AND :last::bigint >> 32
+            WHERE word = p.word AND conversation BETWEEN :first::bigint >> 32 AND :last::bigint >> 32
            OFFSET 0) w
-      ) steps
-     GROUP BY phrase, 2, (at & 524287) - step
-    HAVING count(DISTINCT step) = (SELECT count(*) FROM unnest(:phrase::bigint[]) other WHERE other = phrase)
+      ) positions
+     GROUP BY phrase, steps, 2, (at & 524287) - step
+    HAVING count(DISTINCT step) = steps
   ) whole GROUP BY place HAVING count(DISTINCT phrase) = :phrases::bigint
 )
-SELECT place, sum(score) AS score FROM (
-  SELECT (conversation << 32) + (block << 8) + (at >> 23) AS place,
-         rarity * times / (times + 0.3::double precision + lengths[(at >> 23) + 1] * share) AS score
+SELECT place, score FROM (
+  SELECT base + (at >> 23) AS place,
+         sum(rarity / (1 + (0.3::double precision + lengths[(at >> 23) + 1] * :share::double precision)
+                           / ((at >> 19) & 15))) AS score
     FROM (
-      SELECT conversation, block, rarity, lengths, at, ((at >> 19) & 15)::double precision AS times,
-             (SELECT 0.9 * messages / greatest(words, 1) FROM search_totals)::double precision AS share
-        FROM (
-        SELECT w.conversation, w.block, a.rarity, b.lengths, unnest(w.places) AS at
-          FROM asked a
-         CROSS JOIN LATERAL (
-           SELECT conversation, block, places FROM search_words
-            WHERE word = a.word AND conversation BETWEEN :first::bigint >> 32 AND :last::bigint >> 32
-           OFFSET 0) w
-         CROSS JOIN LATERAL (
-           SELECT lengths FROM search_blocks
-            WHERE conversation = w.conversation AND block = w.block
-              AND (:owner::text IS NULL OR owner = :owner::text)
-           OFFSET 0) b
-      ) every WHERE (at >> 19) & 15 > 0
-    ) counted
-  OFFSET 0
-) hits
+      SELECT (w.conversation << 32) + (w.block << 8) AS base, a.rarity, b.lengths, unnest(w.places) AS at
+        FROM unnest(:words::text[], :rarities::double precision[]) a (word, rarity)
+       CROSS JOIN LATERAL (
+         SELECT conversation, block, places FROM search_words
+          WHERE word = a.word AND conversation BETWEEN :first::bigint >> 32 AND :last::bigint >> 32
+         OFFSET 0) w
+       CROSS JOIN LATERAL (
+         SELECT lengths FROM search_blocks
+          WHERE conversation = w.conversation AND block = w.block AND (:owner::text IS NULL OR owner = :owner::text)
+         OFFSET 0) b
+    ) every WHERE at & 7864320 > 0
+   GROUP BY 1 OFFSET 0
+) scored
  WHERE place BETWEEN :first::bigint AND :last::bigint
    AND (:phrases::bigint = 0 OR place IN (SELECT fitting.place FROM fitting))
- GROUP BY place ORDER BY score DESC, place LIMIT :limit::bigint;
+ ORDER BY score DESC, place LIMIT :limit::bigint;
 
 -- name: index_find_around, index_find_at
--- The best matches of a stretch, or the matches among some messages: by their words, by those that stand together,
--- and by what their neighbours have of either.
-WITH asked AS MATERIALIZED (
-  SELECT a.term, a.word, ln(greatest(((SELECT messages FROM search_totals) - n.messages + 0.5) / (n.messages + 0.5), 1.000001))::double precision AS rarity
-    FROM (SELECT term, each FROM unnest(:words::text[]) WITH ORDINALITY given (each, term)
-          UNION SELECT 1000000, w.word FROM unnest(:begins::text[], :ends::text[]) open (first, last)
-                 CROSS JOIN LATERAL (
-                   SELECT word FROM search_words WHERE word >= open.first AND word <= open.last OFFSET 0) w) a (term, word)
-   CROSS JOIN LATERAL (SELECT coalesce(sum(messages), 0) AS messages FROM search_words WHERE word = a.word) n
-), looked_at AS MATERIALIZED (
+-- The best matches of a stretch, or the matches among the given messages: by their own words, by words close to each
+-- other, and by what their neighbours have of either.
+WITH wanted AS MATERIALIZED (
   SELECT value::bigint AS place FROM json_array_elements_text(coalesce(:places::json, '[]'))
 ), sources AS MATERIALIZED (
-  SELECT DISTINCT place + n AS place FROM looked_at, generate_series(-:near::bigint, :near::bigint) n
+  SELECT DISTINCT place + n AS place FROM wanted, generate_series(-:near::bigint, :near::bigint) n
 ), blocks AS MATERIALIZED (
-  SELECT DISTINCT place >> 32 AS conversation, (place & 4294967295) >> 8 AS block FROM sources
+  SELECT b.*
+    FROM (SELECT DISTINCT place >> 32 AS conversation, (place & 4294967295) >> 8 AS block FROM sources) s
+   CROSS JOIN LATERAL (
+     SELECT conversation, block, lengths FROM search_blocks
+      WHERE conversation = s.conversation AND block = s.block AND (:owner::text IS NULL OR owner = :owner::text)
+     OFFSET 0) b
+   UNION ALL
+  SELECT conversation, block, lengths FROM search_blocks
+   WHERE :places::text IS NULL AND conversation BETWEEN :first::bigint >> 32 AND :last::bigint >> 32
+     AND (:owner::text IS NULL OR owner = :owner::text)
 ), hits AS MATERIALIZED (
   SELECT * FROM (
-    SELECT term, rarity, (conversation << 32) + (block << 8) + (at >> 23) AS place, (at >> 19) & 15 AS times,
-           at & 524287 AS at
+    SELECT term, rarity, base + (at >> 23) AS place, (at >> 19) & 15 AS times, at & 524287 AS at
       FROM (
-        SELECT a.term, a.rarity, w.conversation, w.block, unnest(w.places) AS at
-          FROM asked a
+        SELECT a.term, a.rarity, (w.conversation << 32) + (w.block << 8) AS base, unnest(w.places) AS at
+          FROM unnest(:terms::bigint[], :words::text[], :rarities::double precision[]) a (term, word, rarity)
          CROSS JOIN LATERAL (
            SELECT conversation, block, places FROM search_words
-            WHERE word = a.word AND conversation BETWEEN :first::bigint >> 32 AND :last::bigint >> 32
-           OFFSET 0) w
-         CROSS JOIN LATERAL (
-           SELECT lengths FROM search_blocks
-            WHERE conversation = w.conversation AND block = w.block
-              AND (:owner::text IS NULL OR owner = :owner::text)
-           OFFSET 0) b
-         WHERE :places::text IS NULL OR (w.conversation, w.block) IN (SELECT conversation, block FROM blocks)
+            WHERE word = a.word AND conversation = ANY (ARRAY(SELECT conversation FROM blocks)) OFFSET 0) w
+         WHERE (w.conversation, w.block) IN (SELECT conversation, block FROM blocks)
       ) every
   ) unpacked WHERE :places::text IS NULL OR place IN (SELECT sources.place FROM sources)
 ), features AS (
   SELECT term AS feature, place, rarity, sum(times)::double precision AS times FROM hits WHERE times > 0
    GROUP BY term, place, rarity
-  UNION ALL
+   UNION ALL
   SELECT -a.term, a.place, a.rarity + b.rarity, 1
     FROM hits a JOIN hits b ON b.place = a.place AND b.term = a.term + 1 AND abs(b.at - a.at) <= :apart::bigint
    WHERE a.term = ANY (:together::bigint[])
@@ -211,31 +204,26 @@ WITH asked AS MATERIALIZED (
          sum(times * CASE n WHEN 0 THEN 1 ELSE :around::double precision END) AS times
     FROM features, generate_series(-:near::bigint, :near::bigint) n
    WHERE place + n BETWEEN :first::bigint AND :last::bigint
-     AND (:places::text IS NULL OR place + n IN (SELECT looked_at.place FROM looked_at))
+     AND (:places::text IS NULL OR place + n IN (SELECT wanted.place FROM wanted))
    GROUP BY place + n, feature, rarity
 ), fitting AS (
   SELECT place FROM (
     SELECT phrase, (conversation << 32) + (block << 8) + (at >> 23) AS place
       FROM (
-        SELECT p.phrase, p.step, w.conversation, w.block, unnest(w.places) AS at
-          FROM unnest(:phrase::bigint[], :step::bigint[], :from::text[], :till::text[])
-               AS p (phrase, step, first, last)
+        SELECT p.phrase, p.step, p.steps, w.conversation, w.block, unnest(w.places) AS at
+          FROM unnest(:phrase::bigint[], :step::bigint[], :steps::bigint[], :needed::text[])
+               AS p (phrase, step, steps, word)
          CROSS JOIN LATERAL (
            SELECT conversation, block, places FROM search_words
-            WHERE word >= p.first AND word <= p.last
-              AND conversation BETWEEN :first::bigint >> 32 AND :last::bigint >> 32
-           OFFSET 0) w
-         WHERE :places::text IS NULL OR (w.conversation, w.block) IN (SELECT conversation, block FROM blocks)
-      ) steps
-     GROUP BY phrase, 2, (at & 524287) - step
-    HAVING count(DISTINCT step) = (SELECT count(*) FROM unnest(:phrase::bigint[]) other WHERE other = phrase)
+            WHERE word = p.word AND conversation = ANY (ARRAY(SELECT conversation FROM blocks)) OFFSET 0) w
+         WHERE (w.conversation, w.block) IN (SELECT conversation, block FROM blocks)
+      ) positions
+     GROUP BY phrase, steps, 2, (at & 524287) - step
+    HAVING count(DISTINCT step) = steps
   ) whole GROUP BY place HAVING count(DISTINCT phrase) = :phrases::bigint
 )
-SELECT place, sum(rarity * times / (times + 0.3::double precision + b.length * share)) AS score
-  FROM (SELECT *, (SELECT 0.9 * messages / greatest(words, 1) FROM search_totals)::double precision AS share FROM lent) l
- CROSS JOIN LATERAL (
-   SELECT lengths[(l.place & 255) + 1] AS length FROM search_blocks
-    WHERE conversation = l.place >> 32 AND block = (l.place & 4294967295) >> 8
-   OFFSET 0) b
- WHERE b.length IS NOT NULL AND (:phrases::bigint = 0 OR place IN (SELECT fitting.place FROM fitting))
+SELECT place, sum(rarity / (1 + (0.3::double precision + length * :share::double precision) / times)) AS score
+  FROM (SELECT l.*, b.lengths[(l.place & 255) + 1] AS length
+          FROM lent l JOIN blocks b ON b.conversation = l.place >> 32 AND b.block = (l.place & 4294967295) >> 8) each
+ WHERE length > 0 AND (:phrases::bigint = 0 OR place IN (SELECT fitting.place FROM fitting))
  GROUP BY place ORDER BY score DESC, place LIMIT :limit::bigint;
