@@ -101,7 +101,9 @@ def test_nothing_is_asked_for_that_a_server_may_not_be_allowed_to_compute() -> N
 
 
 def test_both_search_indexes_know_the_same_queries() -> None:
-    assert queries.load("postgres_search").keys() == queries.load("sqlite_search").keys()
+    # FTS5 weighs words by itself.
+    assert queries.load("postgres_search").keys() - queries.load("sqlite_search").keys() == {"index_weights"}
+    assert queries.load("sqlite_search").keys() - queries.load("postgres_search").keys() == set()
 
 
 def test_file_is_read_as_names_and_their_sql() -> None:

@@ -351,7 +351,7 @@ def is_current(tx: Tx, log_tx: Tx, keys: list[int] | None) -> bool:
 
 def _state(tx: Tx) -> str:
     """Changes whenever the index has something to do."""
-    return " ".join(map(str, (_generation(tx), *(tx.one("search_state") or ()))))
+    return " ".join(map(str, (query_parser.CUT, *(tx.one("search_state") or ()))))
 
 
 def _generation(tx: Tx) -> str:

@@ -27,7 +27,7 @@ SELECT pg_advisory_xact_lock(hashtextextended('holdfast search ' || current_sche
 # Questions differ in their words only: one plan serves all, and is not made anew for each.
 _BEGIN_READING = """
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
-SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL jit = off
+SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL jit = off; SET LOCAL enable_seqscan = off
 """
 _CLEAR = """;
 DELETE FROM search_words; DELETE FROM search_blocks; DELETE FROM search_totals;

@@ -1,6 +1,8 @@
 -- name: search_state
--- Changes whenever anything the search index depends on does.
-SELECT count(*), CAST(coalesce(sum(key), 0) AS text), CAST(coalesce(sum(last_seq), 0) AS text), CAST(coalesce(sum(epoch), 0) AS text) FROM conversations;
+-- Changes whenever anything the search index depends on does; the first column is the store's generation.
+SELECT (SELECT value FROM meta WHERE key = 'generation'), count(*), CAST(coalesce(sum(key), 0) AS text),
+       CAST(coalesce(sum(last_seq), 0) AS text), CAST(coalesce(sum(epoch), 0) AS text)
+  FROM conversations;
 
 -- name: search_conversations
 -- What there is to index of some conversations.

@@ -140,23 +140,25 @@ WITH fitting AS (
   ) whole GROUP BY place HAVING count(DISTINCT phrase) = :phrases::bigint
 )
 SELECT place, score FROM (
-  SELECT base + (at >> 23) AS place,
-         sum(rarity / (1 + (0.3::double precision + lengths[(at >> 23) + 1] * :share::double precision)
-                           / ((at >> 19) & 15))) AS score
-    FROM (
-      SELECT (w.conversation << 32) + (w.block << 8) AS base, a.rarity, b.lengths, unnest(w.places) AS at
-        FROM unnest(:words::text[], :rarities::double precision[]) a (word, rarity)
-       CROSS JOIN LATERAL (
-         SELECT conversation, block, places FROM search_words
-          WHERE word = a.word AND conversation BETWEEN :first::bigint >> 32 AND :last::bigint >> 32
-         OFFSET 0) w
-       CROSS JOIN LATERAL (
-         SELECT lengths FROM search_blocks
-          WHERE conversation = w.conversation AND block = w.block AND (:owner::text IS NULL OR owner = :owner::text)
-         OFFSET 0) b
-    ) every WHERE at & 7864320 > 0
-   GROUP BY 1 OFFSET 0
-) scored
+  SELECT place, sum(score) AS score FROM (
+    SELECT base + (at >> 23) AS place,
+           rarity / (1 + (0.3::double precision + lengths[(at >> 23) + 1] * :share::double precision)
+                         / ((at >> 19) & 15)) AS score
+      FROM (
+        SELECT (w.conversation << 32) + (w.block << 8) AS base, a.rarity, b.lengths, unnest(w.places) AS at
+          FROM unnest(:words::text[], :rarities::double precision[]) a (word, rarity)
+         CROSS JOIN LATERAL (
+           SELECT conversation, block, places FROM search_words
+            WHERE word = a.word AND conversation BETWEEN :first::bigint >> 32 AND :last::bigint >> 32
+           OFFSET 0) w
+         CROSS JOIN LATERAL (
+           SELECT lengths FROM search_blocks
+            WHERE conversation = w.conversation AND block = w.block AND (:owner::text IS NULL OR owner = :owner::text)
+           OFFSET 0) b
+      ) every WHERE at & 7864320 > 0
+    OFFSET 0
+  ) scored GROUP BY place OFFSET 0
+) summed
  WHERE place BETWEEN :first::bigint AND :last::bigint
    AND (:phrases::bigint = 0 OR place IN (SELECT fitting.place FROM fitting))
  ORDER BY score DESC, place LIMIT :limit::bigint;
@@ -169,16 +171,10 @@ WITH wanted AS MATERIALIZED (
 ), sources AS MATERIALIZED (
   SELECT DISTINCT place + n AS place FROM wanted, generate_series(-:near::bigint, :near::bigint) n
 ), blocks AS MATERIALIZED (
-  SELECT b.*
-    FROM (SELECT DISTINCT place >> 32 AS conversation, (place & 4294967295) >> 8 AS block FROM sources) s
-   CROSS JOIN LATERAL (
-     SELECT conversation, block, lengths FROM search_blocks
-      WHERE conversation = s.conversation AND block = s.block AND (:owner::text IS NULL OR owner = :owner::text)
-     OFFSET 0) b
+  SELECT DISTINCT place >> 32 AS conversation, (place & 4294967295) >> 8 AS block FROM sources
    UNION ALL
-  SELECT conversation, block, lengths FROM search_blocks
+  SELECT conversation, block FROM search_blocks
    WHERE :places::text IS NULL AND conversation BETWEEN :first::bigint >> 32 AND :last::bigint >> 32
-     AND (:owner::text IS NULL OR owner = :owner::text)
 ), hits AS MATERIALIZED (
   SELECT * FROM (
     SELECT term, rarity, base + (at >> 23) AS place, (at >> 19) & 15 AS times, at & 524287 AS at
@@ -223,7 +219,11 @@ WITH wanted AS MATERIALIZED (
   ) whole GROUP BY place HAVING count(DISTINCT phrase) = :phrases::bigint
 )
 SELECT place, sum(rarity / (1 + (0.3::double precision + length * :share::double precision) / times)) AS score
-  FROM (SELECT l.*, b.lengths[(l.place & 255) + 1] AS length
-          FROM lent l JOIN blocks b ON b.conversation = l.place >> 32 AND b.block = (l.place & 4294967295) >> 8) each
+  FROM lent l
+ CROSS JOIN LATERAL (
+   SELECT lengths[(l.place & 255) + 1] AS length FROM search_blocks
+    WHERE conversation = l.place >> 32 AND block = (l.place & 4294967295) >> 8
+      AND (:owner::text IS NULL OR owner = :owner::text)
+   OFFSET 0) b
  WHERE length > 0 AND (:phrases::bigint = 0 OR place IN (SELECT fitting.place FROM fitting))
  GROUP BY place ORDER BY score DESC, place LIMIT :limit::bigint;
