@@ -445,7 +445,8 @@ class CopyUnfinished(StoreError):
 
 def shown(text: object, limit: int = 60) -> str:
     """Return the text of a caller, quoted and shortened for an error message."""
-    quoted = repr(text) if isinstance(text, str) else f"<{type(text).__name__}>"
+    plain = isinstance(text, str | float | None) or (isinstance(text, int) and abs(text) < 2**128)
+    quoted = repr(text) if plain else f"<{type(text).__name__}>"
     return quoted if len(quoted) <= limit else quoted[: limit - 2] + "…" + quoted[-1]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors
-from holdfast.store import budgets
+from holdfast.store import usage
 from tests.contract import steps
 
 MakeDb = Callable[..., SessionDB]
@@ -134,7 +134,7 @@ def test_body_that_could_not_come_back_exactly_is_refused(db: SessionDB, body: A
 
 def test_body_up_to_the_limit_is_kept_and_not_a_byte_more(db: SessionDB) -> None:
     steps.begin(db, "talk", "a")
-    room = budgets.MAX_BUDGET - len(budgets.encoded({"x": ""}))
+    room = usage.MAX_BUDGET - len(usage.encode_budget({"x": ""}))
     assert db.spend("talk", 0, {"x": "x" * room})
     with pytest.raises(errors.MessageInvalid, match="65,537"):
         db.spend("talk", 1, {"x": "x" * (room + 1)})

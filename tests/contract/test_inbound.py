@@ -62,7 +62,7 @@ def test_same_key_of_another_platform_is_something_else(db: SessionDB) -> None:
         ({"address": []}, errors.MessageInvalid),
         ({"address": {"x": "y" * 20_000}}, errors.MessageInvalid),
         ({"address": {"x": float("nan")}}, errors.MessageInvalid),
-        ({"at": -1}, errors.MessageInvalid),
+        ({"at": -1}, errors.InvalidArgument),
     ],
 )
 def test_what_cannot_be_kept_is_refused(db: SessionDB, more: dict[str, object], error: type[Exception]) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from holdfast import errors, types
-from holdfast.store import budgets
+from holdfast.store import usage
 from holdfast.store.db import SessionDB
 from holdfast.store.mail import inbox
 from tests.faults import checker, interleavings, kills, scenes_mail, steps, zygote
@@ -149,8 +149,8 @@ def _spending(without_triggers: Sequence[str]) -> list[str]:
         steps.say(db, "c")
         told = [db.spend("c", version, {"tries": version + 1}) for version in (0, 0, 1, 1, 0)]
         found = [] if told == [True, False, True, False, False] else [f"of the spenders {told} were told they won"]
-        text = budgets.encoded({"tries": 3})
-        again = [db.driver.write("budget", lambda tx: budgets.put(tx, "c", 2, text, "mine")) for _ in range(2)]
+        text = usage.encode_budget({"tries": 3})
+        again = [db.driver.write("budget", lambda tx: usage.put_budget(tx, "c", 2, text, "mine")) for _ in range(2)]
         if again != [True, True] or db.budget("c") != (3, {"tries": 3}):
             found.append("a repeated attempt took itself for another's")
         return found + checker.verify(db, also=["c"])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies
 
 from holdfast.gateway import keys, port
-from holdfast.store import routes
+from holdfast.store import validation
 
 
 def came(kind: port.Kind = "dm", *chat: str, sender: str = "42", platform: str = "telegram") -> port.Came:
@@ -55,7 +55,7 @@ def test_for_any_two_chats_the_keys_are_different_and_the_store_takes_them(
 
     mine, theirs = keys.route("main", one, first), keys.route("main", other, second)
     assert (mine == theirs) == (who(one, first) == who(other, second))
-    assert routes.checked(mine) == mine
+    assert validation.check_route(mine) == mine
     assert (keys.chat(one) == keys.chat(other)) == ((one.kind, one.chat) == (other.kind, other.chat))
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from holdfast.store import notifications, queries, routes
+from holdfast.store import notifications, queries, validation
 
 MOVED, CAME, FREED = (notifications.Hint(kind, "talk") for kind in ("moved", "came", "freed"))
 ARRIVED = notifications.Hint("arrived", "chat:1")
@@ -25,7 +25,7 @@ def test_a_hint_is_read_as_it_was_written_by_everybody_but_its_sender(hint: noti
     "text",
     [
         "", " ", "x", "x moved", "x moved ", "moved talk", "x stolen talk", "x MOVED talk", "x  moved talk",
-        "x moved a\nb", "x moved \x00", "x moved \x1b[31m", f"x moved {'y' * (routes.MAX_KEY + 1)}",
+        "x moved a\nb", "x moved \x00", "x moved \x1b[31m", f"x moved {'y' * (validation.MAX_ROUTE + 1)}",
         "x freed " + "z" * 7_000, '{"kind": "moved"}', "\u202e moved \u202e",
     ],
 )  # fmt: skip
@@ -40,7 +40,7 @@ def test_very_many_at_once_are_one_that_says_look_at_all() -> None:
 
 
 def test_every_hint_fits_into_what_postgresql_sends() -> None:
-    (text,) = notifications.encode([notifications.Hint("freed", "\U0001f480" * routes.MAX_KEY)], "0" * 16)
+    (text,) = notifications.encode([notifications.Hint("freed", "\U0001f480" * validation.MAX_ROUTE)], "0" * 16)
     assert len(text.encode()) < 8_000
 
 

@@ -21,7 +21,7 @@ from holdfast.agent import context, room, turn
 from holdfast.compaction import speaker
 from holdfast.model import failures, gather, tokens
 from holdfast.model import port as models
-from holdfast.store import message_codec
+from holdfast.store import message_codec, validation
 from holdfast.tools import port as tools_port
 from holdfast.tools import registry
 
@@ -323,9 +323,7 @@ def _as_overflow(error: Exception) -> errors.ContextOverflow | None:
 def steering_uid(uid: str | None = None) -> str:
     """What was said into a turn is told from what began one."""
     said = f"{STEERED}{uid or message_codec.mint_uid()}"
-    return (
-        said if len(said) <= message_codec.MAX_ID else f"{STEERED}{blake2b(said.encode(), digest_size=20).hexdigest()}"
-    )
+    return said if len(said) <= validation.MAX_ID else f"{STEERED}{blake2b(said.encode(), digest_size=20).hexdigest()}"
 
 
 def marked(content: types.Content, why: str) -> types.Content:

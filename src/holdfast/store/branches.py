@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from holdfast import errors, types
-from holdfast.store import compactions, conversation_row, leases, log, message_codec, sessions, titles, visibility
+from holdfast.store import compactions, conversation_row, leases, log, sessions, titles, validation, visibility
 from holdfast.store.driver import Tx
 
 
@@ -18,10 +18,10 @@ class Birth(types.NewConversation, frozen=True, kw_only=True):
 def checked(source: str, model: str | None, title: str | None, owner: str, folder: str | None) -> dict[str, Any]:
     """What a conversation is born with, as it is kept."""
     return {
-        "source": message_codec.checked_id(source, "source"),
-        "model": message_codec.checked_id(model, "model") if model is not None else None,
+        "source": validation.check_id(source, "source"),
+        "model": validation.check_optional_id(model, "model"),
         "title": titles.clean(title) if title is not None else None,
-        "owner": message_codec.checked_id(owner, "owner") if owner != "" else "",
+        "owner": validation.check_owner(owner),
         "folder": titles.clean_folder_or_none(folder),
     }
 
@@ -95,8 +95,8 @@ def branch(tx: Tx, session_id: str, branch_id: str, cut: Cut, now: float) -> str
         return branch_id
     sessions.refuse_taken(tx, branch_id)
     at = here.last_seq if at_seq is None else at_seq
-    if not isinstance(at, int) or isinstance(at, bool) or not 0 <= at <= here.last_seq:
-        raise errors.InvalidArgument(f"A branch begins at a message from 0 to {here.last_seq}.")
+    if at > here.last_seq:
+        raise errors.InvalidArgument(f"`at_seq` must be at most {here.last_seq}, not {at}.", parameter="at_seq")
     if title is not None:
         titles.refuse_taken(tx, here.owner, title)
     source, model, _ = tx.one("session_origin", conversation=here.key, ordinal=here.head) or ("", None, None)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store import arguments, conversation_row, leases, message_codec, notifications, sessions
+from holdfast.store import conversation_row, leases, message_codec, notifications, sessions, validation
 from holdfast.store.driver import Asked, Row, Tx
 
 
@@ -44,14 +44,14 @@ def draft(
     model: str | None,
     keep_lease: bool = False,
 ) -> Draft:
-    arguments.flags(keep_lease)
+    validation.check(validation.OptionalFlag, keep_lease=keep_lease)
     if not isinstance(summary, str):
         raise errors.MessageInvalid("A summary is text.")
     if not isinstance(ledger, Mapping | None):
         raise errors.MessageInvalid("A ledger is an object.")
-    numbers = (cut_seq, seen_seq, *(pinned if isinstance(pinned, Sequence | Set) else (None,)))
-    if not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
-        raise errors.InvalidArgument("cut_seq, seen_seq and pinned are whole numbers.")
+    validation.check(validation.WholeNumber, cut_seq=cut_seq, seen_seq=seen_seq)
+    for number in pinned if isinstance(pinned, Sequence | Set) else (None,):
+        validation.check(validation.WholeNumber, pinned=number)
     kept = tuple(sorted(set(pinned)))
     if kept and (kept[0] < 1 or kept[-1] > cut_seq):
         raise errors.InvalidArgument(f"Pinned messages lie within 1 to cut_seq, which is {cut_seq}.")

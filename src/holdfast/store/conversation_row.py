@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from holdfast import errors
-from holdfast.store import message_codec
+from holdfast.store import validation
 from holdfast.store.driver import Row, Tx
 
 
@@ -35,7 +35,7 @@ class State(NamedTuple):
 
 def lock(tx: Tx, session_id: str) -> State:
     """The conversation of any of its session ids, locked until the transaction ends."""
-    return _found(tx, session_id, tx.one("lock_conversation", id=message_codec.checked_id(session_id)))
+    return _found(tx, session_id, tx.one("lock_conversation", id=validation.check_id(session_id)))
 
 
 def lock_all(tx: Tx, session_ids: Iterable[str]) -> None:
@@ -50,7 +50,7 @@ def lock_unheld(tx: Tx, session_ids: Iterable[str]) -> set[str]:
 
 def look(tx: Tx, session_id: str) -> State:
     """The same without the lock, for readers."""
-    return _found(tx, session_id, tx.one("look_conversation", id=message_codec.checked_id(session_id)))
+    return _found(tx, session_id, tx.one("look_conversation", id=validation.check_id(session_id)))
 
 
 def _found(tx: Tx, session_id: str, row: Row | None) -> State:
@@ -105,7 +105,7 @@ class NewId:
     chance meet now and then) and kept by every further one, so that a retry finds what the first made."""
 
     def __init__(self, given: str | None, now: float) -> None:
-        self.id = mint_session_id(now) if given is None else message_codec.checked_id(given)
+        self.id = mint_session_id(now) if given is None else validation.check_id(given)
         self._sure = given is not None
         self._now = now
 

@@ -17,8 +17,6 @@ import msgspec
 from holdfast import errors, types
 from holdfast.store import (
     address,
-    arguments,
-    budgets,
     compactions,
     conversation_row,
     deletion,
@@ -33,6 +31,7 @@ from holdfast.store import (
     titles,
     upkeep,
     usage,
+    validation,
     visibility,
     write_step,
 )
@@ -51,8 +50,7 @@ from holdfast.store.transfer import export, import_
 class SessionDB(
     leases.Leases,
     search.Finding,
-    usage.Accounts,
-    budgets.Budgets,
+    usage.Accounting,
     memory.Memories,
     inbox.Inbox,
     inbound.Arrivals,
@@ -123,7 +121,7 @@ class SessionDB(
         """
         now = self._clock()
         new = conversation_row.NewId(session_id, now)
-        parent = parent_session_id if parent_session_id is None else message_codec.checked_id(parent_session_id)
+        parent = parent_session_id if parent_session_id is None else validation.check_id(parent_session_id)
         birth = branches_module.Birth(parent=parent, **branches_module.checked(source, model, title, owner, folder))
         return self._session(
             self.driver.write("create", lambda tx: branches_module.create(tx, new.settle(tx), birth, now))
@@ -176,9 +174,9 @@ class SessionDB(
 
         With `folder`, those of this folder, and those of no folder.
         """
-        arguments.whole(limit, skip)
-        arguments.text_or_none(owner, source)
-        arguments.flags(live, every)
+        validation.check(validation.WholeNumber, limit=limit, skip=skip)
+        validation.check_filters(owner=owner, source=source)
+        validation.check(validation.OptionalFlag, live=live, every=every)
         wanted = sessions.Wanted(owner, source, live, titles.clean_folder_or_none(folder), every)
         return self.driver.read(lambda tx: sessions.listed(tx, wanted, limit, skip))
 
@@ -189,19 +187,19 @@ class SessionDB(
         looks, not for whoever removes. Raises Ambiguous with the candidates when a prefix or a part fits several.
         """
         if not isinstance(text, str) or not text.isprintable() or not text.strip():
-            raise errors.InvalidArgument("Give an id, the beginning of one, a title, or `last`.")
-        arguments.text_or_none(owner)
-        arguments.flags(near)
+            raise validation.invalid("text", "an id, the beginning of one, a title, or `last`", text)
+        validation.check_filters(owner=owner)
+        validation.check(validation.OptionalFlag, near=near)
         return self.driver.read(lambda tx: sessions.resolve(tx, text, owner, near))
 
     def end_session(self, session_id: str, end_reason: str) -> bool:
         """End this very session, if it is the live head; whether it was. The first end wins."""
-        reason, now = sessions.checked_reason(end_reason), self._clock()
+        reason, now = validation.check_text(end_reason, "end_reason", sessions.MAX_REASON), self._clock()
         return self.driver.write("end", lambda tx: sessions.end(tx, session_id, reason, now, whole=False))
 
     def end_conversation(self, session_id: str, end_reason: str) -> bool:
         """End the head of the conversation, whichever session is given."""
-        reason, now = sessions.checked_reason(end_reason), self._clock()
+        reason, now = validation.check_text(end_reason, "end_reason", sessions.MAX_REASON), self._clock()
         return self.driver.write("end", lambda tx: sessions.end(tx, session_id, reason, now, whole=True))
 
     def resume(self, session_id: str) -> types.Session:
@@ -222,6 +220,7 @@ class SessionDB(
 
         Its folder is this one's, unless another is given.
         """
+        validation.check(validation.OptionalNumber, at_seq=at_seq)
         now = self._clock()
         new = conversation_row.NewId(branch_id, now)
         cut = branches_module.Cut(
@@ -287,11 +286,11 @@ class SessionDB(
         """An append checked and encoded, to be run in a transaction with others."""
         now = self._clock()
         if lease is not None:
-            leases.checked_lease(lease)
+            validation.check_type(types.Lease, lease, "lease")
         if not isinstance(messages, Sequence) or not messages:
             raise errors.MessageInvalid("A batch is a list of messages.")
         request = self._request(create) if create is not None else None
-        target = conversation_row.NewId(session_id, now) if request else message_codec.checked_id(session_id)
+        target = conversation_row.NewId(session_id, now) if request else validation.check_id(session_id)
         prepared = [message_codec.prepare(message_codec.given(message), now) for message in messages]
         return log.Append(target, prepared, expect_head, request, lease, now, self._tips)
 
@@ -302,7 +301,7 @@ class SessionDB(
 
         IdTaken when somebody else has begun it: then take the turn like any other.
         """
-        leases.checked("turn", None, ttl)
+        validation.check(validation.LeaseTtl, ttl=ttl)
         step, who = self.append_step(session_id, [message], create=create), leases.this_process(None)
         return write_step.execute(
             self.driver, write_step.WriteStep("append", lambda tx: branches_module.begin(tx, step, who, ttl))
@@ -310,28 +309,28 @@ class SessionDB(
 
     def context(self, session_id: str, upto: int | None = None) -> types.Context:
         """What the model sees: pinned messages, summary, and all that came after the cut, in one snapshot."""
-        arguments.whole_or_none(upto)
+        validation.check(validation.OptionalNumber, upto=upto)
         return self.driver.read(lambda tx: log.context(tx, session_id, upto))
 
     def transcript(self, session_id: str, after: int = 0, upto: int | None = None) -> list[types.Message]:
         """What people see: the whole log of the conversation, or the stretch after < seq <= upto."""
-        arguments.whole(after)
-        arguments.whole_or_none(upto)
+        validation.check(validation.WholeNumber, after=after)
+        validation.check(validation.OptionalNumber, upto=upto)
         return self.driver.read(lambda tx: log.transcript(tx, session_id, after, upto))
 
     def seq_of(self, session_id: str, uid: str) -> int | None:
         """Where the message that bears this uid stands in the log of the conversation; None where none does."""
-        return self.driver.read(lambda tx: log.seq_of(tx, session_id, message_codec.checked_id(uid, "uid")))
+        return self.driver.read(lambda tx: log.seq_of(tx, session_id, validation.check_id(uid, "uid")))
 
     def hide(self, session_id: str, from_seq: int, to_seq: int | None = None) -> types.Hide:
         """Take a range of messages (default: to the last) out of the context. Nothing is deleted."""
-        arguments.whole(from_seq)
-        arguments.whole_or_none(to_seq)
+        validation.check(validation.WholeNumber, from_seq=from_seq)
+        validation.check(validation.OptionalNumber, to_seq=to_seq)
         return self.driver.write("hide", lambda tx: visibility.hide(tx, session_id, from_seq, to_seq))
 
     def show(self, session_id: str, hide_epoch: int | None = None) -> types.Hide:
         """Bring back what one hide took out (default: the newest still hidden)."""
-        arguments.whole_or_none(hide_epoch)
+        validation.check(validation.OptionalNumber, hide_epoch=hide_epoch)
         return self.driver.write("show", lambda tx: visibility.show(tx, session_id, hide_epoch))
 
     def hides(self, session_id: str) -> list[types.Hide]:
@@ -339,6 +338,7 @@ class SessionDB(
 
     def redact(self, session_id: str, seq: int) -> None:
         """Remove a message's text for good, with every summary that may have been made from it."""
+        validation.check(validation.WholeNumber, seq=seq)
         now = self._clock()
         key = self.driver.write("redact", lambda tx: deletion.redact(tx, session_id, seq, now))
         self.searcher.forget(key, seq)
@@ -372,14 +372,14 @@ class SessionDB(
         after the cut, and so is in the context.
         """
         if not isinstance(work, types.Lease | types.Snapshot):
-            raise errors.InvalidArgument("A compaction is committed with the lease or the snapshot it began from.")
-        if isinstance(work, types.Lease):
-            leases.checked_lease(work, "compact")
+            raise validation.invalid("work", "the lease or snapshot that the compaction began with", work)
+        if isinstance(work, types.Lease) and work.purpose != "compact":
+            raise errors.InvalidArgument("`work` must be a lease to compact.", parameter="work")
         now = self._clock()
         snapshot = work.snapshot if isinstance(work, types.Lease) else work
         child = conversation_row.NewId(child_id, now)
         seen = snapshot.last_seq if seen_seq is None else seen_seq
-        named = message_codec.checked_id(model, "model") if model is not None else None
+        named = validation.check_optional_id(model, "model")
         draft = compactions.draft(cut_seq, seen, summary, pinned, ledger, named, keep_lease)
         made = self.driver.write("commit", compactions.Commit(work, child, draft, now))
         if self._tips is not None:
@@ -407,7 +407,7 @@ class SessionDB(
 
     def route(self, key: str) -> types.Route:
         """What a chat key names now, and the version to give to bind_route."""
-        routes.checked(key)
+        validation.check_route(key)
         return self.driver.read(lambda tx: routes.get(tx, key))
 
     def routes(self, session_id: str | None = None) -> list[types.Route]:
@@ -420,8 +420,8 @@ class SessionDB(
 
     def bind_route(self, key: str, session_id: str | None, *, version: int) -> types.Route:
         """Let a key name a conversation (None: the next message begins one), if it still has this version."""
-        routes.checked(key)
-        arguments.whole(version)
+        validation.check_route(key)
+        validation.check(validation.WholeNumber, version=version)
         now = self._clock()
         return self.driver.write("route", lambda tx: routes.bind(tx, key, session_id, version, now))
 
@@ -429,9 +429,7 @@ class SessionDB(
 
     def finalize_orphaned_compression_sessions(self, older_than_days: float = 7) -> int:
         """End live continuations nothing stands behind (docs/concepts.md); how many."""
-        wrong = isinstance(older_than_days, bool) or not isinstance(older_than_days, int | float)
-        if wrong or not older_than_days >= 0:
-            raise errors.InvalidArgument("older_than_days is a number from 0 on.")
+        validation.check(validation.Duration, older_than_days=older_than_days)
         now = self._clock()
         return self.driver.write("upkeep", lambda tx: upkeep.finalize_orphans(tx, older_than_days, now))
 
@@ -463,16 +461,16 @@ class SessionDB(
 
     def meta(self, key: str) -> str | None:
         """A note about the store itself."""
-        message_codec.checked_id(key, "meta key")
+        validation.check_id(key, "meta_key")
         row = self.driver.read(lambda tx: tx.one("meta_get", key=key))
         return str(row[0]) if row else None
 
     def set_meta(self, key: str, value: str) -> None:
-        message_codec.checked_id(key, "meta key")
+        validation.check_id(key, "meta_key")
         if key in store_meta.RESERVED:
             raise errors.InvalidArgument(f"The store itself keeps {key}.")
         if not isinstance(value, str) or not value.isascii():
-            raise errors.InvalidArgument("A meta value is ASCII text.")
+            raise validation.invalid("value", "ASCII text", value)
         self.driver.write("meta", lambda tx: tx.run("meta_set", key=key, value=value))
 
     # --- inside --------------------------------------------------------------------------------------
@@ -484,10 +482,9 @@ class SessionDB(
         return found
 
     def _request(self, create: types.NewConversation) -> types.NewConversation:
-        if not isinstance(create, types.NewConversation):
-            raise errors.MessageInvalid("`create` is a NewConversation.")
+        validation.check_type(types.NewConversation, create, "create")
         checked = branches_module.checked(create.source, create.model, create.title, create.owner, create.folder)
-        route = routes.checked(create.route) if create.route is not None else None
+        route = None if create.route is None else validation.check_route(create.route)
         return types.NewConversation(route=route, **checked)
 
 
@@ -499,9 +496,8 @@ def open_driver(
     begin: bool,
 ) -> Driver:
     """The driver of that store, open. Without `begin` a server that has no store gets none."""
-    arguments.text_or_none(durability)
-    if isinstance(write_timeout, bool) or not isinstance(write_timeout, int | float) or not 0 <= write_timeout < 1e6:
-        raise errors.InvalidArgument("write_timeout is a number of seconds.")
+    validation.check_filters(durability=durability)
+    validation.check(validation.Duration, write_timeout=write_timeout)
     path = os.fspath(target) if isinstance(target, str | os.PathLike) else None
     if not isinstance(path, str):
         raise errors.StoreUnusable("The store needs the path of a file, as text.")

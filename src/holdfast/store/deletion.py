@@ -45,8 +45,8 @@ def redact(tx: Tx, session_id: str, seq: int, now: float) -> int:
 
 def _owner_of(tx: Tx, here: conversation_row.State, seq: int) -> conversation_row.State:
     """The conversation in whose log the message stands: this one, or an origin of it."""
-    if not isinstance(seq, int) or isinstance(seq, bool) or not 1 <= seq <= here.last_seq:
-        raise errors.InvalidArgument(f"There is no message {errors.shown(str(seq))}: the last is {here.last_seq}.")
+    if not 1 <= seq <= here.last_seq:
+        raise errors.InvalidArgument(f"There is no message {seq}: the last is {here.last_seq}.", parameter="seq")
     while seq <= here.forked_at and here.origin is not None:
         origin = _by_key(tx, here.origin)
         if origin is None:

@@ -30,13 +30,12 @@ from typing import Literal
 import msgspec
 
 from holdfast import alive, errors, types
-from holdfast.store import conversation_row, write_step
+from holdfast.store import conversation_row, validation, write_step
 from holdfast.store.driver import Driver, LeaseClock, Row, Tx
 
 logger = logging.getLogger("holdfast.store")
 
 PURPOSES: tuple[types.Purpose, ...] = ("compact", "turn")
-MAX_TTL = 86_400.0
 NO_RIGHTS = "42501"
 """PostgreSQL's code for a role without rights on a table: a table that another role restored has no grants."""
 LEASE_TTL = 30.0
@@ -65,7 +64,7 @@ class Leases:
 
         The same holder asking again gets a new token, and its old one is dead.
         """
-        checked(purpose, holder, ttl)
+        check_terms(purpose, holder, ttl)
         who = this_process(holder)
         # Not synced: what is written under it comes later in the same log; with the power goes whoever held it, and
         # a server that forgot it gives its token to a holder of another name. Unless names are given, and given again.
@@ -76,13 +75,13 @@ class Leases:
 
     def renew_lease(self, lease: types.Lease) -> None:
         """Start the lease's time anew; LeaseLost when it is not held any more: stop the work at once."""
-        checked_lease(lease)
+        validation.check_type(types.Lease, lease, "lease")
         self.driver.write("renew", lambda tx: renew(tx, lease), lasting=False)
 
     @write_step.shareable
     def release_lease(self, lease: types.Lease) -> write_step.WriteStep[bool]:
         """Free the lease if it is still held; whether it was."""
-        checked_lease(lease)
+        validation.check_type(types.Lease, lease, "lease")
         return write_step.WriteStep("release", lambda tx: release(tx, lease), lasting=False)
 
     def abandon_lease(self, lease: types.Lease, error: Exception) -> None:
@@ -109,7 +108,7 @@ class Leases:
 
         Either may be given to commit_compaction: head and epoch are compared all the same.
         """
-        checked("compact", holder, ttl)
+        check_terms("compact", holder, ttl)
         try:
             return self.acquire_lease(session_id, "compact", holder, ttl)
         except errors.Busy:
@@ -121,7 +120,7 @@ class Leases:
 
     def try_acquire_compression_lock(self, session_id: str, holder: str, ttl_seconds: float = LOCK_TTL) -> bool:
         """Take the lock, if nobody else has it."""
-        checked("compact", _name(holder), ttl_seconds)
+        check_terms("compact", _name(holder), ttl_seconds)
         try:
             self.acquire_lease(session_id, "compact", holder, ttl_seconds)
         except errors.Busy:
@@ -133,7 +132,7 @@ class Leases:
 
     def refresh_compression_lock(self, session_id: str, holder: str, ttl_seconds: float = LOCK_TTL) -> bool:
         """Start the lock's time anew; whether this holder still had it."""
-        checked("compact", _name(holder), ttl_seconds)
+        check_terms("compact", _name(holder), ttl_seconds)
 
         def step(tx: Tx) -> bool:
             lease = named(tx, session_id, "compact", holder, ttl_seconds)
@@ -151,7 +150,7 @@ class Leases:
 
     def release_compression_lock(self, session_id: str, holder: str) -> bool:
         """Free the lock if this holder has it; whether it had."""
-        checked("compact", _name(holder), LOCK_TTL)
+        check_terms("compact", _name(holder), LOCK_TTL)
 
         def step(tx: Tx) -> bool:
             lease = named(tx, session_id, "compact", holder, LOCK_TTL)
@@ -279,18 +278,10 @@ def _namespace() -> str:
         return ""
 
 
-def checked(purpose: types.Purpose, holder: str | None, ttl: float) -> None:
-    if purpose not in PURPOSES:
-        raise errors.InvalidArgument(f"A lease is for {' or '.join(PURPOSES)}, not {errors.shown(purpose)}.")
-    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl <= MAX_TTL:
-        raise errors.InvalidArgument(f"A lease lasts more than 0 and at most {MAX_TTL:.0f} seconds.")
-    if holder is not None and not (isinstance(holder, str) and 0 < len(holder) <= 200 and holder.isprintable()):
-        raise errors.InvalidArgument("A holder is printable text of 1 to 200 characters.")
-
-
-def checked_lease(lease: object, purpose: types.Purpose | None = None) -> None:
-    if not isinstance(lease, types.Lease) or purpose not in (None, lease.purpose):
-        raise errors.InvalidArgument(f"This takes a lease{f' to {purpose}' if purpose else ''}.")
+def check_terms(purpose: types.Purpose, holder: str | None, ttl: float) -> None:
+    validation.check(types.Purpose, purpose=purpose)
+    validation.check(validation.LeaseTtl, ttl=ttl)
+    validation.check_optional_id(holder, "holder")
 
 
 @contextmanager

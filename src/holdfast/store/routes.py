@@ -3,18 +3,8 @@
 from __future__ import annotations
 
 from holdfast import errors, types
-from holdfast.store import conversation_row, notifications
+from holdfast.store import conversation_row
 from holdfast.store.driver import Tx
-
-MAX_KEY = notifications.MAX_NAME
-
-
-def checked(key: object) -> str:
-    if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY or not key.isprintable():
-        raise errors.InvalidArgument(
-            f"A route key is printable text of 1 to {MAX_KEY} characters, not {errors.shown(key)}."
-        )
-    return key
 
 
 def get(tx: Tx, key: str) -> types.Route:

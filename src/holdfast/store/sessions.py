@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast import errors, types
-from holdfast.store import conversation_row, message_codec
+from holdfast.store import conversation_row, validation
 from holdfast.store.driver import Tx
 
 MAX_REASON = 100
@@ -116,19 +116,11 @@ def resume(tx: Tx, session_id: str, now: float) -> str:
     return here.head_id if here.live else continue_(tx, here, now).head_id
 
 
-def checked_reason(reason: object) -> str:
-    if not isinstance(reason, str) or not 0 < len(reason) <= MAX_REASON or not reason.isprintable():
-        raise errors.InvalidArgument(
-            f"An end reason is printable text of 1 to {MAX_REASON} characters, not {errors.shown(reason)}."
-        )
-    return reason
-
-
 # --- finding -----------------------------------------------------------------------------------------
 
 
 def get(tx: Tx, session_id: str) -> types.Session | None:
-    row = tx.one("session_get", id=message_codec.checked_id(session_id))
+    row = tx.one("session_get", id=validation.check_id(session_id))
     return types.Session(*row) if row else None
 
 
@@ -180,7 +172,7 @@ def resolve(tx: Tx, text: str, owner: str | None, near: bool = False) -> types.S
 
     With `near`, also by a title with other capitals, or by a part of one that fits only one.
     """
-    by_id = get(tx, text) if len(text) <= message_codec.MAX_ID and text.isprintable() else None
+    by_id = get(tx, text) if len(text) <= validation.MAX_ID and text.isprintable() else None
     if by_id and owner in (None, by_id.owner):
         return head(tx, text)
     by_title = [row[0] for row in tx.all("title_holders", owner=owner, title=" ".join(text.split()))]

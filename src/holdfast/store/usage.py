@@ -1,24 +1,84 @@
-"""What a conversation has used, added up from its messages: each reply says what it cost to make."""
+"""Token usage of a conversation, and the budget of slow work on it.
+
+Usage is the sum of what each reply reports. A budget is a JSON object with one row per conversation that all processes
+see, so a limit holds across processes and restarts. A budget is deleted with its conversation, and is not exported.
+"""
 
 from __future__ import annotations
 
-from holdfast import types
-from holdfast.store import conversation_row
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast import errors, types
+from holdfast.store import conversation_row, message_codec, validation
 from holdfast.store.driver import Driver, Tx
 
+MAX_BUDGET = 64 * 1024
 UNNAMED = "unknown"
 
 
-class Accounts:
-    """The part of SessionDB that adds up."""
+class BudgetBody(msgspec.Struct, frozen=True):
+    """A budget as stored in JSON."""
+
+    spent: dict[str, Any]
+
+
+class Accounting:
+    """The part of SessionDB that adds up usage and keeps budgets."""
 
     driver: Driver
 
     def usage(self, session_id: str) -> dict[str, types.Usage]:
-        """What the conversation's own messages used, by model. It reads them all: ask when somebody asks."""
-        return self.driver.read(lambda tx: _usage(tx, session_id))
+        """Return the usage of the conversation by model. This reads all of its messages."""
+        return self.driver.read(lambda tx: _sum_usage(tx, session_id))
+
+    def budget(self, session_id: str) -> tuple[int, dict[str, Any]]:
+        """Return the version and content of the conversation's budget; 0 and {} when nothing was spent."""
+        return self.driver.read(lambda tx: get_budget(tx, session_id))
+
+    def spend(self, session_id: str, version: int, body: Mapping[str, Any]) -> bool:
+        """Write the budget as version + 1 if its version is still this one; return whether it was written.
+
+        After False nothing has changed: read the budget again, and decide again. The body is a JSON object of up to
+        64 KiB, else MessageInvalid.
+        """
+        validation.check(validation.whole_number(0, 2**63 - 2), version=version)
+        text, uid = encode_budget(body), message_codec.mint_uid()
+        return self.driver.write("budget", lambda tx: put_budget(tx, session_id, version, text, uid))
 
 
-def _usage(tx: Tx, session_id: str) -> dict[str, types.Usage]:
+def _sum_usage(tx: Tx, session_id: str) -> dict[str, types.Usage]:
     rows = tx.all("usage_by_model", conversation=conversation_row.look(tx, session_id).key)
     return {model or UNNAMED: types.Usage(*counts) for model, *counts in rows}
+
+
+def get_budget(tx: Tx, session_id: str) -> tuple[int, dict[str, Any]]:
+    here = conversation_row.look(tx, session_id)
+    row = tx.one("budget_get", conversation=here.key)
+    if row is None:
+        return 0, {}
+    try:
+        return row[0], msgspec.json.decode(row[2], type=BudgetBody).spent
+    except msgspec.DecodeError:
+        raise errors.StoreCorrupt(f"The budget of conversation {here.id} cannot be read.") from None
+
+
+def put_budget(tx: Tx, session_id: str, version: int, text: str, uid: str) -> bool:
+    """Write the budget. The uid was minted before the first attempt: a retry recognises its own row by it."""
+    key = conversation_row.lock(tx, session_id).key
+    query = "budget_swap" if version else "budget_open"
+    if tx.run(query, conversation=key, version=version, uid=uid, body=text) == 1:
+        return True
+    row = tx.one("budget_get", conversation=key)
+    return row is not None and row[:2] == (version + 1, uid)
+
+
+def encode_budget(body: object) -> str:
+    if not isinstance(body, Mapping):
+        raise errors.MessageInvalid("`body` must be an object.")
+    text = message_codec.exact(BudgetBody(dict(body)), "budget")
+    if len(text.encode()) > MAX_BUDGET:
+        raise errors.MessageInvalid(f"The budget has {len(text.encode()):,} bytes; at most {MAX_BUDGET:,} are stored.")
+    return text

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from holdfast import errors, types
-from holdfast.store import arguments, compactions, conversation_row
+from holdfast.store import compactions, conversation_row, validation
 from holdfast.store.driver import Driver, Tx
 
 Range = tuple[int, int]
@@ -97,13 +97,13 @@ class Pins:
 
         InvalidArgument when there is no such message, or 100 are pinned already.
         """
-        arguments.whole(seq)
+        validation.check(validation.WholeNumber, seq=seq)
         now = self._clock()
         return self.driver.write("pin", lambda tx: pin(tx, session_id, seq, now))
 
     def unpin(self, session_id: str, seq: int) -> bool:
         """Let the next compaction have the message; whether it was pinned."""
-        arguments.whole(seq)
+        validation.check(validation.WholeNumber, seq=seq)
         return self.driver.write("pin", lambda tx: unpin(tx, session_id, seq))
 
     def pins(self, session_id: str) -> list[types.Pin]:

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from holdfast import errors, reports, types
-from holdfast.store import arguments, conversation_row, deletion, fault_points, upkeep
+from holdfast.store import conversation_row, deletion, fault_points, upkeep, validation
 from holdfast.store.backup import atomic_file
 from holdfast.store.blobs import blobs
 from holdfast.store.blobs import files as blob_files
@@ -41,7 +41,7 @@ class Retention(blobs.Blobs):
         """What would go: conversations unused for so many days, and then the longest unused ones until the
         text of the rest has at most max_bytes. What a lease, a route or a branch needs stays. Nothing is changed.
         """
-        _checked(older_than_days, max_bytes, owner, source)
+        _check_criteria(older_than_days, max_bytes, owner, source)
         before = float("-inf") if older_than_days is None else self._clock() - older_than_days * 86_400
         return self.driver.read(lambda tx: _plan(tx, before, max_bytes, owner, source))
 
@@ -84,7 +84,7 @@ class Retention(blobs.Blobs):
         words in the search index go that nothing in the tables needs any more, which hinders nobody. Copies made
         earlier (backups, archives, exports) are not the store's, and are left alone.
         """
-        arguments.flags(files)
+        validation.check(validation.OptionalFlag, files=files)
         with atomic_file.saying(self._shelf.folder):
             collected = blobs.collect(self.driver, self._shelf, float("-inf"), float("-inf"))
         self._sweep()
@@ -111,16 +111,12 @@ class Retention(blobs.Blobs):
 # --- the plan ------------------------------------------------------------------------------------------
 
 
-def _checked(days: object, max_bytes: object, *texts: object) -> None:
+def _check_criteria(days: object, max_bytes: object, owner: object, source: object) -> None:
     if days is None and max_bytes is None:
         raise errors.InvalidArgument("Say what may go: older_than_days, max_bytes, or both.")
-    if days is not None and (isinstance(days, bool) or not isinstance(days, int | float) or not 0 <= days < 1e6):
-        raise errors.InvalidArgument("older_than_days is a number from 0 on.")
-    whole = isinstance(max_bytes, int) and not isinstance(max_bytes, bool) and 0 <= max_bytes < 2**63
-    if max_bytes is not None and not whole:
-        raise errors.InvalidArgument("max_bytes is a whole number from 0 on.")
-    if not all(text is None or (isinstance(text, str) and text.isprintable()) for text in texts):
-        raise errors.InvalidArgument("owner and source are printable text or None.")
+    validation.check(validation.OptionalDuration, older_than_days=days)
+    validation.check(validation.OptionalNumber, max_bytes=max_bytes)
+    validation.check_filters(owner=owner, source=source)
 
 
 def _plan(tx: Tx, before: float, max_bytes: int | None, owner: str | None, source: str | None) -> reports.PrunePlan:

@@ -13,8 +13,7 @@ import time
 from functools import partial
 from typing import NamedTuple
 
-from holdfast import errors
-from holdfast.store import store_meta
+from holdfast.store import store_meta, validation
 from holdfast.store.backup import atomic_file
 from holdfast.store.driver import Driver, Row, Tx
 
@@ -27,10 +26,8 @@ _NEVER = float("-inf")
 
 
 def check(every_hours: object, keep: object) -> None:
-    if isinstance(every_hours, bool) or not isinstance(every_hours, int | float) or not 0 <= every_hours < 1e6:
-        raise errors.InvalidArgument("every_hours is a number from 0 on.")
-    if isinstance(keep, bool) or not isinstance(keep, int) or not 1 <= keep <= 10_000:
-        raise errors.InvalidArgument("keep is a whole number from 1 on.")
+    validation.check(validation.Duration, every_hours=every_hours)
+    validation.check(validation.whole_number(1, 10_000), keep=keep)
 
 
 class Known(NamedTuple):

@@ -19,7 +19,7 @@ from typing import BinaryIO
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store import fault_points
+from holdfast.store import fault_points, validation
 from holdfast.store.backup import atomic_file
 from holdfast.store.blobs import files as blob_files
 from holdfast.store.blobs import tables as blob_tables
@@ -86,9 +86,7 @@ class Blobs:
 
     def collect_blobs(self, older_than_hours: float = 24) -> types.Collected:
         """Remove what no message names and nobody put within these hours, and what writers that died left."""
-        wrong = isinstance(older_than_hours, bool) or not isinstance(older_than_hours, int | float)
-        if wrong or not 0 <= older_than_hours < 1e7:
-            raise errors.InvalidArgument("older_than_hours is a number from 0 on.")
+        validation.check(validation.Duration, older_than_hours=older_than_hours)
         age = older_than_hours * 3600
         with atomic_file.saying(self._shelf.folder):
             return collect(self.driver, self._shelf, self._clock() - age, time.time() - age)

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Literal
 
 from holdfast import errors, types
-from holdfast.store import leases, routes, store_meta, write_step
+from holdfast.store import leases, store_meta, validation, write_step
 from holdfast.store.driver import Driver, LeaseClock, Row, Tx
 
 CLAIM_TTL = 30.0
 # Longer than a route, which most claims are about.
-MAX_KEY = routes.MAX_KEY + 100
+MAX_KEY = validation.MAX_ROUTE + 100
 
 
 class Claims:
@@ -31,7 +31,7 @@ class Claims:
         and its old one is dead.
         """
         named = checked_key(key)
-        leases.checked("turn", holder, ttl)
+        leases.check_terms("turn", holder, ttl)
         who = leases.this_process(holder)
         # Not synced: with the power goes whoever held it, and a server that forgot it is told by the holder; but not
         # by one whose name was given, and may be given again.

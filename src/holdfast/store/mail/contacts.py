@@ -16,7 +16,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from holdfast import errors, types
-from holdfast.store import message_codec
+from holdfast.store import validation
 from holdfast.store.driver import Driver, Row, Tx
 from holdfast.store.mail import outbox
 
@@ -73,7 +73,7 @@ class People:
     def strangers_told(self, platform: str, sender: str, now: float | None = None) -> bool:
         """Whether a stranger is to be told that they are one: the first time only, and then never again."""
         where, who = _checked(platform, sender)
-        when = self._clock() if now is None else message_codec.checked_time(now)
+        when = self._clock() if now is None else validation.check_time(now)
         return self.driver.write("people", lambda tx: told(tx, where, who, when))
 
     def ask_to_pair(self, platform: str, sender: str, name: str = "", now: float | None = None) -> str | None:
@@ -83,7 +83,7 @@ class People:
         often.
         """
         where, who = _checked(platform, sender)
-        when = self._clock() if now is None else message_codec.checked_time(now)
+        when = self._clock() if now is None else validation.check_time(now)
         code = minted()
         asked = Asked(where, who, cleaned(name), digested(code, salt := os.urandom(16)), salt, when)
         return code if self.driver.write("people", lambda tx: ask(tx, asked)) else None
@@ -131,7 +131,7 @@ class Asked(NamedTuple):
 
 
 def _checked(platform: object, sender: object) -> tuple[str, str]:
-    return outbox.checked_platform(platform), message_codec.checked_id(sender, "sender")
+    return outbox.checked_platform(platform), validation.check_id(sender, "sender")
 
 
 def cleaned(name: object) -> str:

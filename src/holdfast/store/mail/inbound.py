@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store import arguments, conversation_row, leases, message_codec, routes, store_meta, write_step
+from holdfast.store import conversation_row, leases, message_codec, routes, store_meta, validation, write_step
 from holdfast.store.driver import Driver, Row, Tx
 from holdfast.store.mail import chat_leases, outbox
 
@@ -62,28 +62,28 @@ class Arrivals(chat_leases.Claims, outbox.Outbox):
 
     def open_routes(self, limit: int = 100) -> list[str]:
         """The routes on which something is open; what is open for longest first."""
-        arguments.whole(limit)
+        validation.check(validation.WholeNumber, limit=limit)
         return self.driver.read(lambda tx: [row[0] for row in tx.all("routes_open", limit=limit)])
 
     def open_arrivals(self, route: str, limit: int = 100) -> list[types.Arrival]:
         """What nobody has settled on a route, oldest first. Joined ones are not told of."""
-        arguments.whole(limit)
-        named = routes.checked(route)
+        validation.check(validation.WholeNumber, limit=limit)
+        named = validation.check_route(route)
         return self.driver.read(lambda tx: [from_row(row) for row in tx.all("arrivals_on", route=named, limit=limit)])
 
     def arrival(self, arrival_id: int) -> types.Arrival | None:
-        arguments.whole(arrival_id)
+        validation.check(validation.WholeNumber, arrival_id=arrival_id)
         return self.driver.read(lambda tx: _one(tx, "arrival_get", id=arrival_id))
 
     def arrival_by_key(self, platform: str, key: str) -> types.Arrival | None:
         """What came in under the platform's own id."""
-        where, name = outbox.checked_platform(platform), message_codec.checked_id(key, "key")
+        where, name = outbox.checked_platform(platform), validation.check_id(key, "key")
         return self.driver.read(lambda tx: _one(tx, "arrival_by_key", platform=where, key=name))
 
     def arrivals_with_prefix(self, platform: str, prefix: str, limit: int = 100) -> list[types.Arrival]:
         """Return the arrivals of a platform whose keys begin with `prefix`, newest first."""
-        arguments.whole(limit)
-        first = message_codec.checked_id(prefix, "prefix")
+        validation.check(validation.WholeNumber, limit=limit)
+        first = validation.check_id(prefix, "prefix")
         between = {"first": first, "last": f"{first[:-1]}{chr(ord(first[-1]) + 1)}"}
         where = outbox.checked_platform(platform)
         return self.driver.read(
@@ -99,18 +99,18 @@ class Arrivals(chat_leases.Claims, outbox.Outbox):
 
     def arrivals_joined(self, arrival_id: int) -> list[types.Arrival]:
         """What was collected into one, oldest first."""
-        arguments.whole(arrival_id)
+        validation.check(validation.WholeNumber, arrival_id=arrival_id)
         return self.driver.read(lambda tx: [from_row(row) for row in tx.all("arrivals_joined_to", id=arrival_id)])
 
     def arrivals_since(self, route: str, at: float) -> int:
         """How many came in on a route from a time on."""
-        named, since = routes.checked(route), message_codec.checked_time(at)
+        named, since = validation.check_route(route), validation.check_time(at)
         return int(self.driver.read(lambda tx: tx.one("arrivals_since", route=named, at=since) or (0,))[0])
 
     def arrivals_from(self, platform: str, sender: str, at: float) -> int:
         """How many came in from somebody from a time on, on whichever routes."""
-        of = {"platform": outbox.checked_platform(platform), "sender": message_codec.checked_id(sender, "sender")}
-        since = message_codec.checked_time(at)
+        of = {"platform": outbox.checked_platform(platform), "sender": validation.check_id(sender, "sender")}
+        since = validation.check_time(at)
         return int(self.driver.read(lambda tx: tx.one("arrivals_from", at=since, **of) or (0,))[0])
 
     @write_step.shareable
@@ -131,12 +131,12 @@ class Arrivals(chat_leases.Claims, outbox.Outbox):
         raised when it was taken over; else Busy, when another has it. Nothing is claimed where nothing waits, unless
         `idle`.
         """
-        arguments.whole(limit)
-        arguments.flags(idle)
+        validation.check(validation.WholeNumber, limit=limit)
+        validation.check(validation.OptionalFlag, idle=idle)
         if not callable(choose):
             raise errors.InvalidArgument("What chooses is a function.")
-        leases.checked("turn", None, ttl)
-        named, mine = routes.checked(route), claim if claim is None else chat_leases.checked(claim)
+        validation.check(validation.LeaseTtl, ttl=ttl)
+        named, mine = validation.check_route(route), claim if claim is None else chat_leases.checked(claim)
         taking = Taking(named, choose, mine, idle, ttl, limit, leases.this_process(None))
         # Not synced, as neither claims nor beginnings are.
         return write_step.WriteStep("begin", taking, lasting=False)
@@ -174,18 +174,18 @@ class Arrivals(chat_leases.Claims, outbox.Outbox):
         """
         if claim is not None:
             chat_leases.checked(claim)
-        arguments.whole(arrival_id)
-        arguments.whole_or_none(seq)
-        arguments.flags(release)
+        validation.check(validation.WholeNumber, arrival_id=arrival_id)
+        validation.check(validation.OptionalNumber, seq=seq)
+        validation.check(validation.OptionalFlag, release=release)
         if seq is not None and conversation_id is None:
             raise errors.InvalidArgument("A message is one of a conversation: say which.")
         now = self._clock()
         settling = Settling(
             claim=claim,
             id=arrival_id,
-            outcome=message_codec.checked_id(outcome, "outcome"),
+            outcome=validation.check_id(outcome, "outcome"),
             seq=seq,
-            conversation_id=None if conversation_id is None else message_codec.checked_id(conversation_id),
+            conversation_id=validation.check_optional_id(conversation_id),
             outgoing=outbox.prepared(outgoing, now),
             release=release,
             uid=message_codec.mint_uid(),
@@ -209,9 +209,7 @@ class Arrivals(chat_leases.Claims, outbox.Outbox):
         One that is delivered once more after that is a new one. Where a conversation was last spoken to from stays,
         and so does what is not delivered yet. The messages themselves are in the log.
         """
-        wrong = isinstance(older_than_days, bool) or not isinstance(older_than_days, int | float)
-        if wrong or not 0 <= older_than_days < 1e6:
-            raise errors.InvalidArgument("older_than_days is a number from 0 on.")
+        validation.check(validation.Duration, older_than_days=older_than_days)
         now = self._clock()
         return self.driver.write("tidy", lambda tx: forget(tx, now - older_than_days * 86_400, now))
 
@@ -282,8 +280,9 @@ def checked_choice(arrival_id: int, target: str, joined: object) -> tuple[int, s
     """What is to be begun, where, and with which others."""
     if not isinstance(joined, list | tuple) or len(joined) > MAX_JOINED:
         raise errors.InvalidArgument(f"What is joined into one is a list of at most {MAX_JOINED:,}.")
-    arguments.whole(arrival_id, *joined)
-    return arrival_id, message_codec.checked_id(target, "target"), tuple(joined)
+    for each in (arrival_id, *joined):
+        validation.check(validation.WholeNumber, arrival_id=each)
+    return arrival_id, validation.check_id(target, "target"), tuple(joined)
 
 
 def prepared(new: object, now: float) -> Prepared:
@@ -296,14 +295,14 @@ def prepared(new: object, now: float) -> Prepared:
         message_codec.mint_uid(),
         {
             "platform": outbox.checked_platform(new.platform),
-            "key": message_codec.checked_id(new.key, "key"),
-            "route": routes.checked(new.route),
+            "key": validation.check_id(new.key, "key"),
+            "route": validation.check_route(new.route),
             "home": outbox.checked_platform(home),
-            "chat": routes.checked(new.chat),
-            "sender": message_codec.checked_id(new.sender, "sender"),
+            "chat": validation.check_route(new.chat),
+            "sender": validation.check_id(new.sender, "sender"),
             "address": outbox.address(new.address),
             "body": message_codec.exact(Body(new.text, new.parts, new.name), "message"),
-            "at": now if new.at is None else message_codec.checked_time(new.at),
+            "at": now if new.at is None else validation.check_time(new.at),
         },
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from holdfast import errors, types
-from holdfast.store import arguments, conversation_row, message_codec
+from holdfast.store import conversation_row, message_codec, validation
 from holdfast.store.driver import Driver, Row, Tx
 from holdfast.store.mail import outbox
 
@@ -32,7 +32,7 @@ class Inbox:
         """
         named, sort, said, now = (
             _checked_key(key),
-            message_codec.checked_id(kind, "kind"),
+            validation.check_id(kind, "kind"),
             checked_text(text),
             self._clock(),
         )
@@ -42,12 +42,12 @@ class Inbox:
 
     def waiting(self, session_id: str | None = None, limit: int = 100) -> list[types.Inbound]:
         """What waits to be answered, oldest first: in one conversation, or in all."""
-        arguments.whole(limit)
+        validation.check(validation.WholeNumber, limit=limit)
         return self.driver.read(lambda tx: _waiting(tx, session_id, limit))
 
     def waiting_homes(self, limit: int = 100) -> list[types.Awaited]:
         """Conversations with a chat in which something waits to be answered; what waits longest first."""
-        arguments.whole(limit)
+        validation.check(validation.WholeNumber, limit=limit)
         return self.driver.read(lambda tx: [types.Awaited(*row) for row in tx.all("inbound_homes", limit=limit)])
 
     def settle(
@@ -58,9 +58,9 @@ class Inbox:
         What is to be sent because of it is written down with that: both or neither. False, too, when it is gone with
         its conversation. InvalidArgument when there is no such message.
         """
-        arguments.whole(inbound_id)
-        arguments.whole_or_none(seq)
-        said, uid, now = message_codec.checked_id(outcome, "outcome"), message_codec.mint_uid(), self._clock()
+        validation.check(validation.WholeNumber, inbound_id=inbound_id)
+        validation.check(validation.OptionalNumber, seq=seq)
+        said, uid, now = validation.check_id(outcome, "outcome"), message_codec.mint_uid(), self._clock()
         parts = outbox.prepared(outgoing, now)
         return self.driver.write("inbox", lambda tx: settle(tx, inbound_id, said, seq, uid, now, parts))
 
@@ -124,7 +124,7 @@ def is_unicode(text: str) -> bool:
 
 
 def _checked_key(key: object) -> str:
-    named = message_codec.checked_id(key, "key")
+    named = validation.check_id(key, "key")
     if named.startswith(PROCESS):
         raise errors.InvalidArgument(f"Keys that begin with {PROCESS} are those of processes that ended.")
     return named

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, get_args
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store import arguments, conversation_row, message_codec, routes, write_step
+from holdfast.store import conversation_row, message_codec, validation, write_step
 from holdfast.store.driver import Driver, Row, Tx
 from holdfast.store.mail import chat_leases
 from holdfast.store.records import permissions
@@ -71,22 +71,22 @@ class Outbox:
         nowhere else than the reply, and StoreRefused says so.
         """
         (ready,) = prepared([new], self._clock())
-        arguments.whole_or_none(arrival)
-        named = message_codec.mint_uid() if key is None else message_codec.checked_id(key, "key")
+        validation.check(validation.OptionalNumber, arrival=arrival)
+        named = message_codec.mint_uid() if key is None else validation.check_id(key, "key")
         return self.driver.write("post", lambda tx: post(tx, ready, named, arrival, conversation_id))
 
     def outgoing(self, outgoing_id: int) -> types.Outgoing | None:
-        arguments.whole(outgoing_id)
+        validation.check(validation.WholeNumber, outgoing_id=outgoing_id)
         return self.driver.read(lambda tx: _one(tx, "outgoing_get", id=outgoing_id))
 
     def replies(self, arrival_id: int) -> list[types.Outgoing]:
         """What was written down to be sent because of an arrival, in order: posts and the parts of the reply."""
-        arguments.whole(arrival_id)
+        validation.check(validation.WholeNumber, arrival_id=arrival_id)
         return self.driver.read(lambda tx: [from_row(row) for row in tx.all("outgoing_of", arrival=arrival_id)])
 
     def questions(self, conversation_id: str, limit: int = 100) -> list[types.Outgoing]:
         """What a conversation asked people, part by part, the last first. NoSuchSession."""
-        arguments.whole(limit)
+        validation.check(validation.WholeNumber, limit=limit)
 
         def read(tx: Tx) -> list[types.Outgoing]:
             key = conversation_row.look(tx, conversation_id).key
@@ -96,8 +96,8 @@ class Outbox:
 
     def due_outgoing(self, platform: str, limit: int = 100, now: float | None = None) -> list[types.Outgoing]:
         """The first undelivered one of each chat, if its time has come; the longest due first."""
-        arguments.whole(limit)
-        where, when = checked_platform(platform), self._clock() if now is None else message_codec.checked_time(now)
+        validation.check(validation.WholeNumber, limit=limit)
+        where, when = checked_platform(platform), self._clock() if now is None else validation.check_time(now)
         return self.driver.read(
             lambda tx: [from_row(row) for row in tx.all("outgoing_due", platform=where, now=when, limit=limit)]
         )
@@ -113,7 +113,7 @@ class Outbox:
         """
         if claim is not None:
             chat_leases.checked(claim)
-        arguments.whole(outgoing_id)
+        validation.check(validation.WholeNumber, outgoing_id=outgoing_id)
         return write_step.WriteStep("send", lambda tx: begin(tx, claim, outgoing_id), lasting=False)
 
     @write_step.shareable
@@ -122,16 +122,16 @@ class Outbox:
 
         It takes no claim: whoever has sent something says so, whoever has the claim by then.
         """
-        arguments.whole(outgoing_id)
-        name, now = None if external is None else _clipped(external, message_codec.MAX_ID), self._clock()
+        validation.check(validation.WholeNumber, outgoing_id=outgoing_id)
+        name, now = None if external is None else _clipped(external, validation.MAX_ID), self._clock()
         return write_step.WriteStep(
             "delivered", lambda tx: _ended(tx, "outgoing_delivered", id=outgoing_id, external=name, at=now)
         )
 
     def send_failed(self, outgoing_id: int, error: str, retry_at: float | None = None) -> bool:
         """It could not be sent: to be tried again from then on, or (None) never; whether that was written."""
-        arguments.whole(outgoing_id)
-        due = None if retry_at is None else message_codec.checked_time(retry_at)
+        validation.check(validation.WholeNumber, outgoing_id=outgoing_id)
+        due = None if retry_at is None else validation.check_time(retry_at)
         said, now = _clipped(error, 500) or "failed", self._clock()
         query, when = ("outgoing_failed", now) if due is None else ("outgoing_later", due)
         return self.driver.write(
@@ -176,13 +176,13 @@ def _values(new: object, now: float) -> dict[str, Any]:
         raise errors.InvalidArgument(f"What goes out is one of {', '.join(KINDS)}.")
     if not isinstance(new.text, str) or len(new.text) > LONGEST:
         raise errors.MessageInvalid(f"What goes out is text of at most {LONGEST:,} characters.")
-    arguments.whole_or_none(new.seq)
+    validation.check(validation.OptionalNumber, seq=new.seq)
     if not isinstance(new.attachments, list | tuple):
         raise errors.MessageInvalid("Attachments are a list of digests.")
-    named = tuple(Named(message_codec.checked_id(digest, "digest")) for digest in new.attachments)
+    named = tuple(Named(validation.check_id(digest, "digest")) for digest in new.attachments)
     return {
         "platform": checked_platform(new.platform),
-        "chat": routes.checked(new.chat),
+        "chat": validation.check_route(new.chat),
         "address": address(new.address),
         "kind": new.kind,
         "body": message_codec.exact(Body(new.text, named), "message"),

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast import errors, types
-from holdfast.store import arguments
 from holdfast.store import db as store
+from holdfast.store import validation
 
 MOST = 100
 AGAIN = "again:{id}"
@@ -41,7 +41,7 @@ class Unsent(NamedTuple):
 
 def waiting(db: store.SessionDB, limit: int = MOST) -> list[Waiting]:
     """The chats where something waits, the longest waiting first."""
-    arguments.whole(limit)
+    validation.check(validation.WholeNumber, limit=limit)
     return db.driver.read(lambda tx: [Waiting(*row) for row in tx.all("backlog_routes", limit=limit)])
 
 
@@ -53,7 +53,7 @@ def unsent(db: store.SessionDB) -> list[Unsent]:
 def failed(db: store.SessionDB, limit: int = MOST) -> list[types.Outgoing]:
     """What could not be sent, the last first; without what was sent again since, and answers to programs that hung up:
     those are in their conversations."""
-    arguments.whole(limit)
+    validation.check(validation.WholeNumber, limit=limit)
     ids = db.driver.read(lambda tx: [row[0] for row in tx.all("backlog_failed", limit=limit, but=CONNECTIONS)])
     return [found for id_ in ids if (found := db.outgoing(id_)) is not None]
 

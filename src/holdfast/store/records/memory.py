@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast import errors, types
-from holdfast.store import arguments, conversation_row, message_codec, store_meta, titles
+from holdfast.store import conversation_row, store_meta, titles, validation
 from holdfast.store.driver import Driver, Row, Tx
 
 MOST = 500
@@ -30,12 +30,12 @@ class Memories:
         of the conversation it was learnt in. InvalidArgument when nothing or too much is left, LimitReached when the
         owner has 500 already.
         """
-        who, said, now = checked_owner(owner), clean(text), self._clock()
+        who, said, now = validation.check_owner(owner), clean(text), self._clock()
         return self.driver.write("memory", lambda tx: remember(tx, who, said, source, now))
 
     def memories(self, owner: str) -> list[types.Memory]:
         """All that is remembered about an owner, oldest first."""
-        who = checked_owner(owner)
+        who = validation.check_owner(owner)
         return self.driver.read(lambda tx: [_memory(row) for row in tx.all("memories_of", owner=who)])
 
     def revise_memory(self, owner: str, memory_id: int, text: str) -> types.Memory:
@@ -43,14 +43,14 @@ class Memories:
 
         Where another memory says the same already, that one stays and this one goes.
         """
-        arguments.whole(memory_id)
-        who, said, now = checked_owner(owner), clean(text), self._clock()
+        validation.check(validation.WholeNumber, memory_id=memory_id)
+        who, said, now = validation.check_owner(owner), clean(text), self._clock()
         return self.driver.write("memory", lambda tx: revise(tx, who, memory_id, said, now))
 
     def forget_memory(self, owner: str, memory_id: int) -> bool:
         """Forget a memory for good; whether there was one."""
-        arguments.whole(memory_id)
-        who, now = checked_owner(owner), self._clock()
+        validation.check(validation.WholeNumber, memory_id=memory_id)
+        who, now = validation.check_owner(owner), self._clock()
         return self.driver.write("memory", lambda tx: forget(tx, who, memory_id, now))
 
 
@@ -121,10 +121,6 @@ def clean(text: object) -> str:
     if len(cleaned) > LONGEST:
         raise errors.InvalidArgument(f"The memory has {len(cleaned):,} characters; at most {LONGEST} are kept.")
     return cleaned
-
-
-def checked_owner(owner: object) -> str:
-    return "" if owner == "" else message_codec.checked_id(owner, "owner")
 
 
 def _memory(row: Row) -> types.Memory:

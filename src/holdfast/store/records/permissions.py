@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast import errors, types
-from holdfast.store import arguments, conversation_row, message_codec
+from holdfast.store import conversation_row, message_codec, validation
 from holdfast.store.driver import Driver, Row, Tx
-from holdfast.store.records import memory
 
 LONGEST = 4_000
 MAX_RULE = 4_000
@@ -31,12 +30,13 @@ class Permits:
 
         The same again is the same grant. What a rule means is its reader's business.
         """
-        who, said, giver, now = memory.checked_owner(owner), _checked_rule(rule), clipped(by), self._clock()
+        who, said = validation.check_owner(owner), validation.check_text(rule, "rule", MAX_RULE)
+        giver, now = clipped(by), self._clock()
         return self.driver.write("grant", lambda tx: _grant(tx, who, said, session_id, giver, now))
 
     def grants(self, owner: str, session_id: str | None = None) -> list[types.Grant]:
         """What holds in all conversations of the owner, and what holds in this one, oldest first."""
-        who = memory.checked_owner(owner)
+        who = validation.check_owner(owner)
 
         def look(tx: Tx) -> list[types.Grant]:
             key = conversation_row.look(tx, session_id).key if session_id is not None else None
@@ -46,7 +46,7 @@ class Permits:
 
     def revoke(self, grant_id: int) -> bool:
         """Take a grant back; whether there was one."""
-        arguments.whole(grant_id)
+        validation.check(validation.WholeNumber, grant_id=grant_id)
         return self.driver.write("grant", lambda tx: tx.run("grant_revoke", id=grant_id) == 1)
 
     # --- the audit -----------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ class Permits:
             "call_id": clipped(call_id),
             "tool": clipped(tool),
             "summary": clipped(summary),
-            "allowed": int(_checked_flag(allowed)),
+            "allowed": int(validation.convert(validation.Flag, allowed, "allowed")),
             "decided_by": clipped(by),
             "at": self._clock(),
         }
@@ -69,17 +69,17 @@ class Permits:
 
     def audit_end(self, audit_id: int, ok: bool) -> bool:
         """How it ended; whether that was written: once, for what was allowed, while its conversation exists."""
-        arguments.whole(audit_id)
-        done, now = int(_checked_flag(ok)), self._clock()
+        validation.check(validation.WholeNumber, audit_id=audit_id)
+        done, now = int(validation.convert(validation.Flag, ok, "ok")), self._clock()
         return self.driver.write("audit", lambda tx: _finished(tx, audit_id, done, now))
 
     def audit(
         self, session_id: str | None = None, since: float | None = None, denied: bool = False, limit: int = 100
     ) -> list[types.Audited]:
         """What tools did or were denied, newest first: in one conversation or all, from a time on."""
-        arguments.whole(limit)
-        when = message_codec.checked_time(since) if since is not None else None
-        only = int(_checked_flag(denied))
+        validation.check(validation.WholeNumber, limit=limit)
+        when = validation.check_time(since) if since is not None else None
+        only = int(validation.convert(validation.Flag, denied, "denied"))
 
         def look(tx: Tx) -> list[types.Audited]:
             key = conversation_row.look(tx, session_id).key if session_id is not None else None
@@ -106,18 +106,6 @@ def _begun(tx: Tx, session_id: str, values: dict[str, object]) -> int:
 
 def _finished(tx: Tx, audit_id: int, ok: int, now: float) -> bool:
     return tx.run("audit_finish", id=audit_id, ok=ok, at=now) == 1
-
-
-def _checked_rule(rule: object) -> str:
-    if not isinstance(rule, str) or not 0 < len(rule) <= MAX_RULE or not rule.isprintable():
-        raise errors.InvalidArgument(f"A rule is printable text of 1 to {MAX_RULE:,} characters.")
-    return rule
-
-
-def _checked_flag(flag: object) -> bool:
-    if not isinstance(flag, bool):
-        raise errors.InvalidArgument("This takes True or False.")
-    return flag
 
 
 def clipped(text: object) -> str:

@@ -13,7 +13,7 @@ from typing import get_args
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store import arguments, conversation_row, message_codec
+from holdfast.store import conversation_row, message_codec, validation
 from holdfast.store.driver import Driver, Row, Tx
 from holdfast.store.mail import inbox
 
@@ -53,17 +53,18 @@ class Processes:
         Whether this was the first report of it; False, too, when it is gone with its conversation. Where its command
         was redacted, the notice says no more than that it ended.
         """
-        named, said = message_codec.checked_id(process_id, "process id"), inbox.checked_text(text)
+        named, said = validation.check_id(process_id, "process_id"), inbox.checked_text(text)
         if state not in STATES or state == "running":
             raise errors.InvalidArgument("A process ends as exited, killed or gone.")
-        code = _checked_code(exit_code)
+        if exit_code is not None:
+            validation.check(validation.whole_number(-(2**31), 2**32 - 1), exit_code=exit_code)
         uid, now = message_codec.mint_uid(), self._clock()
-        when = now if at is None else message_codec.checked_time(at)
-        return self.driver.write("process", lambda tx: ended(tx, named, state, code, said, uid, when, now))
+        when = now if at is None else validation.check_time(at)
+        return self.driver.write("process", lambda tx: ended(tx, named, state, exit_code, said, uid, when, now))
 
     def processes(self, session_id: str | None = None, running_only: bool = False) -> list[types.Process]:
         """The processes of a conversation, or of all, in the order they were started."""
-        arguments.flags(running_only)
+        validation.check(validation.OptionalFlag, running_only=running_only)
         return self.driver.read(lambda tx: every(tx, session_id, bool(running_only)))
 
 
@@ -125,15 +126,14 @@ def every(tx: Tx, session_id: str | None, running_only: bool) -> list[types.Proc
     return [_process(row) for row in tx.all("processes_running" if running_only else "processes_everywhere")]
 
 
-def _checked(process: object) -> types.Process:
-    if not isinstance(process, types.Process):
-        raise errors.InvalidArgument("This takes a Process.")
-    message_codec.checked_id(process.id, "process id")
-    if len(notice_key(process.id)) > message_codec.MAX_ID:
+def _checked(given: object) -> types.Process:
+    process = validation.check_type(types.Process, given, "process")
+    validation.check_id(process.id, "process id")
+    if len(notice_key(process.id)) > validation.MAX_ID:
         raise errors.InvalidArgument(f"The process id {errors.shown(process.id)} is too long.")
     if (process.state, process.ended_at, process.exit_code) != ("running", None, None):
         raise errors.InvalidArgument("A process that is started runs.")
-    message_codec.checked_time(process.started_at)
+    validation.check_time(process.started_at)
     for text in (process.command, process.folder, process.place):
         if not isinstance(text, str) or not text or len(text) > LONGEST or not inbox.is_unicode(text):
             raise errors.MessageInvalid(f"What is known of a process is text of 1 to {LONGEST:,} characters.")
@@ -148,14 +148,6 @@ def _is_json(text: str) -> bool:
     except (msgspec.DecodeError, RecursionError):
         return False
     return True
-
-
-def _checked_code(exit_code: object) -> int | None:
-    if exit_code is None:
-        return None
-    if isinstance(exit_code, bool) or not isinstance(exit_code, int) or not -(2**31) <= exit_code < 2**32:
-        raise errors.InvalidArgument("An exit code is a whole number of 32 bits, or None.")
-    return exit_code
 
 
 def _process(row: Row) -> types.Process:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store import conversation_row, log
+from holdfast.store import conversation_row, log, validation
 from holdfast.store.driver import Driver, Row, Side, Tx
 from holdfast.store.search import indexer, query_parser
 
@@ -309,11 +309,8 @@ def _with_neighbours(tx: Tx, hit: types.Hit, count: int) -> types.Hit:
 def _checked(query: object, limit: object, neighbours: object, *rest: Any) -> Filter:
     if not isinstance(query, str) or len(query) > MAX_QUERY:
         raise errors.InvalidArgument(f"A question is text of at most {MAX_QUERY:,} characters.")
-    for number, most in ((limit, MAX_HITS), (neighbours, MAX_NEIGHBOURS)):
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= most:
-            raise errors.InvalidArgument(
-                f"limit is a whole number up to {MAX_HITS}, neighbours up to {MAX_NEIGHBOURS}."
-            )
+    validation.check(validation.whole_number(0, MAX_HITS), limit=limit)
+    validation.check(validation.whole_number(0, MAX_NEIGHBOURS), neighbours=neighbours)
     try:
         names = ("session_id", "role", "tool", "owner", "after", "before", "own")
         return msgspec.convert(dict(zip(names, rest, strict=True)), Filter)

@@ -17,7 +17,16 @@ from typing import Any, Protocol
 import msgspec
 
 from holdfast import errors, reports, types
-from holdfast.store import compactions, conversation_row, fault_points, log, message_codec, sessions, visibility
+from holdfast.store import (
+    compactions,
+    conversation_row,
+    fault_points,
+    log,
+    message_codec,
+    sessions,
+    validation,
+    visibility,
+)
 from holdfast.store.backup import atomic_file
 from holdfast.store.blobs import blobs
 from holdfast.store.driver import Driver, Progress, Row, Tx
@@ -127,7 +136,7 @@ def _replacing(driver: Driver, given: object) -> Iterator[tuple[Write, str]]:
 def _checked(session_ids: object) -> list[str]:
     if isinstance(session_ids, str) or not isinstance(session_ids, Sequence):
         raise errors.InvalidArgument("Give the ids of sessions as a list.")
-    return [message_codec.checked_id(session_id) for session_id in session_ids]
+    return [validation.check_id(session_id) for session_id in session_ids]
 
 
 Choice = tuple[int, str, int]

@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple, Protocol
 import msgspec
 
 from holdfast import errors, reports, types
-from holdfast.store import message_codec
+from holdfast.store import message_codec, validation
 from holdfast.store.backup import atomic_file
 from holdfast.store.blobs import blobs
 from holdfast.store.blobs import files as blob_files
@@ -60,8 +60,7 @@ class Imports(blobs.Blobs):
         Ids that were deleted here are refused; with `revive` such a conversation comes in under new ids.
         `progress` is called with how many messages and how many lines are done.
         """
-        if not isinstance(revive, bool):
-            raise errors.InvalidArgument("revive is True or False.")
+        validation.check(validation.Flag, revive=revive)
         with _opened(read) as (source, brought):
             incoming = blobs.Incoming(self.driver, self._shelf, brought)
             return _Import(self.driver, incoming, self._clock(), revive, progress).run(_numbered(source))
@@ -441,7 +440,7 @@ def _check_header(line: Numbered) -> None:
 
 
 def _is_id(text: str) -> bool:
-    return 0 < len(text) <= message_codec.MAX_ID and text.isprintable()
+    return 0 < len(text) <= validation.MAX_ID and text.isprintable()
 
 
 def _blob(line: transfer_format.Blob, now: float) -> types.Blob | None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from holdfast import errors
-from holdfast.store import message_codec, sessions, titles
+from holdfast.store import message_codec, sessions, titles, validation
 from holdfast.store.driver import Tx
 from holdfast.store.transfer import format as transfer_format
 
@@ -57,7 +57,7 @@ class Replay:
         """Raise what `run` would raise for its names: its own, those of its sessions, or that of its origin."""
         self.number = first
         for session_id in (self._told.id, *map(self._names.here, session_ids)):
-            sessions.refuse_taken(tx, message_codec.checked_id(session_id))
+            sessions.refuse_taken(tx, validation.check_id(session_id))
         if self._told.origin is not None:
             self._origin(tx, self._told)
 
@@ -100,7 +100,7 @@ class Replay:
     # --- the conversation ------------------------------------------------------------------------------
 
     def _born(self, tx: Tx, line: transfer_format.Conversation) -> None:
-        message_codec.checked_id(line.id)
+        validation.check_id(line.id)
         sessions.refuse_taken(tx, line.id)
         title = line.title
         if title is not None and tx.one("title_holder", owner=line.owner, title=title):
@@ -186,7 +186,7 @@ class Replay:
         self._session = line
 
     def _refuse_taken(self, tx: Tx, session_id: str) -> None:
-        place = tx.one("session_place", id=message_codec.checked_id(session_id))
+        place = tx.one("session_place", id=validation.check_id(session_id))
         if place is not None and place[0] == self._key:
             raise errors.ImportInvalid(self.number, f"the id {errors.shown(session_id)} names two sessions")
         sessions.refuse_taken(tx, session_id)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store import compactions, message_codec, routes, sessions, titles
+from holdfast.store import compactions, message_codec, sessions, titles, validation
 from holdfast.store.blobs import blobs
 from holdfast.store.transfer import format as transfer_format
 
@@ -72,7 +72,7 @@ class Vetting:
             case transfer_format.Compaction():
                 self._compaction(line)
             case transfer_format.Route():
-                routes.checked(line.key)
+                validation.check_route(line.key)
             case transfer_format.Blob():
                 self._blob(line)
             case transfer_format.Conversation():
@@ -93,8 +93,8 @@ class Vetting:
         _require(
             (line.redacted_at is None) == (line.body != transfer_format.NO_BODY), "Only a redacted message has no body."
         )
-        message_codec.checked_id(line.uid, "uid")
-        message_codec.checked_time(line.at)
+        validation.check_id(line.uid, "uid")
+        validation.check_time(line.at)
         if line.redacted_at is None:
             self._named |= blobs.mentioned(_body(bytes(line.body)))
         self._seq = line.seq
@@ -114,12 +114,12 @@ class Vetting:
         _require(line.first_seq == self._seq + 1, "A session begins where its parent stopped.")
         _require(len(set(ended)) == 1, "A session is live, or has ended with time, reason and last message.")
         _require(line.ordinal > 1 or line.id == self._conversation.id, "The first session bears the conversation's id.")
-        message_codec.checked_id(line.id)
-        message_codec.checked_id(line.source, "source")
+        validation.check_id(line.id)
+        validation.check_id(line.source, "source")
         if line.model is not None:
-            message_codec.checked_id(line.model, "model")
+            validation.check_id(line.model, "model")
         if line.end_reason is not None:
-            sessions.checked_reason(line.end_reason)
+            validation.check_text(line.end_reason, "end_reason", sessions.MAX_REASON)
         self._session, self._ordinal = line, line.ordinal
 
     def _session_is_whole(self) -> None:
@@ -139,11 +139,11 @@ class Vetting:
 
 
 def _conversation(line: transfer_format.Conversation) -> None:
-    message_codec.checked_id(line.id)
-    message_codec.checked_id(line.source, "source")
+    validation.check_id(line.id)
+    validation.check_id(line.source, "source")
     for other in (line.owner or None, line.forked_from, line.origin):
         if other is not None:
-            message_codec.checked_id(other)
+            validation.check_id(other)
     _require(line.title is None or titles.clean(line.title) == line.title, "The title is not one that can be kept.")
     _require(titles.clean_folder_or_none(line.folder) == line.folder, "The folder is not one that can be kept.")
 
