@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.store import branches, budgets, compactions, deletion, leases, log, queries, sessions, visibility
+from holdfast.store import branches, compactions, deletion, leases, log, queries, sessions, usage, visibility
 from holdfast.store.backup import atomic_file
 from holdfast.store.mail import inbox
 from holdfast.store.records import processes
@@ -244,10 +244,10 @@ MUTANTS: dict[str, Mutant] = {
     # budgets
     "budget spent whatever its version": Mutant("spending", (Query("budget_swap", " AND version = :version", ""),)),
     "budget that does not ask who was the faster": Mutant(
-        "spending", (Edit(budgets, "put", "row[:2] == (version + 1, uid)", "row[0] == version + 1"),)
+        "spending", (Edit(usage, "put_budget", "row[:2] == (version + 1, uid)", "row[0] == version + 1"),)
     ),
     "budget that takes itself for another": Mutant(
-        "spending", (Edit(budgets, "put", "row is not None and row[:2] == (version + 1, uid)", "False"),)
+        "spending", (Edit(usage, "put_budget", "row is not None and row[:2] == (version + 1, uid)", "False"),)
     ),
     # the inbox and processes
     "inbound settled again": Mutant(
@@ -284,7 +284,7 @@ MUTANTS: dict[str, Mutant] = {
 
 IN_PLACE = """with open(temp, "rb") as draft, open(path, "wb") as file:
         file.write(draft.read(5_000))
-    points.reach(operation, "half")
+    fault_points.reach(operation, "half")
     os.replace(temp, path)"""
 
 READERS = "for reader in readers:"
