@@ -467,7 +467,7 @@ def give_back(address: str | None = None) -> None:
 def _make() -> Made:
     schema = empty_schema()
     with _inside(schema) as connection:
-        postgres_migration.prepare(connection.execute, 1.0)
+        postgres_migration.Migration(connection.execute).prepare(1.0)
         labels = connection.execute("SELECT key, value FROM meta").fetchall()
         return Made(schema, _cookie(connection), labels)
 
@@ -483,12 +483,12 @@ def _inside(schema: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
 
 
 def _cookie(connection: psycopg.Connection[tuple[Any, ...]]) -> str:
-    row = connection.execute(_COOKIE, catalog.wanted(catalog.declared())).fetchone()
+    row = connection.execute(_COOKIE, catalog.declared().parameters).fetchone()
     assert row is not None
     return str(row[0])
 
 
-_COOKIE = queries.load(catalog.LOOKS)["cookie"]
+_COOKIE = queries.load(catalog.QUERIES)["cookie"]
 _ROWS = 5_000  # more than these leave a table that is slow to read until it is vacuumed
 
 

@@ -169,7 +169,7 @@ def test_a_role_that_may_not_change_the_schema_uses_what_its_owner_made(holdfast
     talk = ("-p", "the harbour is closed", "--model", "offline", "--db", place.app)
     told = holdfast(*talk)
     assert told.code == 1
-    assert f"the role {place.role} may not make one. Let a role that may run: holdfast db init" in told.err
+    assert f"the role {place.role} may not create one. Run as a role that may: holdfast db init" in told.err
     made = holdfast("db", "init", place.owner, "--role", place.role)
     assert made.code == 0, made.err
     assert f'TO "{place.role}";' in made.out

@@ -87,7 +87,7 @@ def test_what_the_list_is_made_from_is_itself_allowed(allowed: str, furnished: C
 
 
 def test_both_databases_have_the_same_triggers() -> None:
-    made, declared = (set(_TRIGGER.findall(queries.schema(folder))) for folder in ("postgres", "sqlite"))
+    made, declared = set(catalog.declared().names("trigger")), set(_TRIGGER.findall(queries.schema("sqlite")))
     truncated = {f"{table}_is_not_truncated" for table in dialects.TABLES}
     assert made - declared == truncated | {"conversation_is_made_sound", "conversation_stays_sound"}
     assert declared <= made
@@ -125,7 +125,7 @@ class Bare:
 
     def _relabel(self) -> None:
         """Else the next open would see a changed schema and bring it back to what is declared."""
-        row = self.connection.execute(_COOKIE, catalog.wanted(catalog.declared())).fetchone()
+        row = self.connection.execute(_COOKIE, catalog.declared().parameters).fetchone()
         assert row is not None
         self.connection.execute("UPDATE meta SET value = %s WHERE key = 'schema_cookie'", row)
 
@@ -142,7 +142,7 @@ class Bare:
                         into.write(rows)
 
 
-_COOKIE = queries.load(catalog.LOOKS)["cookie"]
+_COOKIE = queries.load(catalog.QUERIES)["cookie"]
 _CONSTRAINTS = """
 SELECT r.relname, c.conname FROM pg_constraint c JOIN pg_class r ON r.oid = c.conrelid
  WHERE r.relnamespace = current_schema()::regnamespace AND c.contype IN ('c', 'f', 'p', 'u')

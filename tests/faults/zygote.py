@@ -200,7 +200,7 @@ def _serve(kind: str) -> None:
         queries.load("sqlite")
         sqlite_driver._declared("sqlite")
         if kind == SERVERS:
-            for dialect in (postgres_driver.FOLDER, postgres_index.FOLDER, catalog.LOOKS):
+            for dialect in (postgres_driver.FOLDER, postgres_index.FOLDER, catalog.QUERIES):
                 queries.load(dialect)
             catalog.declared()
         gc.disable()

@@ -1,4 +1,4 @@
-"""A PostgreSQL schema is made once, whoever comes and whatever happens meanwhile; who may not make it is told why."""
+"""A PostgreSQL schema is made once, whoever comes and whatever happens meanwhile; who may not create it is told why."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def made() -> Iterator[Connection]:
 
 
 def _told(connection: Connection) -> list[str]:
-    return [str(fault) for fault in postgres_migration.faults(connection.execute)]
+    return [str(fault) for fault in postgres_migration.Migration(connection.execute).faults()]
 
 
 def _label(connection: Connection, key: str, value: str) -> None:
@@ -60,7 +60,7 @@ def test_schema_is_made_once_by_all_who_open_it_at_once(empty: str, monkeypatch:
 
     def opened(_: int) -> None:
         with psycopg.connect(empty, autocommit=True) as connection:
-            postgres_migration.prepare(connection.execute, 1.0)
+            postgres_migration.Migration(connection.execute).prepare(1.0)
             assert _told(connection) == []
 
     with ThreadPoolExecutor(8) as pool:
@@ -70,13 +70,13 @@ def test_schema_is_made_once_by_all_who_open_it_at_once(empty: str, monkeypatch:
 
 
 def test_making_that_was_cut_off_is_begun_again(empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    every = len(catalog.declared().parts)
+    every = len(catalog.declared().statements)
     for cut in (0, every // 3, every - 1, every, every + 1):
         _cut_off(empty, cut, monkeypatch)
         with psycopg.connect(empty) as connection:
             assert connection.execute("SELECT to_regclass('meta')").fetchone() == (None,)
     with psycopg.connect(empty, autocommit=True) as connection:
-        postgres_migration.prepare(connection.execute, 1.0)
+        postgres_migration.Migration(connection.execute).prepare(1.0)
         assert _told(connection) == []
 
 
@@ -94,7 +94,7 @@ def _cut_off(address: str, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(fault_points, "hook", hook)
         with pytest.raises(psycopg.OperationalError):
-            postgres_migration.prepare(connection.execute, 1.0)
+            postgres_migration.Migration(connection.execute).prepare(1.0)
 
 
 def test_schema_that_the_address_names_is_made_too() -> None:
@@ -102,9 +102,9 @@ def test_schema_that_the_address_names_is_made_too() -> None:
     name = f'"Not ""there"", {secrets.token_hex(4)}"'
     with psycopg.connect(postgres.dsn(), autocommit=True) as connection:
         connection.execute(f"SET search_path = {name}")
-        postgres_migration.prepare(connection.execute, 1.0)
+        postgres_migration.Migration(connection.execute).prepare(1.0)
         assert _told(connection) == []
-        assert catalog.quoted(_schema(connection)) == name
+        assert catalog.quote(_schema(connection)) == name
         connection.execute(f"DROP SCHEMA {name} CASCADE")
 
 
@@ -115,7 +115,7 @@ def test_store_of_an_older_revision_gets_what_it_lacks(made: Connection) -> None
     made.execute("DROP FUNCTION append_shared; DROP TRIGGER tombstone_stays ON tombstones")
     made.execute("DELETE FROM meta WHERE key IN ('schema_shape', 'schema_cookie')")
     _label(made, "schema_revision", "1")
-    postgres_migration.prepare(made.execute, 1.0)
+    postgres_migration.Migration(made.execute).prepare(1.0)
     assert _told(made) == []
     assert _lines(made, "schema_revision") == [str(postgres_migration.PLAN.revision)]
     made.execute("SELECT redacted_at FROM audit; SELECT seq FROM pins; SELECT folder FROM conversations")
@@ -140,8 +140,8 @@ def test_what_an_older_version_declared_and_this_one_does_not_is_nobodys_to_miss
     recorded = [*json.loads(shape), ["function", "of_old", "", "SELECT 1"], ["index", "of_old", "messages", "x"]]
     _label(made, "schema_shape", json.dumps(recorded))
     _label(made, "schema_revision", "1")
-    postgres_migration.prepare(made.execute, 1.0)
-    assert postgres_migration.faults(made.execute) == []
+    postgres_migration.Migration(made.execute).prepare(1.0)
+    assert postgres_migration.Migration(made.execute).faults() == []
     # Processes of that version may still be at work.
     assert made.execute("SELECT of_old()").fetchone() == (1,)
 
@@ -152,10 +152,10 @@ def test_store_of_an_older_format_is_changed_step_by_step(made: Connection) -> N
         3: ["DELETE FROM meta WHERE key = 'x'"],
     }
     plan = schema_plan.Plan(format=3, revision=9, steps=steps)
-    postgres_migration.prepare(made.execute, 1.0, plan)
+    postgres_migration.Migration(made.execute, plan).prepare(1.0)
     assert (_lines(made, "schema_format"), _lines(made, "generation")) == (["3"], ["1+2"])
     with pytest.raises(errors.SchemaTooNew, match=r"schema 3; .* up to 1"):
-        postgres_migration.prepare(made.execute, 1.0)
+        postgres_migration.Migration(made.execute).prepare(1.0)
 
 
 def test_what_a_newer_version_added_is_left_alone(made: Connection) -> None:
@@ -163,7 +163,7 @@ def test_what_a_newer_version_added_is_left_alone(made: Connection) -> None:
     made.execute("CREATE OR REPLACE TRIGGER tombstone_stays BEFORE UPDATE ON tombstones FOR EACH ROW "
                  "EXECUTE FUNCTION refuse('newer words')")  # fmt: skip
     _label(made, "schema_revision", "99")
-    postgres_migration.prepare(made.execute, 1.0)
+    postgres_migration.Migration(made.execute).prepare(1.0)
     assert _told(made) == []
     assert _lines(made, "schema_revision") == ["99"]
     row = made.execute("SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE tgname = 'tombstone_stays' "
@@ -176,7 +176,7 @@ def test_tables_of_another_program_are_refused_and_left_alone(empty: str) -> Non
     with psycopg.connect(empty, autocommit=True) as connection:
         connection.execute("CREATE TABLE messages (words text); CREATE TABLE meta (key text, value text)")
         with pytest.raises(errors.StoreUnusable, match=r"another program \(.*messages.*search_path"):
-            postgres_migration.prepare(connection.execute, 1.0)
+            postgres_migration.Migration(connection.execute).prepare(1.0)
         assert connection.execute("SELECT to_regclass('sessions')").fetchone() == (None,)
 
 
@@ -185,11 +185,11 @@ def test_what_was_changed_is_made_again_at_the_next_open_and_said(
 ) -> None:
     made.execute("DROP TRIGGER tombstone_stays ON tombstones; ALTER TABLE messages DISABLE TRIGGER message_is_counted")
     with caplog.at_level(logging.WARNING, "holdfast.store"):
-        postgres_migration.prepare(made.execute, 1.0)
+        postgres_migration.Migration(made.execute).prepare(1.0)
     assert _told(made) == []
     assert caplog.messages == [
-        "In the database the trigger tombstone_stays is missing; it is made again.",
-        "In the database the trigger message_is_counted is disabled; it is made again.",
+        "In the database the trigger tombstone_stays is missing; it is recreated.",
+        "In the database the trigger message_is_counted is disabled; it is recreated.",
     ]
 
 
@@ -198,10 +198,10 @@ def test_function_that_was_changed_is_made_again_at_the_next_open_and_said(
 ) -> None:
     made.execute(_IDLE)
     with caplog.at_level(logging.WARNING, "holdfast.store"):
-        postgres_migration.prepare(made.execute, 1.0)
+        postgres_migration.Migration(made.execute).prepare(1.0)
     assert _told(made) == []
     assert caplog.messages == [
-        "In the database the function message_is_counted is not what was declared; it is made again."
+        "In the database the function message_is_counted is not what was declared; it is recreated."
     ]
 
 
@@ -210,9 +210,8 @@ def test_store_is_changed_by_who_waits_for_its_writers_and_holds_nothing_that_th
 
     def upgrade() -> None:
         try:
-            postgres_migration.prepare(
-                made.execute, 1.0, schema_plan.PLAN._replace(revision=schema_plan.PLAN.revision + 1)
-            )
+            plan = schema_plan.PLAN._replace(revision=schema_plan.PLAN.revision + 1)
+            postgres_migration.Migration(made.execute, plan).prepare(1.0)
             outcomes.append("upgraded")
         except psycopg.Error as error:
             outcomes.append(error)
@@ -242,7 +241,7 @@ _IDLE = "CREATE OR REPLACE FUNCTION message_is_counted() RETURNS trigger LANGUAG
 FAULTS = {
     "constraint sessions_conversation_live_fkey of sessions is disabled": "ALTER TABLE sessions DISABLE TRIGGER ALL",
     "constraint leases_pkey of leases is missing": "ALTER TABLE leases DROP CONSTRAINT leases_pkey",
-    "constraint hide_runs_forwards of hides was never checked against the rows there are": (
+    "constraint hide_runs_forwards of hides was never checked against the existing rows": (
         f"{_RULE} (from_seq <= to_seq) NOT VALID"
     ),
     "constraint hide_runs_forwards of hides is not what was declared": f"{_RULE} (true)",
@@ -258,7 +257,7 @@ FAULTS = {
 def test_fault_of_the_schema_is_told_and_mended(fault: str, made: Connection) -> None:
     made.execute(FAULTS[fault])
     assert f"the {fault}" in _told(made)
-    postgres_migration.mend(made.execute, 1.0)
+    postgres_migration.Migration(made.execute).repair(1.0)
     assert _told(made) == []
 
 
@@ -266,7 +265,7 @@ def test_opening_does_not_make_people_forget_a_lost_constraint(made: Connection)
     made.execute(
         "ALTER TABLE leases DROP CONSTRAINT leases_pkey; ALTER TABLE hides DROP CONSTRAINT hide_is_shown_later"
     )
-    postgres_migration.prepare(made.execute, 1.0)
+    postgres_migration.Migration(made.execute).prepare(1.0)
     assert _told(made) == ["the constraint hide_is_shown_later of hides is missing",
                            "the constraint leases_pkey of leases is missing"]  # fmt: skip
 
@@ -275,8 +274,8 @@ def test_constraint_that_rows_break_is_not_mended_but_they_are_found(made: Conne
     made.execute("ALTER TABLE memories DROP CONSTRAINT memories_text_check")
     made.execute("INSERT INTO memories (owner, text, at, updated_at) VALUES ('o', '', 1, 1)")
     with pytest.raises(psycopg.errors.CheckViolation):
-        postgres_migration.mend(made.execute, 1.0)
-    assert postgres_migration.complaints(made.execute) == ["1 rows break memories_text_check of memories"]
+        postgres_migration.Migration(made.execute).repair(1.0)
+    assert postgres_migration.Migration(made.execute).violations() == ["1 rows break memories_text_check of memories"]
     assert _told(made) == ["the constraint memories_text_check of memories is missing"]
 
 
@@ -399,20 +398,21 @@ def test_such_a_role_is_told_who_must_make_the_store(empty: str, role: str) -> N
 def test_such_a_role_is_told_which_rights_it_lacks(made: Connection, role: str, granted: Granted) -> None:
     address = granted(made, role)
     made.execute(f"REVOKE DELETE ON leases FROM {role}")
-    with pytest.raises(errors.StoreUnusable, match=r"lacks rights .*: DELETE on leases\. .*holdfast db init"):
+    with pytest.raises(errors.StoreUnusable, match=r"lacks privileges .*: DELETE on leases\. .*holdfast db init"):
         SessionDB(address)
 
 
 def test_such_a_role_is_told_that_it_has_no_rights_at_all(made: Connection, role: str) -> None:
     made.execute(f"GRANT USAGE ON SCHEMA {_schema(made)} TO {role}")
-    with pytest.raises(errors.StoreUnusable, match=r"lacks rights .*: DELETE on arrivals, .* and \d+ more\. .*db init"):
+    lacking = r"lacks privileges .*: DELETE on arrivals, .* and \d+ more\. .*db init"
+    with pytest.raises(errors.StoreUnusable, match=lacking):
         SessionDB(postgres.with_schema(postgres.dsn(), _schema(made), role))
 
 
 def test_such_a_role_is_told_what_is_missing(made: Connection, role: str, granted: Granted) -> None:
     address = granted(made, role)
     made.execute("DROP TRIGGER tombstone_stays ON tombstones")
-    with pytest.raises(errors.StoreUnusable, match=r"the trigger tombstone_stays is missing; .* may not make it"):
+    with pytest.raises(errors.StoreUnusable, match=r"the trigger tombstone_stays is missing; .* may not create it"):
         SessionDB(address)
 
 
@@ -423,8 +423,8 @@ def test_such_a_role_works_without_leases_when_their_table_is_lost(
         steps.begin(db, "talk", "a")
         made.execute("DROP TABLE leases")
         assert isinstance(db.begin_compaction("talk"), types.Snapshot)
-        assert "made again" not in caplog.text
-        postgres_migration.mend(made.execute, 1.0)
+        assert "recreated" not in caplog.text
+        postgres_migration.Migration(made.execute).repair(1.0)
         granted(made, role)
         assert isinstance(db.begin_compaction("talk"), types.Lease)
 
@@ -438,7 +438,7 @@ def test_such_a_role_runs_on_a_schema_that_was_only_moved(made: Connection, role
 
 
 def test_schema_that_is_not_there_and_may_not_be_made_is_named(role: str) -> None:
-    with pytest.raises(errors.StoreUnusable, match=f"no schema nowhere, and the role {role} may not make one"):
+    with pytest.raises(errors.StoreUnusable, match=f"no schema nowhere, and the role {role} may not create one"):
         SessionDB(postgres.with_schema(postgres.dsn(), "nowhere", role))
 
 

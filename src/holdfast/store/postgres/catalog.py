@@ -1,9 +1,8 @@
-"""What a PostgreSQL schema holds, and where that is not what was declared.
+"""The declared PostgreSQL schema, the server's catalog, and the differences between the two.
 
-SQLite keeps the text a table was made from; PostgreSQL keeps its own words for it, which differ from version to
-version. So the schema is written down as the server tells it at the moment it is made, in the row `schema_shape` of
-`meta`, and compared with what the server tells later. A server of another major version may use other words: then only
-what is missing, disabled or not validated counts.
+PostgreSQL prints definitions in its own words, which differ between major versions. So the definitions are recorded
+right after the schema was created, in the row `schema_shape` of `meta`, and compared with the catalog later
+(docs/decisions/0021). On a server of another major version only missing, disabled and unvalidated objects count.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ from typing import NamedTuple
 from holdfast.store import queries, schema_plan
 
 FOLDER = "postgres"
-LOOKS = "postgres_catalog"
-# Made again without touching a row; what else differs is a matter for people.
+QUERIES = "postgres_catalog"
+# Recreated without changing a row.
 REPAIRABLE = ("function", "index", "trigger")
 DISABLED = "is disabled"
 CHANGED = "is not what was declared"
-UNCHECKED = "was never checked against the rows there are"
+NOT_VALID = "was never checked against the existing rows"
 
 ATTEMPTS = 10
 
-Place = tuple[str, str, str]  # kind, name, and the table it belongs to or ""
-Shape = dict[Place, str]
+Key = tuple[str, str, str]  # kind, name, and the table of the object or ""
+Definitions = dict[Key, str]
 
 
-class Part(NamedTuple):
-    """A statement of the declared schema, and what it makes."""
+class Statement(NamedTuple):
+    """A statement of the declared schema and the object it creates."""
 
     kind: str
     name: str
@@ -40,169 +39,163 @@ class Part(NamedTuple):
 
 
 class Declared(NamedTuple):
-    """The statements of a dialect, in their order."""
+    """The statements of the declared schema in order."""
 
-    parts: tuple[Part, ...]
+    statements: tuple[Statement, ...]
 
     def names(self, kind: str) -> list[str]:
-        return [part.name for part in self.parts if part.kind == kind]
+        return [each.name for each in self.statements if each.kind == kind]
 
-    def of(self, place: Place) -> str | None:
-        """The statement that makes this, of what has one of its own."""
-        kind, name, table = place
-        return next((p.sql for p in self.parts if (p.kind, p.name) == (kind, name) and p.table in ("", table)), None)
+    def has(self, key: Key) -> bool:
+        kind, name, table = key
+        return any((each.kind, each.name) == (kind, name) and each.table in ("", table) for each in self.statements)
+
+    @property
+    def parameters(self) -> dict[str, list[str]]:
+        """The parameters of the catalog queries."""
+        return {"tables": self.names("table"), "functions": self.names("function")}
 
 
-_MAKES = re.compile(
+_CREATES = re.compile(
     r"(?:CREATE (?:OR REPLACE )?(?P<kind>TABLE|(?:UNIQUE )?INDEX|FUNCTION|TRIGGER)|(?P<alter>ALTER TABLE))"
     r" (?P<name>\w+)"
 )
 _ON = re.compile(r"\bON (\w+)")
-_BETWEEN = re.compile(r";[ \t]*(?:\n[ \t]*\n|\n?\Z)")
+# A statement ends with a line; the next line starts a statement or a comment, or is empty.
+_END = re.compile(r";[ \t]*(?:\n(?=CREATE |ALTER |--|[ \t]*\n)|\s*\Z)")
+_NO_TRUNCATE = (
+    "CREATE TRIGGER {table}_is_not_truncated BEFORE TRUNCATE ON {table} FOR EACH STATEMENT "
+    "EXECUTE FUNCTION refuse('nothing is truncated here')"
+)
 
 
 @functools.cache
-def declared(folder: str = FOLDER) -> Declared:
-    texts = [queries.schema(folder)]
-    if folder == FOLDER:
-        texts += [queries.schema(folder, "functions.sql"), queries.schema(f"{folder}_search")]
-    return Declared(tuple(part(sql) for text in texts for sql in statements(text)))
+def declared() -> Declared:
+    store, *more = (
+        [parse(sql) for sql in split(queries.schema(*file))]
+        for file in ((FOLDER, "schema.sql"), (FOLDER, "functions.sql"), (f"{FOLDER}_search", "schema.sql"))
+    )
+    # TRUNCATE bypasses the row triggers. The search index may be truncated and rebuilt.
+    guards = [parse(_NO_TRUNCATE.format(table=each.name)) for each in store if each.kind == "table"]
+    return Declared((*store, *guards, *(each for part in more for each in part)))
 
 
-def statements(text: str) -> Iterator[str]:
-    """Statements end with a line; an empty line or the end of the file is behind it."""
-    for piece in _BETWEEN.split(text):
+def split(text: str) -> Iterator[str]:
+    """Yield the statements of a schema file without comments."""
+    for piece in _END.split(text):
         sql = "\n".join(line for line in piece.splitlines() if not line.lstrip().startswith("--")).strip()
         if sql:
             yield sql
 
 
-def part(sql: str) -> Part:
-    """What a statement makes."""
-    found = _MAKES.match(sql)
+def parse(sql: str) -> Statement:
+    found = _CREATES.match(sql)
     if found is None:
-        raise ValueError(f"not a part of a schema: {sql[:60]}")
+        raise ValueError(f"not a schema statement: {sql[:60]}")
     kind = "alter" if found["alter"] else found["kind"].removeprefix("UNIQUE ").lower()
     on = _ON.search(sql) if kind in ("trigger", "index") else None
-    return Part(kind, found["name"], on[1] if on else "", sql)
+    return Statement(kind, found["name"], on[1] if on else "", sql)
 
 
-def placed(sql: str, schema: str) -> str:
-    """A declaration for one schema: its functions name it."""
-    return re.sub(r"\bstore\.", lambda _: f"{quoted(schema)}.", sql)
+def qualify(sql: str, schema: str) -> str:
+    """Replace `store.` in function bodies by the name of the schema."""
+    return re.sub(r"\bstore\.", lambda _: f"{quote(schema)}.", sql)
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-# --- what is there ------------------------------------------------------------------------------------
+# --- the server's definitions -------------------------------------------------------------------------
 
 
-def wanted(parts: Declared) -> dict[str, list[str]]:
-    """What the queries of the catalogue are asked about."""
-    return {"tables": parts.names("table"), "functions": parts.names("function")}
-
-
-def shape(execute: schema_plan.Execute, parts: Declared) -> Shape:
+def read_definitions(execute: schema_plan.Execute, schema: Declared) -> Definitions:
     for _ in range(ATTEMPTS):
-        rows = list(execute(queries.load(LOOKS)["shape"], wanted(parts)))
-        # The text of an object is NULL if another session replaced the object while the query ran.
+        rows = list(execute(queries.load(QUERIES)["definitions"], schema.parameters))
+        # A definition is NULL if another session replaced the object while the query ran.
         if all(row[3] is not None for row in rows):
             break
     return {(kind, name, table): text for kind, name, table, text in rows if text is not None}
 
 
-def written(found: Shape) -> str:
-    return json.dumps([[*place, text] for place, text in sorted(found.items())], separators=(",", ":"))
+def encode(definitions: Definitions) -> str:
+    return json.dumps([[*key, text] for key, text in sorted(definitions.items())], separators=(",", ":"))
 
 
-def read(text: str | None) -> Shape:
-    return dict(_read(text)) if text else {}
+@functools.lru_cache(2)  # long, and the same for every store of one server
+def decode(text: str) -> Definitions:
+    return {(kind, name, table): definition for kind, name, table, definition in json.loads(text)}
 
 
-@functools.lru_cache(2)  # it is long, and the same every time
-def _read(text: str) -> Shape:
-    return {(kind, name, table): words for kind, name, table, words in json.loads(text)}
+# --- differences --------------------------------------------------------------------------------------
 
 
-# --- where it differs ---------------------------------------------------------------------------------
-
-
-def faults(found: Shape, recorded: Shape, parts: Declared, *, newer: bool, same_words: bool) -> list[schema_plan.Fault]:
-    """Where a schema is not what was declared. What a newer version made is its own business."""
-    absent = dict.fromkeys(_absent(found, parts), schema_plan.MISSING)
+def faults(
+    found: Definitions, recorded: Definitions, schema: Declared, *, newer: bool, same_server: bool
+) -> list[schema_plan.Fault]:
+    """Return the differences. `newer`: a newer version changed the schema, so only missing objects count."""
+    names = {(kind, name) for kind, name, _ in found}
+    missing = [
+        (each.kind, each.name, each.table)
+        for each in schema.statements
+        if each.kind != "alter" and (each.kind, each.name) not in names
+    ]
     if newer:
-        return [_fault(place, what) for place, what in absent.items()]
-    absent |= {place: schema_plan.MISSING for place in recorded if place not in found and _own(place, found)}
-    changed = {place: what for place, text in found.items() if (what := _changed(place, text, recorded, same_words))}
+        return [_fault(key, schema_plan.MISSING) for key in missing]
+    # The columns and constraints of a missing table are not listed one by one.
+    missing += [key for key in recorded if key not in found and (not key[2] or ("table", key[2], "") in found)]
+    changed = {key: what for key, text in found.items() if (what := _compare(text, recorded.get(key), same_server))}
+    declared_triggers = set(schema.names("trigger"))
+    foreign = sorted({name for kind, name, _ in found if kind == "trigger" and name not in declared_triggers})
     return [
-        *(_fault(place, what) for place, what in (absent | changed).items()),
-        *(schema_plan.Fault("trigger", name, "is not part of the schema", False) for name in _strange(found, parts)),
+        *(_fault(key, what) for key, what in (dict.fromkeys(missing, schema_plan.MISSING) | changed).items()),
+        *(schema_plan.Fault("trigger", name, "is not part of the schema", False) for name in foreign),
     ]
 
 
-def breaches(recorded: Shape) -> str:
-    """A query for the constraints of single tables that rows break all the same: their names, and how many do.
-
-    None, where they hold; but rows get past one that was off for a while, or whose index is damaged.
-    """
-    checks: dict[str, list[tuple[str, str]]] = {}
-    looks = []
-    for (kind, name, table), text in sorted(recorded.items()):
-        rule = re.match(r"(CHECK|UNIQUE|PRIMARY KEY) (\(.*\))", text) if kind == "constraint" else None
-        if rule is not None and rule[1] == "CHECK":
-            checks.setdefault(table, []).append((name, rule[2]))
-        elif rule is not None:
-            looks.append(_twice(table, name, rule[2].strip("()")))
-    looks += [_broken(table, rules) for table, rules in checks.items()]
-    # Names and rules are the server's own words.
-    every = " UNION ALL ".join(looks)
-    return f"SELECT name, found FROM ({every}) looks (name, found) WHERE found > 0" if looks else ""  # noqa: S608
-
-
-def _twice(table: str, name: str, columns: str) -> str:
-    given = " AND ".join(f"{column} IS NOT NULL" for column in columns.split(", "))
-    rows = f"SELECT FROM {table} WHERE {given} GROUP BY {columns} HAVING count(*) > 1"
-    return f"SELECT '{name} of {table}', count(*) FROM ({rows}) twice"  # noqa: S608
-
-
-def _broken(table: str, rules: list[tuple[str, str]]) -> str:
-    """All checks of a table in one pass over it."""
-    names = ", ".join(f"'{name} of {table}'" for name, _ in rules)
-    counts = ", ".join(f"count(*) FILTER (WHERE NOT {rule})" for _, rule in rules)
-    return f"SELECT unnest(ARRAY[{names}]), unnest(ARRAY[{counts}]) FROM {table}"  # noqa: S608
-
-
-def _absent(found: Shape, parts: Declared) -> Iterator[Place]:
-    there = {(kind, name) for kind, name, _ in found}
-    for part in parts.parts:
-        if part.kind != "alter" and (part.kind, part.name) not in there:
-            yield (part.kind, part.name, part.table)
-
-
-def _own(place: Place, found: Shape) -> bool:
-    """Of a table that is gone, its columns and constraints are not told one by one."""
-    return not place[2] or ("table", place[2], "") in found
-
-
-def _changed(place: Place, text: str, recorded: Shape, same_words: bool) -> str:
-    before = recorded.get(place)
+def _compare(text: str, before: str | None, same_server: bool) -> str:
     if text == before:
         return ""
     if text.endswith(" DISABLED"):
         return DISABLED
     if text.endswith(" NOT VALID"):
-        return UNCHECKED
-    return CHANGED if before is not None and same_words else ""
+        return NOT_VALID
+    return CHANGED if before is not None and same_server else ""
 
 
-def _fault(place: Place, what: str) -> schema_plan.Fault:
-    kind, name, table = place
-    of = f"{name} of {table}" if kind in ("column", "constraint") else name
-    return schema_plan.Fault(kind, of, what, kind in REPAIRABLE or what != CHANGED)
+def _fault(key: Key, what: str) -> schema_plan.Fault:
+    kind, name, table = key
+    full_name = f"{name} of {table}" if kind in ("column", "constraint") else name
+    return schema_plan.Fault(kind, full_name, what, kind in REPAIRABLE or what != CHANGED)
 
 
-def _strange(found: Shape, parts: Declared) -> list[str]:
-    known = set(parts.names("trigger"))
-    return sorted({name for kind, name, _ in found if kind == "trigger" and name not in known})
+def violations_query(recorded: Definitions) -> str:
+    """Build a query that counts the rows violating CHECK, UNIQUE and PRIMARY KEY constraints, by constraint.
+
+    Rows can violate a constraint that was disabled for a while, or whose index is damaged.
+    """
+    checks: dict[str, list[tuple[str, str]]] = {}
+    selects = []
+    for (kind, name, table), text in sorted(recorded.items()):
+        rule = re.match(r"(CHECK|UNIQUE|PRIMARY KEY) (\(.*\))", text) if kind == "constraint" else None
+        if rule is not None and rule[1] == "CHECK":
+            checks.setdefault(table, []).append((name, rule[2]))
+        elif rule is not None:
+            selects.append(_count_duplicates(table, name, rule[2].strip("()")))
+    selects += [_count_failed_checks(table, rules) for table, rules in checks.items()]
+    # Names and expressions were printed by the server.
+    union = " UNION ALL ".join(selects)
+    return f"SELECT name, found FROM ({union}) violations (name, found) WHERE found > 0" if selects else ""  # noqa: S608
+
+
+def _count_duplicates(table: str, name: str, columns: str) -> str:
+    given = " AND ".join(f"{column} IS NOT NULL" for column in columns.split(", "))
+    rows = f"SELECT FROM {table} WHERE {given} GROUP BY {columns} HAVING count(*) > 1"
+    return f"SELECT '{name} of {table}', count(*) FROM ({rows}) duplicates"  # noqa: S608
+
+
+def _count_failed_checks(table: str, rules: list[tuple[str, str]]) -> str:
+    """All checks of a table in one pass."""
+    names = ", ".join(f"'{name} of {table}'" for name, _ in rules)
+    counts = ", ".join(f"count(*) FILTER (WHERE NOT {rule})" for _, rule in rules)
+    return f"SELECT unnest(ARRAY[{names}]), unnest(ARRAY[{counts}]) FROM {table}"  # noqa: S608

@@ -23,7 +23,7 @@ from holdfast.store.driver import Asked, Copy, Driver, Plain, Row, Side, Tx
 from holdfast.store.postgres import connection as postgres_connection
 from holdfast.store.postgres import errors as postgres_errors
 from holdfast.store.postgres import listener, notifier, server_status, table_rewrite, transaction
-from holdfast.store.postgres import migration as postgres_migration
+from holdfast.store.postgres.migration import Migration
 from holdfast.store.search import postgres_index
 from holdfast.store.sqlite import driver as sqlite_driver
 
@@ -270,21 +270,23 @@ class PostgresDriver:
                     raise
                 patience.spend(error)
 
+    def _now(self) -> float:
+        return self.clock() if self.clock else time.time()
+
     # --- the schema ----------------------------------------------------------------------------------
 
     def _prepare_schema(self, tx: transaction.Transaction) -> None:
-        postgres_migration.prepare(tx.execute, self.clock() if self.clock else time.time(), self._plan)
+        Migration(tx.execute, self._plan).prepare(self._now())
 
     def complaints(self) -> list[str]:
         """Rows that break constraints. Damaged pages are PostgreSQL's to find: it says so when it reads one."""
-        return self._again(lambda tx: postgres_migration.complaints(tx.execute))
+        return self._again(lambda tx: Migration(tx.execute, self._plan).violations())
 
     def faults(self) -> list[schema_plan.Fault]:
-        return self._again(lambda tx: postgres_migration.faults(tx.execute, self._plan))
+        return self._again(lambda tx: Migration(tx.execute, self._plan).faults())
 
     def repair_schema(self) -> None:
-        now = self.clock() if self.clock else time.time()
-        self._again(lambda tx: postgres_migration.mend(tx.execute, now, self._plan))
+        self._again(lambda tx: Migration(tx.execute, self._plan).repair(self._now()))
 
     # --- facts ---------------------------------------------------------------------------------------
 
@@ -302,7 +304,7 @@ class PostgresDriver:
             return server_status.told(tx.execute, link, beside.execute)
 
     def allow(self, role: str) -> list[str]:
-        return self._again(lambda tx: server_status.allow(tx.execute, role))
+        return self._again(lambda tx: Migration(tx.execute, self._plan).allow(role))
 
     # --- what is done to files -----------------------------------------------------------------------
 
@@ -325,7 +327,7 @@ class PostgresDriver:
     def scrub(self) -> None:
         """Tables that hold text are written anew; what the server keeps of its log is its keeper's to clear."""
         self.rewrite("scrub")
-        now = repr(self.clock() if self.clock else time.time())
+        now = repr(self._now())
         self.write("scrub", lambda tx: tx.run("scrub_noted", at=now))
 
     def shrink(self) -> None:

@@ -1,18 +1,15 @@
-"""Makes the schema of a PostgreSQL store, or checks it when the role may not make anything.
+"""Create or migrate the schema of a PostgreSQL store, or check it if the role may not change it.
 
-The declared schema is the truth: missing tables, columns, indexes, functions and triggers are added, changed functions
-and triggers replaced. Where data must change, numbered steps run. All of it is one transaction under one lock: killed
-anywhere, the next open begins again, and of many that open at once one makes it.
-
-A role without the right to make anything runs on a schema that `holdfast db init` made; what such a role lacks is said
-with the command that brings it.
+The declared schema is authoritative: missing objects are created, changed functions, triggers and indexes replaced, and
+numbered steps convert data of an older format. Everything happens in one transaction under one lock, so that a killed
+migration starts over at the next open, and of concurrent opens only one migrates.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast import errors
 from holdfast.store import fault_points, queries, schema_plan
@@ -22,376 +19,352 @@ logger = logging.getLogger("holdfast.store")
 
 PLAN = schema_plan.Plan()
 OLDEST = 14  # CREATE OR REPLACE TRIGGER
-ENCODING = "UTF8"  # another lacks characters, or counts them as bytes
-RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
-NAMED = 5  # of what is missing, in a sentence
-WRITERS_BEGIN = "conversations"
-_WITHIN = ("constraint", "column")  # parts of a table, which no statement of their own makes
-_SQL = queries.load(catalog.LOOKS)
+ENCODING = "UTF8"  # other encodings lack characters or count bytes
+PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "DELETE")
+MAX_LISTED = 5  # names in an error message
+_TABLE_PARTS = ("constraint", "column")  # created with their table, not by statements of their own
+_SQL = queries.load(catalog.QUERIES)
 
 
-class Ground(NamedTuple):
-    """Where a connection stands, and what its role may do there."""
+class Environment(NamedTuple):
+    """The schema, role and server of a connection."""
 
     schema: str | None
     role: str
     server: int
-    may_make: bool
+    may_create: bool
     tables: list[str]
-    labelled: bool
+    has_meta: bool
     encoding: str
 
 
-def prepare(
-    execute: schema_plan.Execute, now: float, plan: schema_plan.Plan = PLAN, folder: str = catalog.FOLDER
-) -> None:
-    """The schema as declared, when this returns; the connection is in no transaction.
+class Migration:
+    """The schema of one connection, which is outside of a transaction at each call."""
 
-    Raises SchemaTooNew, and StoreUnusable when the server is too old, the schema another program's, or something is
-    missing that this role may not make.
-    """
-    parts = catalog.declared(folder)
-    ground = _look(execute, parts)
-    if ground.tables and not ground.labelled and not ground.may_make:
-        _refuse_without_rights(execute, parts, ground)  # also not to look whose they are
-    labels = _labels(execute, ground)
-    _refuse(ground, labels, plan)
-    if not labels and not plan.begin:
-        raise errors.StoreUnusable(_nothing(execute, ground))
-    if ground.schema is not None and _current(execute, parts, labels, plan):
-        if not ground.may_make:  # who owns the tables has every right
-            _refuse_without_rights(execute, parts, ground)
-        return
-    if ground.schema is not None and not ground.may_make:
-        _check(execute, parts, ground, labels, plan)
-        return
-    _in_transaction(execute, ground.schema or _wanted(execute), lambda: _make(execute, parts, plan, now))
-    fault_points.reach("migrate", "committed")
+    def __init__(self, execute: schema_plan.Execute, plan: schema_plan.Plan = PLAN) -> None:
+        self._execute, self._plan = execute, plan
+        self._declared = catalog.declared()
+
+    def prepare(self, now: float) -> None:
+        """Bring the schema to its declared state.
+
+        Raises SchemaTooNew, and StoreUnusable if the server is too old, if the schema belongs to another program, or
+        if something is missing that the role may not create.
+        """
+        env = self._environment()
+        if env.tables and not env.has_meta and not env.may_create:
+            self._check_privileges(env)
+        labels = self._labels(env)
+        self._check_compatible(env, labels)
+        if not labels and not self._plan.begin:
+            name = env.schema or self._one("target_schema")[0]
+            raise errors.StoreUnusable(
+                f"There is no store in the schema {name} of this database. Choose another with --db or HOLDFAST_DB, or "
+                "create one with `holdfast db init`; storing the first message creates it, too."
+            )
+        current = env.schema is not None and self._is_current(labels)
+        if env.may_create and current:  # the owner of the tables has every privilege
+            return
+        if env.schema is not None and not env.may_create:
+            if not current:
+                self._check(env, labels)
+            self._check_privileges(env)
+            return
+        self._in_transaction(env.schema or self._new_schema(), lambda: self._migrate(now))
+        fault_points.reach("migrate", "committed")
+
+    def faults(self) -> list[schema_plan.Fault]:
+        """Return the differences from the declared schema."""
+        env = self._environment()
+        return self._faults(env, self._labels(env))
+
+    def violations(self) -> list[str]:
+        """Return the constraints that rows violate."""
+        query = catalog.violations_query(self._recorded(self._environment()))
+        return [f"{found} rows break {name}" for name, found in self._execute(query)] if query else []
+
+    def repair(self, now: float) -> None:
+        """Recreate what is missing, disabled or changed. Fails with a constraint that existing rows violate."""
+
+        def work() -> None:
+            env = self._environment()
+            recorded = self._recorded(env)
+            self._migrate(now)
+            self._run(list(_recreate_constraints(recorded, self._definitions())))
+            self._record(env.server, now, self._definitions())
+
+        self._in_transaction(self._environment().schema or "", work)
+
+    def allow(self, role: str) -> list[str]:
+        """Let a role use the store without changing its schema. Return the statements that were executed."""
+        if not list(self._execute("SELECT 1 FROM pg_roles WHERE rolname = %(role)s", {"role": role})):
+            raise errors.StoreUnusable(f"There is no role {errors.shown(role)} on this server. Create it: CREATE ROLE.")
+        schema = str(self._environment().schema)
+        statements = grants(role, schema)
+
+        def work() -> None:
+            for statement in statements:
+                self._execute(statement)
+            # PostgreSQL only warns about a GRANT without the right to grant.
+            if self._missing_privileges(role):
+                raise errors.StoreUnusable(
+                    "Only the owner of the tables can grant access to them. Connect as that role."
+                )
+
+        self._in_transaction(schema, work)
+        return statements
+
+    # --- reading the catalog --------------------------------------------------------------------------
+
+    def _rows(self, query: str, **values: Any) -> Iterable[Any]:
+        return self._execute(_SQL[query], values)
+
+    def _one(self, query: str, **values: Any) -> Any:
+        return next(iter(self._rows(query, **values)))
+
+    def _environment(self) -> Environment:
+        return Environment(*self._one("environment", **self._declared.parameters))
+
+    def _labels(self, env: Environment) -> dict[str, str]:
+        return {row[0]: row[1] for row in self._rows("labels")} if env.has_meta else {}
+
+    def _recorded(self, env: Environment) -> catalog.Definitions:
+        rows = list(self._rows("recorded")) if env.has_meta else []
+        return catalog.decode(rows[0][0]) if rows else {}
+
+    def _definitions(self) -> catalog.Definitions:
+        return catalog.read_definitions(self._execute, self._declared)
+
+    def _cookie(self) -> str:
+        return str(self._one("cookie", **self._declared.parameters)[0])
+
+    def _is_current(self, labels: dict[str, str]) -> bool:
+        """The cheap check of every open."""
+        format_, revision = int(labels.get("schema_format", 0)), self._revision(labels)
+        outdated = format_ < self._plan.format or revision < self._plan.revision
+        return not outdated and labels.get("schema_cookie") == self._cookie()
+
+    @staticmethod
+    def _revision(labels: dict[str, str]) -> int:
+        return int(labels.get("schema_revision", 0))
+
+    def _faults(self, env: Environment, labels: dict[str, str]) -> list[schema_plan.Fault]:
+        return catalog.faults(
+            self._definitions(),
+            self._recorded(env),
+            self._declared,
+            newer=self._revision(labels) > self._plan.revision,
+            same_server=labels.get("schema_server") == str(env.server),
+        )
+
+    # --- checks ---------------------------------------------------------------------------------------
+
+    def _check_compatible(self, env: Environment, labels: dict[str, str]) -> None:
+        if env.server < OLDEST:
+            raise errors.StoreUnusable(f"This server is PostgreSQL {env.server}; at least {OLDEST} is needed.")
+        if env.encoding != ENCODING:
+            raise errors.StoreUnusable(
+                f"This database stores text as {env.encoding}, which lacks characters that messages may contain. "
+                f"Create another: createdb --template=template0 --encoding={ENCODING} holdfast"
+            )
+        if env.tables and "schema_format" not in labels:
+            raise errors.StoreUnusable(
+                f"The schema {env.schema} holds tables of another program ({_list(env.tables)}). Use a separate schema "
+                "for Holdfast: add ?options=-csearch_path%3Dholdfast to the address."
+            )
+        found = int(labels.get("schema_format", 0))
+        if found > self._plan.format:
+            raise errors.SchemaTooNew(found, self._plan.format)
+
+    def _check(self, env: Environment, labels: dict[str, str]) -> None:
+        """Check the schema for a role that may not change it."""
+        if not labels:
+            raise errors.StoreUnusable(
+                f"The schema {env.schema} holds no store, and the role {env.role} may not create one. {_init(env.role)}"
+            )
+        if int(labels["schema_format"]) < self._plan.format:
+            raise errors.StoreUnusable(
+                f"The store in the schema {env.schema} has format {labels['schema_format']}, this Holdfast needs "
+                f"{self._plan.format}, and the role {env.role} may not migrate it. {_init(env.role)}"
+            )
+        found = self._faults(env, labels)
+        missing = [str(fault) for fault in found if fault.what == schema_plan.MISSING]
+        if missing:
+            raise errors.StoreUnusable(
+                f"In the schema {env.schema}, {_list(missing)}; the role {env.role} may not create it. "
+                f"{_init(env.role)}"
+            )
+        for fault in found:
+            logger.warning("In the database %s; the role %s may not recreate it.", fault, env.role)
+
+    def _missing_privileges(self, role: str) -> list[str]:
+        rows = self._rows(
+            "missing_privileges", role=role, privileges=list(PRIVILEGES), tables=self._declared.names("table")
+        )
+        return [f"{privilege} on {table}" for privilege, table in rows]
+
+    def _check_privileges(self, env: Environment) -> None:
+        if missing := self._missing_privileges(env.role):
+            raise errors.StoreUnusable(
+                f"The role {env.role} lacks privileges in the schema {env.schema}: {_list(missing)}. {_init(env.role)}"
+            )
+
+    def _new_schema(self) -> str:
+        """Return the schema that the address names and that does not exist yet."""
+        name, may_create, role = self._one("target_schema")
+        if not may_create:
+            raise errors.StoreUnusable(
+                f"There is no schema {name}, and the role {role} may not create one in this database. {_init(role)}"
+            )
+        return str(name)
+
+    # --- changes --------------------------------------------------------------------------------------
+
+    def _in_transaction(self, schema: str, work: Callable[[], None]) -> None:
+        self._execute("BEGIN")
+        try:
+            self._rows("lock", schema=schema)
+            if not list(self._rows("schema_exists", schema=schema)):
+                self._execute(f"CREATE SCHEMA {catalog.quote(schema)}")
+            work()
+            fault_points.reach("migrate", "committing")
+            self._execute("COMMIT")
+        except BaseException:
+            self._execute("ROLLBACK")
+            raise
+
+    def _migrate(self, now: float) -> None:
+        """Migrate under the lock, unless another process has done so meanwhile."""
+        env, plan = self._environment(), self._plan
+        labels = self._labels(env)
+        self._check_compatible(env, labels)
+        if labels and self._is_current(labels):
+            return
+        if labels:
+            self._lock_tables(env)
+        known = int(labels.get("schema_format", plan.format))
+        self._run(step for number in range(known + 1, plan.format + 1) for step in plan.steps.get(number, ()))
+        faults = self._faults(env, labels)
+        newer = self._revision(labels) > plan.revision
+        found, recorded = (self._definitions(), self._recorded(env)) if labels else ({}, {})
+        for statement in self._declared.statements:
+            here = statement._replace(sql=catalog.qualify(statement.sql, str(env.schema)))
+            self._run(list(self._changes(here, found, recorded, newer)))
+        if labels.get("schema_revision") == str(plan.revision):
+            # The same version made this schema, so another program changed it.
+            for fault in faults:
+                if fault.repairable and fault.kind not in _TABLE_PARTS:
+                    logger.warning("In the database %s; it is recreated.", fault)
+        # Missing constraints stay recorded until a repair. Objects that only an older version declares are forgotten,
+        # but not dropped: a process of that version may still run.
+        kept = {
+            key: text for key, text in recorded.items() if newer or key[0] in _TABLE_PARTS or self._declared.has(key)
+        }
+        # A changed constraint keeps its recorded definition.
+        now_there = self._definitions().items()
+        kept |= {key: recorded.get(key, text) if key[0] in _TABLE_PARTS else text for key, text in now_there}
+        self._record(env.server, now, kept)
+
+    def _lock_tables(self, env: Environment) -> None:
+        """Lock all tables at once, `conversations` first: there every writer starts, before it holds any lock."""
+        first = "conversations"
+        if first in env.tables:
+            self._execute(f"LOCK TABLE {first} IN EXCLUSIVE MODE")
+        others = [catalog.quote(name) for name in self._declared.names("table") if name in env.tables and name != first]
+        self._execute(f"LOCK TABLE {', '.join(others)} IN SHARE ROW EXCLUSIVE MODE")
+
+    def _changes(
+        self, statement: catalog.Statement, found: catalog.Definitions, recorded: catalog.Definitions, newer: bool
+    ) -> Iterator[str]:
+        """Yield the SQL that brings one object to its declared state."""
+        kind, name, table, sql = statement
+        key = kind, name, table
+        if kind == "alter":
+            if ("table", name, "") not in found:
+                yield sql
+        elif key not in found:
+            yield sql
+        elif kind == "table":
+            for column, definition in schema_plan.columns(sql):
+                if ("column", column, name) not in found:
+                    yield f"ALTER TABLE {name} ADD COLUMN {definition}"
+        elif not newer:  # else the object of the newer version is kept
+            yield from self._replace(statement, changed=recorded.get(key, found[key]) != found[key])
+
+    def _replace(self, statement: catalog.Statement, *, changed: bool) -> Iterator[str]:
+        kind, name, _, sql = statement
+        if kind == "function" and not self._one("function_is_used", name=name)[0]:
+            yield f"DROP FUNCTION {name}"  # CREATE OR REPLACE cannot change the parameters
+        if kind != "index":
+            yield sql.replace("CREATE", "CREATE OR REPLACE", 1)
+        elif changed:
+            yield f"DROP INDEX {name}"
+            yield sql
+
+    def _record(self, server: int, now: float, definitions: catalog.Definitions) -> None:
+        """Write the labels of the schema to `meta`."""
+        revision = max(self._plan.revision, self._revision(dict(self._rows("labels"))))
+        for key, value in (("created_at", repr(now)), ("generation", "1")):
+            self._rows("label_insert", key=key, value=value)
+        for key, value in (
+            ("schema_format", str(self._plan.format)),
+            ("schema_revision", str(revision)),
+            ("schema_server", str(server)),
+            ("schema_shape", catalog.encode(definitions)),
+            ("schema_cookie", self._cookie()),
+        ):
+            self._rows("label_delete", key=key)
+            self._rows("label_insert", key=key, value=value)
+        fault_points.reach("migrate", "labels")
+
+    def _run(self, statements: Iterable[str]) -> None:
+        for statement in statements:
+            self._execute(statement)
+            fault_points.reach("migrate", " ".join(statement.split()[:3]))
 
 
-def faults(
-    execute: schema_plan.Execute, plan: schema_plan.Plan = PLAN, folder: str = catalog.FOLDER
-) -> list[schema_plan.Fault]:
-    """Where the schema differs from the declared one."""
-    parts = catalog.declared(folder)
-    ground = _look(execute, parts)
-    return _faults(execute, parts, ground, _labels(execute, ground), plan)
+def _recreate_constraints(recorded: catalog.Definitions, found: catalog.Definitions) -> Iterator[str]:
+    for key, text in recorded.items():
+        kind, name, table = key
+        if kind != "constraint" or found.get(key) == text:
+            continue
+        if key in found:
+            yield f"ALTER TABLE {table} DROP CONSTRAINT {catalog.quote(name)}"
+        yield f"ALTER TABLE {table} ADD CONSTRAINT {catalog.quote(name)} {text}"
 
 
-def complaints(execute: schema_plan.Execute, folder: str = catalog.FOLDER) -> list[str]:
-    """Rows that break a constraint all the same."""
-    ground = _look(execute, catalog.declared(folder))
-    look = catalog.breaches(_recorded(execute, ground))
-    return [f"{found} rows break {name}" for name, found in execute(look)] if look else []
+def _init(role: str) -> str:
+    return f"Run as a role that may: holdfast db init ADDRESS --role {role}"
 
 
-def mend(execute: schema_plan.Execute, now: float, plan: schema_plan.Plan = PLAN, folder: str = catalog.FOLDER) -> None:
-    """Make what is missing, disabled or not as declared again; a constraint that the rows break is refused."""
-    parts = catalog.declared(folder)
-
-    def mended() -> None:
-        ground = _look(execute, parts)
-        recorded = _recorded(execute, ground)
-        _make(execute, parts, plan, now)
-        _run(execute, list(_constraints(recorded, catalog.shape(execute, parts))))
-        _label(execute, parts, plan, ground.server, now, catalog.shape(execute, parts))
-
-    _in_transaction(execute, _look(execute, parts).schema or "", mended)
+def _list(names: list[str]) -> str:
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return ", ".join(names[:MAX_LISTED]) + more
 
 
-def grants(role: str, schema: str, folder: str = catalog.FOLDER) -> list[str]:
-    """What a role without the right to make anything needs in order to run a store: rows, and nothing else."""
-    parts = catalog.declared(folder)
-    who, where = catalog.quoted(role), catalog.quoted(schema)
+def grants(role: str, schema: str) -> list[str]:
+    """Return the GRANTs for a role that reads and writes rows and may not change the schema."""
+    grantee, owner = catalog.quote(role), catalog.quote(schema)
 
-    def each(names: Iterable[str]) -> str:
-        return ", ".join(f"{where}.{catalog.quoted(name)}" for name in names)
+    def qualified(names: Iterable[str]) -> str:
+        return ", ".join(f"{owner}.{catalog.quote(name)}" for name in names)
 
+    tables, functions = (qualified(catalog.declared().names(kind)) for kind in ("table", "function"))
     return [
-        f"GRANT USAGE ON SCHEMA {where} TO {who}",
-        f"GRANT {', '.join(RIGHTS)} ON TABLE {each(parts.names('table'))} TO {who}",
-        # To set one on is part of a copy.
-        f"GRANT USAGE, SELECT, UPDATE ON SEQUENCE {each(sequences(folder))} TO {who}",
-        f"GRANT EXECUTE ON FUNCTION {each(parts.names('function'))} TO {who}",
+        f"GRANT USAGE ON SCHEMA {owner} TO {grantee}",
+        f"GRANT {', '.join(PRIVILEGES)} ON TABLE {tables} TO {grantee}",
+        # UPDATE: a copy sets the sequences.
+        f"GRANT USAGE, SELECT, UPDATE ON SEQUENCE {qualified(sequences())} TO {grantee}",
+        f"GRANT EXECUTE ON FUNCTION {functions} TO {grantee}",
     ]
 
 
-def sequences(folder: str = catalog.FOLDER) -> list[str]:
-    """Those that number rows."""
+def sequences() -> list[str]:
+    """Return the sequences of the identity columns."""
     return [
-        f"{part.name}_{name}_seq"
-        for part in catalog.declared(folder).parts
-        if part.kind == "table"
-        for name, definition in schema_plan.columns(part.sql)
+        f"{each.name}_{name}_seq"
+        for each in catalog.declared().statements
+        if each.kind == "table"
+        for name, definition in schema_plan.columns(each.sql)
         if " AS IDENTITY" in definition
     ]
-
-
-# --- looking ------------------------------------------------------------------------------------------
-
-
-def _look(execute: schema_plan.Execute, parts: catalog.Declared) -> Ground:
-    return Ground(*next(iter(execute(_SQL["ground"], catalog.wanted(parts)))))
-
-
-def _labels(execute: schema_plan.Execute, ground: Ground) -> dict[str, str]:
-    return {row[0]: row[1] for row in execute(_SQL["labels"])} if ground.labelled else {}
-
-
-def _recorded(execute: schema_plan.Execute, ground: Ground) -> catalog.Shape:
-    rows = list(execute(_SQL["recorded"])) if ground.labelled else []
-    return catalog.read(rows[0][0]) if rows else {}
-
-
-def _refuse(ground: Ground, labels: dict[str, str], plan: schema_plan.Plan) -> None:
-    if ground.server < OLDEST:
-        raise errors.StoreUnusable(f"This server is PostgreSQL {ground.server}; at least {OLDEST} is needed.")
-    if ground.encoding != ENCODING:
-        raise errors.StoreUnusable(
-            f"This database keeps text as {ground.encoding}, which not every message fits into. Make one for Holdfast: "
-            f"createdb --template=template0 --encoding={ENCODING} holdfast"
-        )
-    if ground.tables and "schema_format" not in labels:
-        raise errors.StoreUnusable(
-            f"The schema {ground.schema} holds tables of another program ({_some(ground.tables)}). Give Holdfast a "
-            "schema of its own: add ?options=-csearch_path%3Dholdfast to the address."
-        )
-    found = int(labels.get("schema_format", 0))
-    if found > plan.format:
-        raise errors.SchemaTooNew(found, plan.format)
-
-
-def _current(
-    execute: schema_plan.Execute, parts: catalog.Declared, labels: dict[str, str], plan: schema_plan.Plan
-) -> bool:
-    """Whether nothing needs doing: the cheap look every open begins with."""
-    if int(labels.get("schema_format", 0)) < plan.format or int(labels.get("schema_revision", 0)) < plan.revision:
-        return False
-    return labels.get("schema_cookie") == _cookie(execute, parts)
-
-
-def _cookie(execute: schema_plan.Execute, parts: catalog.Declared) -> str:
-    return str(next(iter(execute(_SQL["cookie"], catalog.wanted(parts))))[0])
-
-
-def _faults(
-    execute: schema_plan.Execute,
-    parts: catalog.Declared,
-    ground: Ground,
-    labels: dict[str, str],
-    plan: schema_plan.Plan,
-) -> list[schema_plan.Fault]:
-    return catalog.faults(
-        catalog.shape(execute, parts),
-        _recorded(execute, ground),
-        parts,
-        newer=int(labels.get("schema_revision", 0)) > plan.revision,
-        same_words=labels.get("schema_server") == str(ground.server),
-    )
-
-
-# --- without the right to make ------------------------------------------------------------------------
-
-
-def _check(
-    execute: schema_plan.Execute,
-    parts: catalog.Declared,
-    ground: Ground,
-    labels: dict[str, str],
-    plan: schema_plan.Plan,
-) -> None:
-    if not labels:
-        raise errors.StoreUnusable(
-            f"The schema {ground.schema} holds no store, and the role {ground.role} may not make one. {_init(ground)}"
-        )
-    if int(labels["schema_format"]) < plan.format:
-        raise errors.StoreUnusable(
-            f"The store in the schema {ground.schema} is of format {labels['schema_format']}, this Holdfast writes "
-            f"{plan.format}, and the role {ground.role} may not change it. {_init(ground)}"
-        )
-    found = _faults(execute, parts, ground, labels, plan)
-    missing = [str(fault) for fault in found if fault.what == schema_plan.MISSING]
-    if missing:
-        raise errors.StoreUnusable(
-            f"In the schema {ground.schema}, {_some(missing)}; the role {ground.role} may not make it. {_init(ground)}"
-        )
-    for fault in found:
-        logger.warning("In the database %s; the role %s may not make it again.", fault, ground.role)
-    _refuse_without_rights(execute, parts, ground)
-
-
-def _refuse_without_rights(execute: schema_plan.Execute, parts: catalog.Declared, ground: Ground) -> None:
-    wanted = {**catalog.wanted(parts), "rights": list(RIGHTS)}
-    lacking = [f"{right} on {table}" for right, table in execute(_SQL["lacking"], wanted)]
-    if lacking:
-        raise errors.StoreUnusable(
-            f"The role {ground.role} lacks rights in the schema {ground.schema}: {_some(lacking)}. {_init(ground)}"
-        )
-
-
-def _init(ground: Ground) -> str:
-    return f"Let a role that may run: holdfast db init ADDRESS --role {ground.role}"
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
-
-
-def _nothing(execute: schema_plan.Execute, ground: Ground) -> str:
-    name = ground.schema or next(iter(execute(_SQL["wanted"], {})))[0]
-    return (
-        f"There is no store in the schema {name} of this database. Name another with --db or HOLDFAST_DB; "
-        "`holdfast db init` makes one, and so does the first message that is stored."
-    )
-
-
-# --- making -------------------------------------------------------------------------------------------
-
-
-def _wanted(execute: schema_plan.Execute) -> str:
-    """The schema that the address names and that is not there yet."""
-    name, may, role = next(iter(execute(_SQL["wanted"], {})))
-    if not may:
-        raise errors.StoreUnusable(
-            f"There is no schema {name}, and the role {role} may not make one in this database. "
-            f"Let a role that may run: holdfast db init ADDRESS --role {role}"
-        )
-    return str(name)
-
-
-def _in_transaction(execute: schema_plan.Execute, schema: str, work: Callable[[], None]) -> None:
-    execute("BEGIN")
-    try:
-        execute(_SQL["lock"], {"schema": schema})
-        if not _exists(execute, schema):
-            execute(f"CREATE SCHEMA {catalog.quoted(schema)}")
-        work()
-        fault_points.reach("migrate", "committing")
-        execute("COMMIT")
-    except BaseException:
-        execute("ROLLBACK")
-        raise
-
-
-def _exists(execute: schema_plan.Execute, schema: str) -> bool:
-    return bool(list(execute(_SQL["there"], {"schema": schema})))
-
-
-def _make(execute: schema_plan.Execute, parts: catalog.Declared, plan: schema_plan.Plan, now: float) -> None:
-    """Run inside a transaction, under the lock: another may have made it meanwhile."""
-    ground = _look(execute, parts)
-    labels = _labels(execute, ground)
-    _refuse(ground, labels, plan)
-    if labels and _current(execute, parts, labels, plan):
-        return
-    fresh = not labels
-    if not fresh:
-        _lock_tables(execute, parts, ground)
-    known = int(labels.get("schema_format", plan.format))
-    _run(execute, (step for number in range(known + 1, plan.format + 1) for step in plan.steps.get(number, ())))
-    found = _faults(execute, parts, ground, labels, plan)
-    newer = int(labels.get("schema_revision", 0)) > plan.revision
-    shape, recorded = ({}, {}) if fresh else (catalog.shape(execute, parts), _recorded(execute, ground))
-    for part in parts.parts:
-        _run(execute, list(_statements(execute, part, shape, recorded, str(ground.schema), keep=newer)))
-    if labels.get("schema_revision") == str(plan.revision):
-        # Not an older version's: somebody changed it. What stood behind a promise is worth a word.
-        for fault in found:
-            if fault.repairable and fault.kind not in ("column", "constraint"):
-                logger.warning("In the database %s; it is made again.", fault)
-    # What was there and is gone stays on the list: constraints are made again by mending only. What an older version
-    # declared and this one does not is nobody's to miss; it stays, since such a version may still be at work.
-    kept = {place: text for place, text in recorded.items() if newer or place[0] in _WITHIN or parts.of(place)}
-    _label(execute, parts, plan, ground.server, now, {**kept, **_sound(catalog.shape(execute, parts), recorded)})
-
-
-def _lock_tables(execute: schema_plan.Execute, parts: catalog.Declared, ground: Ground) -> None:
-    """All that is about to be changed. A writer locks its conversation before anything else: it waits there, and holds
-    nothing yet. Taken one by one as they are changed, each table would be waited for by who has the next."""
-    there = [name for name in parts.names("table") if name in ground.tables and name != WRITERS_BEGIN]
-    if WRITERS_BEGIN in ground.tables:
-        execute(f"LOCK TABLE {WRITERS_BEGIN} IN EXCLUSIVE MODE")
-    execute(f"LOCK TABLE {', '.join(map(catalog.quoted, there))} IN SHARE ROW EXCLUSIVE MODE")
-
-
-def _sound(shape: catalog.Shape, recorded: catalog.Shape) -> catalog.Shape:
-    """A constraint somebody changed is still to be what it was."""
-    return {place: recorded.get(place, text) if place[0] in _WITHIN else text for place, text in shape.items()}
-
-
-def _statements(
-    execute: schema_plan.Execute,
-    part: catalog.Part,
-    shape: catalog.Shape,
-    recorded: catalog.Shape,
-    schema: str,
-    *,
-    keep: bool,
-) -> Iterator[str]:
-    place = (part.kind, part.name, part.table)
-    there = place in shape
-    sql = catalog.placed(part.sql, schema)
-    if part.kind == "table" and there:
-        yield from _missing_columns(part, shape)
-    elif part.kind == "alter":
-        if ("table", part.name, "") not in shape:
-            yield sql
-    elif there and part.kind == "function" and not keep:
-        if not next(iter(execute(_SQL["used"], {"name": part.name})))[0]:
-            yield f"DROP FUNCTION {part.name}"  # its arguments may be others now
-        yield sql.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", 1)
-    elif there and part.kind == "trigger" and not keep:
-        yield sql.replace("CREATE TRIGGER", "CREATE OR REPLACE TRIGGER", 1)
-    elif there and part.kind == "index" and not keep and shape[place] != recorded.get(place, shape[place]):
-        yield f"DROP INDEX {part.name}"
-        yield sql
-    elif not there:
-        yield sql
-
-
-def _missing_columns(part: catalog.Part, shape: catalog.Shape) -> Iterator[str]:
-    for name, definition in schema_plan.columns(part.sql):
-        if ("column", name, part.name) not in shape:
-            yield f"ALTER TABLE {part.name} ADD COLUMN {definition}"
-
-
-def _constraints(recorded: catalog.Shape, found: catalog.Shape) -> Iterator[str]:
-    """Those that are gone, switched off or never checked, again."""
-    for place, text in recorded.items():
-        kind, name, table = place
-        if kind != "constraint" or found.get(place) == text:
-            continue
-        if place in found:
-            yield f"ALTER TABLE {table} DROP CONSTRAINT {catalog.quoted(name)}"
-        yield f"ALTER TABLE {table} ADD CONSTRAINT {catalog.quoted(name)} {text}"
-
-
-def _label(
-    execute: schema_plan.Execute,
-    parts: catalog.Declared,
-    plan: schema_plan.Plan,
-    server: int,
-    now: float,
-    shape: catalog.Shape,
-) -> None:
-    rows = list(execute("SELECT value FROM meta WHERE key = 'schema_revision'"))
-    revision = max(plan.revision, int(rows[0][0]) if rows else 0)
-    for key, value in (("created_at", repr(now)), ("generation", "1")):
-        execute(_SQL["label_keep"], {"key": key, "value": value})
-    for key, value in (
-        ("schema_format", str(plan.format)),
-        ("schema_revision", str(revision)),
-        ("schema_server", str(server)),
-        ("schema_shape", catalog.written(shape)),
-        ("schema_cookie", _cookie(execute, parts)),
-    ):
-        execute(_SQL["label_gone"], {"key": key})
-        execute(_SQL["label_keep"], {"key": key, "value": value})
-    fault_points.reach("migrate", "labels")
-
-
-def _run(execute: schema_plan.Execute, statements: Iterable[str]) -> None:
-    for statement in statements:
-        execute(statement)
-        fault_points.reach("migrate", " ".join(statement.split()[:3]))

@@ -6,10 +6,7 @@ import ipaddress
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from holdfast import errors
 from holdfast.store import promises
-from holdfast.store.postgres import catalog
-from holdfast.store.postgres import migration as postgres_migration
 
 SETTINGS = (
     *("fsync", "full_page_writes", "synchronous_commit", "synchronous_standby_names", "data_checksums"),
@@ -54,28 +51,6 @@ def facts(execute: Callable[..., Any]) -> dict[str, Any]:
     """What the server says of itself and of this store."""
     found = dict(zip(_NAMES, execute(_FACTS).fetchone(), strict=True))
     return {"engine": "PostgreSQL", **found, "format": int(found["format"] or 0)}
-
-
-# A grant by somebody who may not grant is a warning, and no error.
-_LACKING = """
-SELECT count(*) FROM pg_class t, unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS needed
- WHERE t.relnamespace = to_regnamespace(quote_ident(current_schema())) AND t.relname = ANY(%(tables)s)
-   AND NOT has_table_privilege(%(role)s, t.oid, needed)
-"""
-
-
-def allow(execute: Callable[..., Any], role: str) -> list[str]:
-    """Let a role use the tables of the current schema; the statements that did. In one transaction, or not at all."""
-    if execute("SELECT 1 FROM pg_roles WHERE rolname = %(role)s", {"role": role}).fetchone() is None:
-        raise errors.StoreUnusable(f"There is no role {errors.shown(role)} on this server; CREATE ROLE makes one.")
-    statements = postgres_migration.grants(role, execute("SELECT current_schema()::text").fetchone()[0])
-    execute("BEGIN")
-    for statement in statements:
-        execute(statement)
-    if execute(_LACKING, {"role": role, "tables": catalog.declared().names("table")}).fetchone()[0]:
-        raise errors.StoreUnusable("Only the owner of the tables can let others use them; connect as that role.")
-    execute("COMMIT")
-    return statements
 
 
 class Link(NamedTuple):

@@ -1,29 +1,18 @@
--- The store of Holdfast, in PostgreSQL.
+-- The PostgreSQL schema of a store. Tables, columns, triggers and their messages match sql/sqlite/schema.sql, which
+-- describes the data model: one gapless log of messages per conversation, divided into gapless sessions with exactly one
+-- live head; a compaction is a row and moves no message. Differences from SQLite:
 --
--- The story is the one sql/sqlite/schema.sql tells: one log of messages numbered without a gap, cut into sessions
--- numbered the same way; exactly one live session, the head; a compaction that is a row and moves nothing. Tables,
--- columns, triggers and the words of their refusals are the same. Foreign keys that leave `conversations` or point at
--- it are deferred to the commit, all others are immediate.
---
--- What differs, and why:
---
--- Writers here do not stand in one line. A check that looks at another row is only worth something while that row
--- cannot change, so a trigger that compares with a conversation locks its row first and looks afterwards, in a
--- statement of its own: a statement that waited sees the row it waited for as it is now, but every other row as it
--- was when it began. Steps of the store hold that lock already, and pay next to nothing. FOR NO KEY UPDATE, as
--- foreign keys elsewhere need the conversation's key only, which never changes.
---
--- What a trigger can tell from the row alone stands in its WHEN: then no function is called for a row that is fine.
---
--- The tables are in whatever schema the connection is in; a function finds them in the schema it was made in,
--- whatever the caller's search_path says: `store.` in a function's body is replaced by that schema's name when it is
--- made. (SET search_path on the function would do the same at a price for every message.)
---
--- There is no INSERT OR REPLACE here, but there is TRUNCATE, past all triggers of rows: refused for every table.
---
--- A message is two columns, as PostgreSQL clusters nothing. Text is compared by its bytes (COLLATE "C"), as ids and
--- titles mean the same on every host. Where an index would hold text longer than a page allows, it holds its digest.
--- Attachments are here too, in parts: hosts share no disk.
+-- * Writers run concurrently. A trigger that compares a row with its conversation first locks the conversation and then
+--   reads it in a separate statement: a statement that waited for a lock sees the locked row as it is now, but every
+--   other row as of its own start. Write steps of the store already hold the lock. FOR NO KEY UPDATE suffices, as
+--   foreign keys reference only the key, which never changes.
+-- * A condition on the row alone is in the trigger's WHEN, so that no function is called for a valid row.
+-- * `store.` in a function body is replaced by the schema's name at creation, so that functions do not depend on the
+--   caller's search_path. (SET search_path on the function would cost time for every message.)
+-- * TRUNCATE bypasses row triggers. Each table below gets a trigger `<table>_is_not_truncated`: see catalog.declared.
+-- * A message has a two-column key. Text is compared bytewise (COLLATE "C"), so that ids and titles mean the same on
+--   every host. Long text is indexed by its digest. Attachments are stored here in parts: hosts share no disk.
+-- * Foreign keys from and to `conversations` are deferred to the commit, all others are immediate.
 
 CREATE TABLE meta (
   key   text COLLATE "C" NOT NULL PRIMARY KEY,
@@ -48,17 +37,15 @@ CREATE TABLE conversations (
   forked_at        bigint,
   forked_epoch     bigint,
   origin           bigint REFERENCES conversations (key) DEFERRABLE INITIALLY DEFERRED,
-  -- In which ten minutes the last message came: a list of the latest stops early, and an append seldom changes it.
+  -- The ten-minute slot of the last message: orders lists, and rarely changes on append.
   active_slot      double precision,
-  -- Where its work is done, where somebody said so: a list can be asked for those of one folder.
+  -- The working directory, if known.
   folder           text COLLATE "C",
   UNIQUE (owner, title),
   UNIQUE (key, live)
--- Room on each page for the next version of a row: an append changes last_seq, which no index holds.
+-- Free space for HOT updates: an append changes last_seq, which is not indexed.
 ) WITH (fillfactor = 70);
-
 CREATE INDEX conversations_by_activity ON conversations (active_slot);
-
 CREATE INDEX conversations_by_origin ON conversations (origin) WHERE origin IS NOT NULL;
 
 CREATE TABLE sessions (
@@ -104,7 +91,6 @@ CREATE TABLE messages (
   PRIMARY KEY (conversation, seq),
   UNIQUE (conversation, uid)
 );
-
 CREATE INDEX messages_redacted ON messages (redacted_at, conversation, seq) WHERE redacted_at IS NOT NULL;
 
 CREATE TABLE compactions (
@@ -162,7 +148,6 @@ CREATE TABLE routes (
   version      bigint NOT NULL CHECK (version >= 1),
   updated_at   double precision NOT NULL
 );
-
 CREATE INDEX routes_by_conversation ON routes (conversation) WHERE conversation IS NOT NULL;
 
 CREATE TABLE tombstones (
@@ -170,8 +155,7 @@ CREATE TABLE tombstones (
   deleted_at double precision NOT NULL
 );
 
--- The type of what JSON holds under a name, or 'json' when no name is asked for; NULL when it is no JSON. (PostgreSQL
--- keeps an escaped NUL in text, but does not read it.)
+-- The JSON type of a member, or 'json' without a name; NULL for invalid JSON. (PostgreSQL cannot parse an escaped NUL.)
 CREATE FUNCTION json_kind(body text, name text DEFAULT NULL) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
   parsed json;
@@ -182,13 +166,12 @@ EXCEPTION WHEN data_exception THEN
   RETURN NULL;
 END $$;
 
--- What stands for a text in an index that must hold it only once. (Immutable, as a database never changes its
--- encoding; md5 would be, too, but is not everywhere allowed.)
+-- For unique indexes on long text. (A database never changes its encoding; md5 is unavailable in FIPS mode.)
 CREATE FUNCTION digest_of(words text) RETURNS bytea LANGUAGE sql IMMUTABLE STRICT AS $$
   SELECT sha256(convert_to(words, 'UTF8'))
 $$;
 
--- What slow work has used up.
+-- Spent budgets of slow work such as summaries.
 CREATE TABLE budgets (
   conversation bigint NOT NULL PRIMARY KEY,
   version      bigint NOT NULL CHECK (version >= 1),
@@ -199,8 +182,7 @@ CREATE TABLE budgets (
   CONSTRAINT budget_says_what_is_spent CHECK (json_kind(body, 'spent') IS NOT DISTINCT FROM 'object')
 );
 
--- What agents have besides their conversations. All of it but memories goes with its conversation, whoever deletes
--- that; a memory is its owner's, and only forgets where it was learnt.
+-- Memories belong to an owner and survive their source conversation. The tables below are deleted with theirs.
 CREATE TABLE memories (
   id         bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
   owner      text COLLATE "C" NOT NULL,
@@ -209,12 +191,10 @@ CREATE TABLE memories (
   updated_at double precision NOT NULL,
   source     bigint REFERENCES conversations (key) ON DELETE SET NULL DEFERRABLE INITIALLY DEFERRED
 );
-
 CREATE UNIQUE INDEX memories_once ON memories (owner, digest_of(text));
-
 CREATE INDEX memories_by_source ON memories (source) WHERE source IS NOT NULL;
 
--- What came in and is answered once. The key is whoever sends it; the one who settles it says who by a uid of theirs.
+-- Messages for a conversation that are processed once. `key` is the sender's idempotency key, `settled_by` the worker.
 CREATE TABLE inbox (
   id           bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
   conversation bigint NOT NULL REFERENCES conversations (key) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED,
@@ -233,12 +213,10 @@ CREATE TABLE inbox (
   CONSTRAINT inbound_is_redacted_when_settled CHECK (redacted_at IS NULL OR outcome IS NOT NULL),
   CONSTRAINT inbound_has_a_text_or_is_redacted CHECK ((redacted_at IS NULL) = (text <> ''))
 );
-
 CREATE INDEX inbox_by_conversation ON inbox (conversation, id);
-
 CREATE INDEX inbox_waiting ON inbox (conversation, id) WHERE outcome IS NULL;
 
--- Programs that agents started. An ended one has its notice in the inbox, from the same transaction.
+-- Background processes of agents. The transaction that ends one adds its notice to the inbox.
 CREATE TABLE processes (
   id           text COLLATE "C" NOT NULL PRIMARY KEY CHECK (id <> ''),
   conversation bigint NOT NULL REFERENCES conversations (key) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED,
@@ -254,12 +232,10 @@ CREATE TABLE processes (
   CONSTRAINT process_runs_or_was_ended_by_somebody CHECK ((state = 'running') = (ended_by IS NULL)),
   CONSTRAINT process_has_an_exit_code_when_ended CHECK (exit_code IS NULL OR state <> 'running')
 );
-
 CREATE INDEX processes_by_conversation ON processes (conversation);
-
 CREATE INDEX processes_running ON processes (started_at) WHERE state = 'running';
 
--- What somebody allowed for more than once: in one conversation, or (NULL) in all of the owner's.
+-- Standing permissions: for one conversation, or (NULL) for all of the owner's.
 CREATE TABLE grants (
   id           bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
   owner        text COLLATE "C" NOT NULL,
@@ -268,12 +244,10 @@ CREATE TABLE grants (
   given_at     double precision NOT NULL,
   given_by     text COLLATE "C" NOT NULL
 );
-
 CREATE UNIQUE INDEX grants_once ON grants (owner, digest_of(rule), coalesce(conversation, 0));
-
 CREATE INDEX grants_by_conversation ON grants (conversation) WHERE conversation IS NOT NULL;
 
--- What tools did or were not allowed to do. A row without an end either runs, or its process died.
+-- Tool calls, allowed or denied. A row without an end is running, or its process died.
 CREATE TABLE audit (
   id           bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
   conversation bigint NOT NULL REFERENCES conversations (key) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED,
@@ -291,12 +265,11 @@ CREATE TABLE audit (
   CONSTRAINT act_is_done_when_allowed CHECK (allowed = 1 OR ended_at IS NULL),
   CONSTRAINT act_is_redacted_wholly CHECK (redacted_at IS NULL OR summary = '')
 );
-
 CREATE INDEX audit_by_call ON audit (conversation, call_id);
 
--- What came in from outside, on a route. Which conversation it belongs to is known when it is worked: a route may be
--- bound anew between the two. `platform` and `key` say what it is, however often it is delivered; `home`, `chat` and
--- `address` where replies go. `target` is the session its turn uses, fixed before the turn begins.
+-- Inbound messages from chat platforms, by route. The conversation is known when a message is processed, as a route may
+-- be rebound before. `platform` and `key` identify redeliveries; `home`, `chat` and `address` are for replies. `target`
+-- is the session of its turn, fixed before the turn begins.
 CREATE TABLE arrivals (
   id           bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
   platform     text COLLATE "C" NOT NULL CHECK (platform <> ''),
@@ -327,18 +300,13 @@ CREATE TABLE arrivals (
   CONSTRAINT arrival_has_a_body_or_is_redacted CHECK ((redacted_at IS NULL) = (body <> '')),
   CONSTRAINT arrival_has_an_address CHECK (address <> '' OR (redacted_at IS NOT NULL AND conversation IS NULL))
 );
-
 CREATE INDEX arrivals_open ON arrivals (route, id) WHERE outcome IS NULL;
-
 CREATE INDEX arrivals_by_route ON arrivals (route, at);
-
 CREATE INDEX arrivals_by_sender ON arrivals (platform, sender, at);
-
 CREATE INDEX arrivals_by_conversation ON arrivals (conversation, id) WHERE conversation IS NOT NULL;
-
 CREATE INDEX arrivals_by_joined ON arrivals (joined) WHERE joined IS NOT NULL;
 
--- Who works on what just now. A free one has no holder; its token stays, since it never goes back.
+-- Chat leases: which worker processes what. A free one has no holder and keeps its token.
 CREATE TABLE claims (
   key     text COLLATE "C" NOT NULL PRIMARY KEY CHECK (key <> ''),
   token   bigint NOT NULL CHECK (token >= 1),
@@ -347,9 +315,8 @@ CREATE TABLE claims (
   boot    text COLLATE "C" NOT NULL
 );
 
--- What must go out. The parts of a reply come with the outcome of what they answer, which is an arrival or a notice of
--- the inbox, and bear its time; what is posted by itself has a key instead of a part. All of it goes with its
--- conversation, whoever deletes that.
+-- Outgoing messages. The parts of a reply are inserted with the outcome of the inbound message or notice they answer and
+-- have its time; other posts have a key instead of a part. Deleted with their conversation.
 CREATE TABLE outbox (
   id           bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
   arrival      bigint REFERENCES arrivals (id),
@@ -380,20 +347,14 @@ CREATE TABLE outbox (
   CONSTRAINT outgoing_is_redacted_when_ended CHECK (redacted_at IS NULL OR delivered_at IS NOT NULL OR failed_at IS NOT NULL),
   CONSTRAINT outgoing_has_a_body_or_is_redacted CHECK ((redacted_at IS NULL) = (body <> ''))
 );
-
 CREATE UNIQUE INDEX outbox_by_arrival ON outbox (arrival, part) WHERE arrival IS NOT NULL;
-
 CREATE UNIQUE INDEX outbox_by_inbound ON outbox (inbound, part) WHERE inbound IS NOT NULL;
-
 CREATE UNIQUE INDEX outbox_by_key ON outbox (key) WHERE key IS NOT NULL;
-
 CREATE INDEX outbox_open ON outbox (platform, chat, id) WHERE delivered_at IS NULL AND failed_at IS NULL;
-
 CREATE INDEX outbox_failed ON outbox (failed_at) WHERE failed_at IS NOT NULL;
-
 CREATE INDEX outbox_by_conversation ON outbox (conversation) WHERE conversation IS NOT NULL;
 
--- Who may talk to the agent from outside, and who may not.
+-- Access of chat users.
 CREATE TABLE people (
   platform text COLLATE "C" NOT NULL CHECK (platform <> ''),
   sender   text COLLATE "C" NOT NULL CHECK (sender <> ''),
@@ -404,7 +365,7 @@ CREATE TABLE people (
   PRIMARY KEY (platform, sender)
 );
 
--- Who came by: whether they were told that they are strangers, and the code they were given. Only its digest is here.
+-- Unknown chat users, whether they were notified, and the digest of their pairing code.
 CREATE TABLE strangers (
   platform   text COLLATE "C" NOT NULL CHECK (platform <> ''),
   sender     text COLLATE "C" NOT NULL CHECK (sender <> ''),
@@ -420,14 +381,14 @@ CREATE TABLE strangers (
   CONSTRAINT stranger_asked_for_a_code CHECK (digest IS NULL OR asked_at IS NOT NULL)
 );
 
--- Wrong codes in a row, by platform.
+-- Consecutive wrong pairing codes.
 CREATE TABLE lockouts (
   platform  text COLLATE "C" NOT NULL PRIMARY KEY CHECK (platform <> ''),
   failures  bigint NOT NULL CHECK (failures >= 0),
   failed_at double precision NOT NULL
 );
 
--- What people want word for word in the context. A branch takes those it reads along.
+-- Messages that users pinned to the context. A branch copies the pins it reads.
 CREATE TABLE pins (
   conversation bigint NOT NULL REFERENCES conversations (key) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED,
   seq          bigint NOT NULL CHECK (seq >= 1),
@@ -435,7 +396,7 @@ CREATE TABLE pins (
   PRIMARY KEY (conversation, seq)
 );
 
--- What is known of attachments, named by their digests.
+-- Attachments by digest.
 CREATE TABLE blobs (
   digest     text COLLATE "C" NOT NULL PRIMARY KEY CHECK (length(digest) = 64),
   size       bigint NOT NULL CHECK (size >= 0),
@@ -444,7 +405,7 @@ CREATE TABLE blobs (
   dropped_at double precision
 );
 
--- Their content, in order. Which of it is wanted is known by `blobs` alone, as with files on a shelf.
+-- Their content. Only `blobs` says which digests are in use.
 CREATE TABLE blob_parts (
   digest  text COLLATE "C" NOT NULL,
   part    bigint NOT NULL CHECK (part >= 0),
@@ -452,51 +413,48 @@ CREATE TABLE blob_parts (
   PRIMARY KEY (digest, part)
 );
 
--- What people attach is compressed already.
+-- Attachments are usually compressed already.
 ALTER TABLE blob_parts ALTER COLUMN content SET STORAGE EXTERNAL;
 
--- What every refusal ends in: the words are the trigger's.
+-- Refuse with the trigger's message. 23000 is integrity_constraint_violation.
 CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  RAISE EXCEPTION '%', TG_ARGV[0] USING ERRCODE = 'integrity_constraint_violation';
+  RAISE EXCEPTION '%', TG_ARGV[0] USING ERRCODE = '23000';
 END $$;
 
--- What goes only with its conversation.
+-- Refuse the deletion of a row whose conversation exists.
 CREATE FUNCTION refuse_while_the_conversation_exists() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF EXISTS (SELECT 1 FROM store.conversations WHERE key = OLD.conversation) THEN
-    RAISE EXCEPTION '%', TG_ARGV[0] USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION '%', TG_ARGV[0] USING ERRCODE = '23000';
   END IF;
   RETURN OLD;
 END $$;
 
 -- conversations ----------------------------------------------------------------------------------------
 
-CREATE TRIGGER conversation_counters_only_grow
-BEFORE UPDATE OF epoch, fence ON conversations FOR EACH ROW
+CREATE TRIGGER conversation_counters_only_grow BEFORE UPDATE OF epoch, fence ON conversations FOR EACH ROW
 WHEN (NEW.epoch < OLD.epoch OR NEW.last_seq < OLD.last_seq OR NEW.fence < OLD.fence)
 EXECUTE FUNCTION refuse('epoch, last_seq and fence never go back');
 
 CREATE FUNCTION conversation_counts_what_is_there() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  -- Within another trigger it is message_is_counted that counts, and the message is there.
+  -- At depth 2 the update comes from message_is_counted, whose message exists.
   IF NEW.last_seq <> OLD.last_seq
      AND (NEW.last_seq <> OLD.last_seq + 1 OR NEW.last_seq > 4294967295 OR (pg_trigger_depth() < 2
        AND NOT EXISTS (SELECT 1 FROM store.messages WHERE conversation = NEW.key AND seq = NEW.last_seq))) THEN
-    RAISE EXCEPTION 'last_seq counts messages that exist' USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION 'last_seq counts messages that exist' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
 
--- Without a WHEN: an append calls it each time, which is cheaper than to read a WHEN anew.
-CREATE TRIGGER conversation_counts_what_is_there
-BEFORE UPDATE OF last_seq ON conversations FOR EACH ROW
+-- Without a WHEN: every append calls it, which is cheaper than parsing a WHEN for each statement.
+CREATE TRIGGER conversation_counts_what_is_there BEFORE UPDATE OF last_seq ON conversations FOR EACH ROW
 EXECUTE FUNCTION conversation_counts_what_is_there();
 
--- What SQLite has as CHECKs. PostgreSQL reads every CHECK of a table anew for every statement that writes a row of it,
--- whatever it writes, and a trigger's WHEN when its columns are written. An append writes last_seq and pays for none.
-CREATE TRIGGER conversation_is_made_sound
-BEFORE INSERT ON conversations FOR EACH ROW
+-- CHECK constraints in SQLite. PostgreSQL parses all CHECKs of a table for each statement that writes to it, but a WHEN
+-- only if the trigger's columns are written: an append, which writes last_seq, parses none.
+CREATE TRIGGER conversation_is_made_sound BEFORE INSERT ON conversations FOR EACH ROW
 WHEN (NOT (NEW.key BETWEEN 1 AND 2147483647 AND NEW.last_seq <= 4294967295 AND length(NEW.title) BETWEEN 1 AND 100 AND NEW.live = 1
   AND NEW.epoch >= 1 AND NEW.fence >= 0 AND NEW.forked_at >= 0 AND length(NEW.folder) BETWEEN 1 AND 4096
   AND (NEW.forked_from IS NULL) = (NEW.forked_at IS NULL)
@@ -505,7 +463,7 @@ WHEN (NOT (NEW.key BETWEEN 1 AND 2147483647 AND NEW.last_seq <= 4294967295 AND l
   AND NEW.compaction_epoch <= NEW.epoch AND NEW.redo_epoch <= NEW.epoch))
 EXECUTE FUNCTION refuse('CHECK constraint failed: conversations');
 
--- The others of these columns never change: conversation_identity_stays.
+-- Without the columns that conversation_identity_stays keeps.
 CREATE TRIGGER conversation_stays_sound
 BEFORE UPDATE OF title, folder, live, epoch, fence, compaction_epoch, redo_epoch ON conversations FOR EACH ROW
 WHEN (NOT (length(NEW.title) BETWEEN 1 AND 100 AND length(NEW.folder) BETWEEN 1 AND 4096
@@ -513,10 +471,8 @@ WHEN (NOT (length(NEW.title) BETWEEN 1 AND 100 AND length(NEW.folder) BETWEEN 1 
   AND NEW.compaction_epoch <= NEW.epoch AND NEW.redo_epoch <= NEW.epoch))
 EXECUTE FUNCTION refuse('CHECK constraint failed: conversations');
 
-CREATE TRIGGER conversation_begins_at_its_fork_point
-BEFORE INSERT ON conversations FOR EACH ROW
-WHEN (NEW.last_seq <> coalesce(NEW.forked_at, 0))
-EXECUTE FUNCTION refuse('last_seq counts messages that exist');
+CREATE TRIGGER conversation_begins_at_its_fork_point BEFORE INSERT ON conversations FOR EACH ROW
+WHEN (NEW.last_seq <> coalesce(NEW.forked_at, 0)) EXECUTE FUNCTION refuse('last_seq counts messages that exist');
 
 CREATE TRIGGER conversation_view_needs_epoch
 BEFORE UPDATE OF head, live, compaction_epoch ON conversations FOR EACH ROW
@@ -525,8 +481,7 @@ WHEN (NEW.epoch <= OLD.epoch
    OR NEW.compaction_epoch IS DISTINCT FROM OLD.compaction_epoch))
 EXECUTE FUNCTION refuse('head, live and compaction_epoch change only with a new epoch');
 
-CREATE TRIGGER conversation_head_moves_by_one
-BEFORE UPDATE OF head ON conversations FOR EACH ROW
+CREATE TRIGGER conversation_head_moves_by_one BEFORE UPDATE OF head ON conversations FOR EACH ROW
 WHEN (NEW.head <> OLD.head AND NEW.head <> OLD.head + 1)
 EXECUTE FUNCTION refuse('the head moves to its own continuation only');
 
@@ -543,37 +498,28 @@ BEGIN
      OR NEW.forked_at < (SELECT seen_seq FROM store.compactions
                           WHERE conversation = NEW.origin AND epoch = NEW.forked_epoch)
      OR NOT EXISTS (SELECT 1 FROM store.sessions WHERE conversation = NEW.origin AND id = NEW.forked_from) THEN
-    RAISE EXCEPTION 'a branch begins within its origin, on a compaction that saw no more'
-      USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION 'a branch begins within its origin, on a compaction that saw no more' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
-
-CREATE TRIGGER conversation_fork_point_exists
-BEFORE INSERT ON conversations FOR EACH ROW
-WHEN (NEW.origin IS NOT NULL)
-EXECUTE FUNCTION conversation_fork_point_exists();
+CREATE TRIGGER conversation_fork_point_exists BEFORE INSERT ON conversations FOR EACH ROW
+WHEN (NEW.origin IS NOT NULL) EXECUTE FUNCTION conversation_fork_point_exists();
 
 CREATE FUNCTION conversation_leaves_tombstones() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF EXISTS (SELECT 1 FROM store.sessions s WHERE s.conversation = OLD.key
                 AND NOT EXISTS (SELECT 1 FROM store.tombstones t WHERE t.id = s.id)) THEN
-    RAISE EXCEPTION 'a deletion leaves a tombstone for every session' USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION 'a deletion leaves a tombstone for every session' USING ERRCODE = '23000';
   END IF;
   RETURN OLD;
 END $$;
-
-CREATE TRIGGER conversation_leaves_tombstones
-BEFORE DELETE ON conversations FOR EACH ROW
-WHEN (OLD.last_seq > coalesce(OLD.forked_at, 0))
-EXECUTE FUNCTION conversation_leaves_tombstones();
+CREATE TRIGGER conversation_leaves_tombstones BEFORE DELETE ON conversations FOR EACH ROW
+WHEN (OLD.last_seq > coalesce(OLD.forked_at, 0)) EXECUTE FUNCTION conversation_leaves_tombstones();
 
 -- sessions ---------------------------------------------------------------------------------------------
 
-CREATE TRIGGER session_is_born_live
-BEFORE INSERT ON sessions FOR EACH ROW
-WHEN (NEW.live IS NULL)
-EXECUTE FUNCTION refuse('a session is born live');
+CREATE TRIGGER session_is_born_live BEFORE INSERT ON sessions FOR EACH ROW
+WHEN (NEW.live IS NULL) EXECUTE FUNCTION refuse('a session is born live');
 
 CREATE FUNCTION session_follows_its_parent() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -582,35 +528,29 @@ BEGIN
        THEN (SELECT coalesce(forked_at, 0) + 1 FROM store.conversations WHERE key = NEW.conversation)
        ELSE (SELECT last_seq + 1 FROM store.sessions WHERE conversation = NEW.conversation AND ordinal = NEW.parent)
      END) THEN
-    RAISE EXCEPTION 'a session begins where its ended parent stopped' USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION 'a session begins where its ended parent stopped' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
-
-CREATE TRIGGER session_follows_its_parent
-BEFORE INSERT ON sessions FOR EACH ROW
+CREATE TRIGGER session_follows_its_parent BEFORE INSERT ON sessions FOR EACH ROW
 EXECUTE FUNCTION session_follows_its_parent();
 
 CREATE FUNCTION session_id_was_never_deleted() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF EXISTS (SELECT 1 FROM store.tombstones WHERE id = NEW.id) THEN
-    RAISE EXCEPTION 'the id of a deleted session is never used again' USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION 'the id of a deleted session is never used again' USING ERRCODE = '23000';
   END IF;
   RETURN NULL;
 END $$;
 
--- Afterwards: the insert may have waited for the deletion of a session of this id.
-CREATE TRIGGER session_id_was_never_deleted
-AFTER INSERT ON sessions FOR EACH ROW
+-- AFTER, as the insert may have waited for the deletion of a session with this id.
+CREATE TRIGGER session_id_was_never_deleted AFTER INSERT ON sessions FOR EACH ROW
 EXECUTE FUNCTION session_id_was_never_deleted();
 
-CREATE TRIGGER session_end_is_final
-BEFORE UPDATE ON sessions FOR EACH ROW
-WHEN (OLD.live IS NULL)
-EXECUTE FUNCTION refuse('an ended session is never changed');
+CREATE TRIGGER session_end_is_final BEFORE UPDATE ON sessions FOR EACH ROW
+WHEN (OLD.live IS NULL) EXECUTE FUNCTION refuse('an ended session is never changed');
 
-CREATE TRIGGER session_identity_stays
-BEFORE UPDATE ON sessions FOR EACH ROW
+CREATE TRIGGER session_identity_stays BEFORE UPDATE ON sessions FOR EACH ROW
 WHEN (NEW.conversation <> OLD.conversation OR NEW.ordinal <> OLD.ordinal OR NEW.id <> OLD.id
   OR NEW.parent IS DISTINCT FROM OLD.parent OR NEW.first_seq <> OLD.first_seq OR NEW.started_at <> OLD.started_at)
 EXECUTE FUNCTION refuse('identity of a session never changes');
@@ -618,86 +558,69 @@ EXECUTE FUNCTION refuse('identity of a session never changes');
 CREATE FUNCTION session_ends_at_the_tip() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF NEW.last_seq <> (SELECT last_seq FROM store.conversations WHERE key = NEW.conversation FOR NO KEY UPDATE) THEN
-    RAISE EXCEPTION 'a session ends at the last message of its conversation'
-      USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION 'a session ends at the last message of its conversation' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
+CREATE TRIGGER session_ends_at_the_tip BEFORE UPDATE OF last_seq ON sessions FOR EACH ROW
+WHEN (NEW.last_seq IS NOT NULL) EXECUTE FUNCTION session_ends_at_the_tip();
 
-CREATE TRIGGER session_ends_at_the_tip
-BEFORE UPDATE OF last_seq ON sessions FOR EACH ROW
-WHEN (NEW.last_seq IS NOT NULL)
-EXECUTE FUNCTION session_ends_at_the_tip();
-
--- Nor while it has messages: a foreign key would say so too, at the price of a look and a lock for every message.
+-- Also refused while it has messages: a foreign key would cost a lookup and a lock for every message.
 CREATE FUNCTION session_is_not_deleted() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF EXISTS (SELECT 1 FROM store.conversations WHERE key = OLD.conversation)
      OR EXISTS (SELECT 1 FROM store.messages WHERE conversation = OLD.conversation AND session = OLD.ordinal) THEN
-    RAISE EXCEPTION 'no session is deleted while its conversation exists'
-      USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION 'no session is deleted while its conversation exists' USING ERRCODE = '23000';
   END IF;
   RETURN OLD;
 END $$;
-
-CREATE TRIGGER session_is_not_deleted
-BEFORE DELETE ON sessions FOR EACH ROW
+CREATE TRIGGER session_is_not_deleted BEFORE DELETE ON sessions FOR EACH ROW
 EXECUTE FUNCTION session_is_not_deleted();
 
 -- messages ---------------------------------------------------------------------------------------------
 
--- What SQLite has as CHECKs, and what a row alone says of its number. That it is the next is seen when it is counted.
+-- CHECK constraints in SQLite. message_is_counted checks the number.
 CREATE FUNCTION message_is_the_next() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF NOT (NEW.uid <> '' AND NEW.role IN ('system', 'user', 'assistant', 'tool') AND octet_length(NEW.digest) = 16
           AND (NEW.redacted_at IS NULL) = (NEW.body <> '')) THEN
-    RAISE EXCEPTION 'CHECK constraint failed: messages' USING ERRCODE = 'check_violation';
+    RAISE EXCEPTION 'CHECK constraint failed: messages' USING ERRCODE = '23514';
   END IF;
   RETURN NEW;
 END $$;
+CREATE TRIGGER message_is_the_next BEFORE INSERT ON messages FOR EACH ROW EXECUTE FUNCTION message_is_the_next();
 
-CREATE TRIGGER message_is_the_next
-BEFORE INSERT ON messages FOR EACH ROW
-EXECUTE FUNCTION message_is_the_next();
-
--- Whoever appends has the conversation locked. Afterwards, so that one statement may bring several messages.
+-- The append holds the lock of the conversation. AFTER, so that one statement may insert several messages.
 CREATE FUNCTION message_is_counted() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   UPDATE store.conversations SET last_seq = NEW.seq, active_slot = floor(NEW.at / 600)
    WHERE key = NEW.conversation AND last_seq = NEW.seq - 1;
   IF NOT FOUND THEN
-    RAISE EXCEPTION 'messages are numbered without a gap' USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION 'messages are numbered without a gap' USING ERRCODE = '23000';
   END IF;
   RETURN NULL;
 END $$;
+CREATE TRIGGER message_is_counted AFTER INSERT ON messages FOR EACH ROW EXECUTE FUNCTION message_is_counted();
 
-CREATE TRIGGER message_is_counted
-AFTER INSERT ON messages FOR EACH ROW
-EXECUTE FUNCTION message_is_counted();
-
--- Triggers of one event run in the order of their names: message_is_counted has locked the conversation.
+-- Triggers of one event run in order of their names: message_is_counted has locked the conversation.
 CREATE FUNCTION message_joins_a_live_session() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF NOT EXISTS (SELECT 1 FROM store.sessions
                   WHERE conversation = NEW.conversation AND ordinal = NEW.session AND live = 1) THEN
-    RAISE EXCEPTION 'a message joins a live session' USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION 'a message joins a live session' USING ERRCODE = '23000';
   END IF;
   RETURN NULL;
 END $$;
-
-CREATE TRIGGER message_joins_a_live_session
-AFTER INSERT ON messages FOR EACH ROW
+CREATE TRIGGER message_joins_a_live_session AFTER INSERT ON messages FOR EACH ROW
 EXECUTE FUNCTION message_joins_a_live_session();
 
-CREATE TRIGGER message_is_only_redacted
-BEFORE UPDATE ON messages FOR EACH ROW
+CREATE TRIGGER message_is_only_redacted BEFORE UPDATE ON messages FOR EACH ROW
 WHEN (NEW.conversation <> OLD.conversation OR NEW.seq <> OLD.seq OR NEW.session <> OLD.session OR NEW.uid <> OLD.uid
   OR NEW.role <> OLD.role OR NEW.at <> OLD.at OR OLD.redacted_at IS NOT NULL OR NEW.redacted_at IS NULL
   OR NEW.body <> '' OR octet_length(NEW.digest) <> 16)
 EXECUTE FUNCTION refuse('a message is never changed but by redaction');
 
-CREATE TRIGGER message_is_not_deleted
-BEFORE DELETE ON messages FOR EACH ROW
+CREATE TRIGGER message_is_not_deleted BEFORE DELETE ON messages FOR EACH ROW
 EXECUTE FUNCTION refuse_while_the_conversation_exists('no message is deleted while its conversation exists');
 
 -- compactions ------------------------------------------------------------------------------------------
@@ -709,44 +632,34 @@ BEGIN
   SELECT * INTO c FROM store.conversations WHERE key = NEW.conversation FOR NO KEY UPDATE;
   IF NOT FOUND OR NEW.epoch <> c.epoch + 1 OR NEW.base_epoch IS DISTINCT FROM c.compaction_epoch
      OR NEW.session <> c.head + 1 OR NEW.seen_seq > c.last_seq OR coalesce(NEW.token, 0) > c.fence THEN
-    RAISE EXCEPTION 'a compaction stands on the current one, at the next epoch, within the log'
-      USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION 'a compaction stands on the current one, at the next epoch, within the log' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
-
-CREATE TRIGGER compaction_stands_on_the_current_one
-BEFORE INSERT ON compactions FOR EACH ROW
+CREATE TRIGGER compaction_stands_on_the_current_one BEFORE INSERT ON compactions FOR EACH ROW
 EXECUTE FUNCTION compaction_stands_on_the_current_one();
 
 CREATE FUNCTION compaction_cut_only_grows() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF NEW.cut_seq < (SELECT cut_seq FROM store.compactions
                      WHERE conversation = NEW.conversation AND epoch = NEW.base_epoch) THEN
-    RAISE EXCEPTION 'a cut never lies before the cut it stands on' USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION 'a cut never lies before the cut it stands on' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
-
-CREATE TRIGGER compaction_cut_only_grows
-BEFORE INSERT ON compactions FOR EACH ROW
-WHEN (NEW.base_epoch IS NOT NULL)
-EXECUTE FUNCTION compaction_cut_only_grows();
+CREATE TRIGGER compaction_cut_only_grows BEFORE INSERT ON compactions FOR EACH ROW
+WHEN (NEW.base_epoch IS NOT NULL) EXECUTE FUNCTION compaction_cut_only_grows();
 
 -- After compaction_stands_on_the_current_one, which has locked the conversation.
 CREATE FUNCTION compaction_token_only_grows() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF NEW.token <= (SELECT max(token) FROM store.compactions WHERE conversation = NEW.conversation) THEN
-    RAISE EXCEPTION 'a compaction never bears an older token than one before it'
-      USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION 'a compaction never bears an older token than one before it' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
-
-CREATE TRIGGER compaction_token_only_grows
-BEFORE INSERT ON compactions FOR EACH ROW
-WHEN (NEW.token IS NOT NULL)
-EXECUTE FUNCTION compaction_token_only_grows();
+CREATE TRIGGER compaction_token_only_grows BEFORE INSERT ON compactions FOR EACH ROW
+WHEN (NEW.token IS NOT NULL) EXECUTE FUNCTION compaction_token_only_grows();
 
 CREATE FUNCTION compaction_is_only_redacted() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
@@ -757,17 +670,14 @@ BEGIN
      OR NEW.session <> OLD.session OR NEW.cut_seq <> OLD.cut_seq OR NEW.seen_seq <> OLD.seen_seq
      OR NEW.token IS DISTINCT FROM OLD.token OR NEW.at <> OLD.at OR NEW.redacted_at IS NULL
      OR after ? 'summary' OR after ? 'ledger' OR after -> 'pinned' IS DISTINCT FROM before -> 'pinned' THEN
-    RAISE EXCEPTION 'a compaction is never changed but by redaction' USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION 'a compaction is never changed but by redaction' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
-
-CREATE TRIGGER compaction_is_only_redacted
-BEFORE UPDATE ON compactions FOR EACH ROW
+CREATE TRIGGER compaction_is_only_redacted BEFORE UPDATE ON compactions FOR EACH ROW
 EXECUTE FUNCTION compaction_is_only_redacted();
 
-CREATE TRIGGER compaction_is_not_deleted
-BEFORE DELETE ON compactions FOR EACH ROW
+CREATE TRIGGER compaction_is_not_deleted BEFORE DELETE ON compactions FOR EACH ROW
 EXECUTE FUNCTION refuse_while_the_conversation_exists('no compaction is deleted while its conversation exists');
 
 -- hides ------------------------------------------------------------------------------------------------
@@ -778,13 +688,11 @@ DECLARE
 BEGIN
   SELECT * INTO c FROM store.conversations WHERE key = NEW.conversation FOR NO KEY UPDATE;
   IF NOT FOUND OR NEW.to_seq > c.last_seq OR NEW.epoch <> c.epoch OR NEW.shown_epoch IS NOT NULL THEN
-    RAISE EXCEPTION 'a hide lies within the log' USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION 'a hide lies within the log' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
-
-CREATE TRIGGER hide_lies_within_the_log
-BEFORE INSERT ON hides FOR EACH ROW
+CREATE TRIGGER hide_lies_within_the_log BEFORE INSERT ON hides FOR EACH ROW
 EXECUTE FUNCTION hide_lies_within_the_log();
 
 CREATE FUNCTION hide_is_only_shown() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -792,17 +700,13 @@ BEGIN
   IF NEW.conversation <> OLD.conversation OR NEW.epoch <> OLD.epoch OR NEW.from_seq <> OLD.from_seq
      OR NEW.to_seq <> OLD.to_seq OR OLD.shown_epoch IS NOT NULL OR NEW.shown_epoch IS DISTINCT FROM
         (SELECT epoch FROM store.conversations WHERE key = NEW.conversation FOR NO KEY UPDATE) THEN
-    RAISE EXCEPTION 'a hide is never changed but by being shown once' USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION 'a hide is never changed but by being shown once' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
+CREATE TRIGGER hide_is_only_shown BEFORE UPDATE ON hides FOR EACH ROW EXECUTE FUNCTION hide_is_only_shown();
 
-CREATE TRIGGER hide_is_only_shown
-BEFORE UPDATE ON hides FOR EACH ROW
-EXECUTE FUNCTION hide_is_only_shown();
-
-CREATE TRIGGER hide_is_not_deleted
-BEFORE DELETE ON hides FOR EACH ROW
+CREATE TRIGGER hide_is_not_deleted BEFORE DELETE ON hides FOR EACH ROW
 EXECUTE FUNCTION refuse_while_the_conversation_exists('no hide is deleted while its conversation exists');
 
 -- leases -----------------------------------------------------------------------------------------------
@@ -811,13 +715,11 @@ CREATE FUNCTION lease_has_the_newest_token() RETURNS trigger LANGUAGE plpgsql AS
 BEGIN
   IF NEW.token IS DISTINCT FROM
      (SELECT fence FROM store.conversations WHERE key = NEW.conversation FOR NO KEY UPDATE) THEN
-    RAISE EXCEPTION '%', TG_ARGV[0] USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION '%', TG_ARGV[0] USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
-
-CREATE TRIGGER lease_token_is_the_newest
-BEFORE INSERT ON leases FOR EACH ROW
+CREATE TRIGGER lease_token_is_the_newest BEFORE INSERT ON leases FOR EACH ROW
 EXECUTE FUNCTION lease_has_the_newest_token('a lease is given the newest token');
 
 CREATE FUNCTION lease_token_never_goes_back() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -825,83 +727,68 @@ BEGIN
   IF NEW.conversation <> OLD.conversation OR NEW.purpose <> OLD.purpose OR NEW.token = OLD.token
      OR NEW.token IS DISTINCT FROM
         (SELECT fence FROM store.conversations WHERE key = NEW.conversation FOR NO KEY UPDATE) THEN
-    RAISE EXCEPTION 'a lease changes hands only with the newest token' USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION 'a lease changes hands only with the newest token' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
 
--- A renewal changes none of these, and calls nothing.
-CREATE TRIGGER lease_token_never_goes_back
-BEFORE UPDATE ON leases FOR EACH ROW
+-- A renewal changes none of these columns and calls no function.
+CREATE TRIGGER lease_token_never_goes_back BEFORE UPDATE ON leases FOR EACH ROW
 WHEN (NEW.conversation <> OLD.conversation OR NEW.purpose <> OLD.purpose OR NEW.token <> OLD.token
   OR NEW.holder <> OLD.holder OR NEW.snap_seq <> OLD.snap_seq)
 EXECUTE FUNCTION lease_token_never_goes_back();
 
 -- routes -----------------------------------------------------------------------------------------------
 
-CREATE TRIGGER route_version_only_grows
-BEFORE UPDATE ON routes FOR EACH ROW
+CREATE TRIGGER route_version_only_grows BEFORE UPDATE ON routes FOR EACH ROW
 WHEN (NEW.key <> OLD.key OR NEW.version <= OLD.version)
 EXECUTE FUNCTION refuse('a route changes only with a new version');
 
-CREATE TRIGGER route_is_not_deleted
-BEFORE DELETE ON routes FOR EACH ROW
+CREATE TRIGGER route_is_not_deleted BEFORE DELETE ON routes FOR EACH ROW
 EXECUTE FUNCTION refuse('a route is unbound, never deleted');
 
 -- budgets ----------------------------------------------------------------------------------------------
 
-CREATE TRIGGER budget_begins_at_one
-BEFORE INSERT ON budgets FOR EACH ROW
-WHEN (NEW.version <> 1)
-EXECUTE FUNCTION refuse('the first version of a budget is 1');
+CREATE TRIGGER budget_begins_at_one BEFORE INSERT ON budgets FOR EACH ROW
+WHEN (NEW.version <> 1) EXECUTE FUNCTION refuse('the first version of a budget is 1');
 
-CREATE TRIGGER budget_version_only_grows
-BEFORE UPDATE ON budgets FOR EACH ROW
+CREATE TRIGGER budget_version_only_grows BEFORE UPDATE ON budgets FOR EACH ROW
 WHEN (NEW.conversation <> OLD.conversation OR NEW.version <= OLD.version)
 EXECUTE FUNCTION refuse('a budget changes only with a new version');
 
-CREATE TRIGGER budget_is_not_deleted
-BEFORE DELETE ON budgets FOR EACH ROW
+CREATE TRIGGER budget_is_not_deleted BEFORE DELETE ON budgets FOR EACH ROW
 EXECUTE FUNCTION refuse_while_the_conversation_exists('no budget is deleted while its conversation exists');
 
 -- memories ---------------------------------------------------------------------------------------------
 
--- No row stands for an owner, so a lock of its own does: two who count at once would both find room.
+-- An advisory lock, as there is no row per owner: two concurrent counts would both find space.
 CREATE FUNCTION memory_has_room() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   PERFORM pg_advisory_xact_lock(hashtextextended(TG_TABLE_SCHEMA || ' memories ' || NEW.owner, 0));
   IF (SELECT count(*) FROM store.memories WHERE owner = NEW.owner) >= 500 THEN
-    RAISE EXCEPTION 'an owner has 500 memories at most' USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION 'an owner has 500 memories at most' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
+CREATE TRIGGER memory_has_room BEFORE INSERT ON memories FOR EACH ROW EXECUTE FUNCTION memory_has_room();
 
-CREATE TRIGGER memory_has_room
-BEFORE INSERT ON memories FOR EACH ROW
-EXECUTE FUNCTION memory_has_room();
-
-CREATE TRIGGER memory_is_only_revised
-BEFORE UPDATE ON memories FOR EACH ROW
+CREATE TRIGGER memory_is_only_revised BEFORE UPDATE ON memories FOR EACH ROW
 WHEN (NEW.id <> OLD.id OR NEW.owner <> OLD.owner OR NEW.at <> OLD.at
   OR (NEW.source IS DISTINCT FROM OLD.source AND NEW.source IS NOT NULL))
 EXECUTE FUNCTION refuse('a memory keeps its owner and where it is from');
 
 -- inbox ------------------------------------------------------------------------------------------------
 
-CREATE TRIGGER inbound_begins_waiting
-BEFORE INSERT ON inbox FOR EACH ROW
-WHEN (NEW.outcome IS NOT NULL OR NEW.redacted_at IS NOT NULL)
-EXECUTE FUNCTION refuse('what comes in waits first');
+CREATE TRIGGER inbound_begins_waiting BEFORE INSERT ON inbox FOR EACH ROW
+WHEN (NEW.outcome IS NOT NULL OR NEW.redacted_at IS NOT NULL) EXECUTE FUNCTION refuse('what comes in waits first');
 
-CREATE TRIGGER inbound_is_settled_once
-BEFORE UPDATE ON inbox FOR EACH ROW
+CREATE TRIGGER inbound_is_settled_once BEFORE UPDATE ON inbox FOR EACH ROW
 WHEN (OLD.outcome IS NOT NULL
  AND (NEW.outcome IS DISTINCT FROM OLD.outcome OR NEW.seq IS DISTINCT FROM OLD.seq
    OR NEW.settled_at IS DISTINCT FROM OLD.settled_at OR NEW.settled_by IS DISTINCT FROM OLD.settled_by))
 EXECUTE FUNCTION refuse('an outcome is never rewritten');
 
-CREATE TRIGGER inbound_is_what_came_in
-BEFORE UPDATE ON inbox FOR EACH ROW
+CREATE TRIGGER inbound_is_what_came_in BEFORE UPDATE ON inbox FOR EACH ROW
 WHEN (NEW.id <> OLD.id OR NEW.conversation <> OLD.conversation OR NEW.key <> OLD.key OR NEW.kind <> OLD.kind
   OR NEW.at <> OLD.at OR (NEW.text <> OLD.text AND (NEW.text <> '' OR OLD.redacted_at IS NOT NULL))
   OR (OLD.redacted_at IS NOT NULL AND NEW.redacted_at IS DISTINCT FROM OLD.redacted_at))
@@ -910,29 +797,22 @@ EXECUTE FUNCTION refuse('what came in is never changed but by redaction');
 CREATE FUNCTION inbound_became_a_message() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF NOT EXISTS (SELECT 1 FROM store.messages WHERE conversation = NEW.conversation AND seq = NEW.seq) THEN
-    RAISE EXCEPTION 'what came in becomes a message that exists' USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION 'what came in becomes a message that exists' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
+CREATE TRIGGER inbound_became_a_message BEFORE UPDATE OF seq ON inbox FOR EACH ROW
+WHEN (NEW.seq IS NOT NULL) EXECUTE FUNCTION inbound_became_a_message();
 
-CREATE TRIGGER inbound_became_a_message
-BEFORE UPDATE OF seq ON inbox FOR EACH ROW
-WHEN (NEW.seq IS NOT NULL)
-EXECUTE FUNCTION inbound_became_a_message();
-
-CREATE TRIGGER inbound_is_not_deleted
-BEFORE DELETE ON inbox FOR EACH ROW
+CREATE TRIGGER inbound_is_not_deleted BEFORE DELETE ON inbox FOR EACH ROW
 EXECUTE FUNCTION refuse_while_the_conversation_exists('nothing that came in is deleted while its conversation exists');
 
 -- processes --------------------------------------------------------------------------------------------
 
-CREATE TRIGGER process_begins_running
-BEFORE INSERT ON processes FOR EACH ROW
-WHEN (NEW.state <> 'running')
-EXECUTE FUNCTION refuse('a process begins by running');
+CREATE TRIGGER process_begins_running BEFORE INSERT ON processes FOR EACH ROW
+WHEN (NEW.state <> 'running') EXECUTE FUNCTION refuse('a process begins by running');
 
-CREATE TRIGGER process_end_is_final
-BEFORE UPDATE ON processes FOR EACH ROW
+CREATE TRIGGER process_end_is_final BEFORE UPDATE ON processes FOR EACH ROW
 WHEN (OLD.state <> 'running'
  AND (NEW.state <> OLD.state OR NEW.ended_at IS DISTINCT FROM OLD.ended_at
    OR NEW.ended_by IS DISTINCT FROM OLD.ended_by OR NEW.exit_code IS DISTINCT FROM OLD.exit_code))
@@ -941,41 +821,33 @@ EXECUTE FUNCTION refuse('the end of a process is final');
 CREATE FUNCTION process_end_is_told() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF NOT EXISTS (SELECT 1 FROM store.inbox WHERE key = 'process:' || NEW.id AND conversation = NEW.conversation) THEN
-    RAISE EXCEPTION 'a process ends together with its notice' USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION 'a process ends together with its notice' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
+CREATE TRIGGER process_end_is_told BEFORE UPDATE OF state ON processes FOR EACH ROW
+WHEN (NEW.state <> 'running') EXECUTE FUNCTION process_end_is_told();
 
-CREATE TRIGGER process_end_is_told
-BEFORE UPDATE OF state ON processes FOR EACH ROW
-WHEN (NEW.state <> 'running')
-EXECUTE FUNCTION process_end_is_told();
-
-CREATE TRIGGER process_identity_stays
-BEFORE UPDATE ON processes FOR EACH ROW
+CREATE TRIGGER process_identity_stays BEFORE UPDATE ON processes FOR EACH ROW
 WHEN (NEW.id <> OLD.id OR NEW.conversation <> OLD.conversation OR NEW.folder <> OLD.folder OR NEW.place <> OLD.place
   OR NEW.started_at <> OLD.started_at OR (NEW.command <> OLD.command AND NEW.command <> ''))
 EXECUTE FUNCTION refuse('identity of a process never changes');
 
-CREATE TRIGGER process_is_not_deleted
-BEFORE DELETE ON processes FOR EACH ROW
+CREATE TRIGGER process_is_not_deleted BEFORE DELETE ON processes FOR EACH ROW
 EXECUTE FUNCTION refuse_while_the_conversation_exists('no process is deleted while its conversation exists');
 
 -- grants -----------------------------------------------------------------------------------------------
 
-CREATE TRIGGER grant_stays
-BEFORE UPDATE ON grants FOR EACH ROW
+CREATE TRIGGER grant_stays BEFORE UPDATE ON grants FOR EACH ROW
 EXECUTE FUNCTION refuse('a grant is given or revoked, never changed');
 
 -- audit ------------------------------------------------------------------------------------------------
 
-CREATE TRIGGER audit_begins_open
-BEFORE INSERT ON audit FOR EACH ROW
+CREATE TRIGGER audit_begins_open BEFORE INSERT ON audit FOR EACH ROW
 WHEN (NEW.ended_at IS NOT NULL OR NEW.redacted_at IS NOT NULL)
 EXECUTE FUNCTION refuse('an act is written down before it is done');
 
-CREATE TRIGGER audit_is_only_ended
-BEFORE UPDATE ON audit FOR EACH ROW
+CREATE TRIGGER audit_is_only_ended BEFORE UPDATE ON audit FOR EACH ROW
 WHEN (NEW.id <> OLD.id OR NEW.conversation <> OLD.conversation OR NEW.uid <> OLD.uid OR NEW.call_id <> OLD.call_id
   OR NEW.tool <> OLD.tool OR NEW.allowed <> OLD.allowed OR NEW.decided_by <> OLD.decided_by OR NEW.at <> OLD.at
   OR (OLD.ended_at IS NOT NULL AND (NEW.ended_at IS DISTINCT FROM OLD.ended_at OR NEW.ok IS DISTINCT FROM OLD.ok))
@@ -983,20 +855,17 @@ WHEN (NEW.id <> OLD.id OR NEW.conversation <> OLD.conversation OR NEW.uid <> OLD
   OR (OLD.redacted_at IS NOT NULL AND NEW.redacted_at IS DISTINCT FROM OLD.redacted_at))
 EXECUTE FUNCTION refuse('the audit is never changed but by its one end and by redaction');
 
-CREATE TRIGGER audit_is_not_deleted
-BEFORE DELETE ON audit FOR EACH ROW
+CREATE TRIGGER audit_is_not_deleted BEFORE DELETE ON audit FOR EACH ROW
 EXECUTE FUNCTION refuse_while_the_conversation_exists('no audit is deleted while its conversation exists');
 
 -- arrivals ---------------------------------------------------------------------------------------------
 
-CREATE TRIGGER arrival_begins_open
-BEFORE INSERT ON arrivals FOR EACH ROW
+CREATE TRIGGER arrival_begins_open BEFORE INSERT ON arrivals FOR EACH ROW
 WHEN (NEW.outcome IS NOT NULL OR NEW.redacted_at IS NOT NULL OR NEW.attempts <> 0 OR NEW.target IS NOT NULL
   OR NEW.joined IS NOT NULL)
 EXECUTE FUNCTION refuse('what arrives is open first');
 
-CREATE TRIGGER arrival_is_settled_once
-BEFORE UPDATE ON arrivals FOR EACH ROW
+CREATE TRIGGER arrival_is_settled_once BEFORE UPDATE ON arrivals FOR EACH ROW
 WHEN (OLD.outcome IS NOT NULL
  AND (NEW.outcome IS DISTINCT FROM OLD.outcome OR NEW.settled_at IS DISTINCT FROM OLD.settled_at
    OR (NEW.seq IS DISTINCT FROM OLD.seq AND (NEW.seq IS NOT NULL OR NEW.conversation IS NOT NULL))
@@ -1004,49 +873,40 @@ WHEN (OLD.outcome IS NOT NULL
    OR NEW.joined IS DISTINCT FROM OLD.joined))
 EXECUTE FUNCTION refuse('an outcome is never rewritten');
 
-CREATE TRIGGER arrival_is_what_came_in
-BEFORE UPDATE ON arrivals FOR EACH ROW
+CREATE TRIGGER arrival_is_what_came_in BEFORE UPDATE ON arrivals FOR EACH ROW
 WHEN (NEW.id <> OLD.id OR NEW.platform <> OLD.platform OR NEW.key <> OLD.key OR NEW.route <> OLD.route
   OR NEW.home <> OLD.home OR NEW.chat <> OLD.chat OR NEW.sender <> OLD.sender OR NEW.at <> OLD.at
   OR (NEW.body <> OLD.body AND NEW.body <> '') OR (NEW.address <> OLD.address AND NEW.address <> '')
   OR (OLD.redacted_at IS NOT NULL AND NEW.redacted_at IS DISTINCT FROM OLD.redacted_at))
 EXECUTE FUNCTION refuse('what arrived is never changed but by redaction');
 
-CREATE TRIGGER arrival_goes_on_where_it_began
-BEFORE UPDATE OF attempts, target, joined ON arrivals FOR EACH ROW
+CREATE TRIGGER arrival_goes_on_where_it_began BEFORE UPDATE OF attempts, target, joined ON arrivals FOR EACH ROW
 WHEN (NEW.attempts < OLD.attempts OR (OLD.target IS NOT NULL AND NEW.target IS DISTINCT FROM OLD.target)
   OR (OLD.joined IS NOT NULL AND NEW.joined IS DISTINCT FROM OLD.joined))
 EXECUTE FUNCTION refuse('attempts never go back, and the target of an arrival never changes');
 
 CREATE FUNCTION arrival_joins_one_of_its_route() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-  -- Locked: whoever settles it meanwhile waits, and finds what was joined into it.
+  -- Locked, so that a concurrent settlement waits and includes the joined message.
   PERFORM 1 FROM store.arrivals
     WHERE id = NEW.joined AND route = NEW.route AND joined IS NULL AND outcome IS NOT DISTINCT FROM NEW.outcome
       FOR NO KEY UPDATE;
   IF NOT FOUND OR OLD.attempts > 0 OR EXISTS (SELECT 1 FROM store.arrivals WHERE joined = NEW.id) THEN
-    RAISE EXCEPTION 'an arrival joins one of its route, and shares its fate'
-      USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION 'an arrival joins one of its route, and shares its fate' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
-
-CREATE TRIGGER arrival_joins_one_of_its_route
-BEFORE UPDATE OF joined ON arrivals FOR EACH ROW
-WHEN (NEW.joined IS NOT NULL AND OLD.joined IS NULL)
-EXECUTE FUNCTION arrival_joins_one_of_its_route();
+CREATE TRIGGER arrival_joins_one_of_its_route BEFORE UPDATE OF joined ON arrivals FOR EACH ROW
+WHEN (NEW.joined IS NOT NULL AND OLD.joined IS NULL) EXECUTE FUNCTION arrival_joins_one_of_its_route();
 
 CREATE FUNCTION arrival_stays_in_its_conversation() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF NEW.conversation IS NOT NULL OR EXISTS (SELECT 1 FROM store.conversations WHERE key = OLD.conversation) THEN
-    RAISE EXCEPTION 'an arrival stays in its conversation while that exists'
-      USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION 'an arrival stays in its conversation while that exists' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
-
-CREATE TRIGGER arrival_stays_in_its_conversation
-BEFORE UPDATE OF conversation ON arrivals FOR EACH ROW
+CREATE TRIGGER arrival_stays_in_its_conversation BEFORE UPDATE OF conversation ON arrivals FOR EACH ROW
 WHEN (OLD.outcome IS NOT NULL AND NEW.conversation IS DISTINCT FROM OLD.conversation)
 EXECUTE FUNCTION arrival_stays_in_its_conversation();
 
@@ -1058,23 +918,17 @@ BEGIN
           AND CASE WHEN length('inbox:' || a.platform || ':' || a.key) <= 200
                    THEN m.uid IN ('inbox:' || a.platform || ':' || a.key, 'steer:inbox:' || a.platform || ':' || a.key)
                    ELSE substr(m.uid, 1, 6) IN ('inbox:', 'steer:') END) THEN
-    RAISE EXCEPTION 'an arrival becomes the message that bears its key'
-      USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION 'an arrival becomes the message that bears its key' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
+CREATE TRIGGER arrival_became_a_message BEFORE UPDATE OF seq ON arrivals FOR EACH ROW
+WHEN (NEW.seq IS NOT NULL) EXECUTE FUNCTION arrival_became_a_message();
 
-CREATE TRIGGER arrival_became_a_message
-BEFORE UPDATE OF seq ON arrivals FOR EACH ROW
-WHEN (NEW.seq IS NOT NULL)
-EXECUTE FUNCTION arrival_became_a_message();
+CREATE TRIGGER arrival_is_not_deleted BEFORE DELETE ON arrivals FOR EACH ROW
+WHEN (OLD.outcome IS NULL) EXECUTE FUNCTION refuse('nothing that arrived is deleted while it is open');
 
-CREATE TRIGGER arrival_is_not_deleted
-BEFORE DELETE ON arrivals FOR EACH ROW
-WHEN (OLD.outcome IS NULL)
-EXECUTE FUNCTION refuse('nothing that arrived is deleted while it is open');
-
--- The text of what became of a conversation goes with it; that it came in stays known, for it may be delivered again.
+-- Redact the inbound messages of a deleted conversation, but keep their keys: a platform may deliver them again.
 CREATE FUNCTION conversation_takes_its_mail() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
   gone double precision := coalesce((SELECT deleted_at FROM store.tombstones WHERE id = OLD.id), OLD.created_at);
@@ -1089,27 +943,22 @@ BEGIN
    WHERE conversation = OLD.key;
   RETURN OLD;
 END $$;
-
-CREATE TRIGGER conversation_takes_its_mail
-AFTER DELETE ON conversations FOR EACH ROW
+CREATE TRIGGER conversation_takes_its_mail AFTER DELETE ON conversations FOR EACH ROW
 EXECUTE FUNCTION conversation_takes_its_mail();
 
 -- claims -----------------------------------------------------------------------------------------------
 
-CREATE TRIGGER claim_token_never_goes_back
-BEFORE UPDATE ON claims FOR EACH ROW
+CREATE TRIGGER claim_token_never_goes_back BEFORE UPDATE ON claims FOR EACH ROW
 WHEN (NEW.key <> OLD.key OR NEW.token < OLD.token
   OR (NEW.token = OLD.token AND NEW.holder IS NOT NULL AND NEW.holder IS DISTINCT FROM OLD.holder))
 EXECUTE FUNCTION refuse('a claim changes hands only with a new token');
 
-CREATE TRIGGER claim_is_not_deleted
-BEFORE DELETE ON claims FOR EACH ROW
+CREATE TRIGGER claim_is_not_deleted BEFORE DELETE ON claims FOR EACH ROW
 EXECUTE FUNCTION refuse('a claim is given back, never deleted');
 
 -- outbox -----------------------------------------------------------------------------------------------
 
-CREATE TRIGGER outgoing_begins_open
-BEFORE INSERT ON outbox FOR EACH ROW
+CREATE TRIGGER outgoing_begins_open BEFORE INSERT ON outbox FOR EACH ROW
 WHEN (NEW.delivered_at IS NOT NULL OR NEW.failed_at IS NOT NULL OR NEW.redacted_at IS NOT NULL OR NEW.attempts <> 0)
 EXECUTE FUNCTION refuse('what goes out is undelivered first');
 
@@ -1118,16 +967,12 @@ BEGIN
   IF NOT EXISTS (SELECT 1 FROM store.arrivals WHERE id = NEW.arrival AND settled_at = NEW.at)
      AND NOT EXISTS (SELECT 1 FROM store.inbox
                       WHERE id = NEW.inbound AND settled_at = NEW.at AND conversation = NEW.conversation) THEN
-    RAISE EXCEPTION 'a reply is written down with the outcome it comes from'
-      USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION 'a reply is written down with the outcome it comes from' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
-
-CREATE TRIGGER outgoing_comes_with_its_outcome
-BEFORE INSERT ON outbox FOR EACH ROW
-WHEN (NEW.part IS NOT NULL)
-EXECUTE FUNCTION outgoing_comes_with_its_outcome();
+CREATE TRIGGER outgoing_comes_with_its_outcome BEFORE INSERT ON outbox FOR EACH ROW
+WHEN (NEW.part IS NOT NULL) EXECUTE FUNCTION outgoing_comes_with_its_outcome();
 
 CREATE FUNCTION outgoing_goes_where_it_came_from() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -1135,42 +980,32 @@ BEGIN
        SELECT 1 FROM store.arrivals
         WHERE id = NEW.arrival AND home = NEW.platform AND chat = NEW.chat AND address = NEW.address
           AND (NEW.part IS NULL OR conversation IS NOT DISTINCT FROM NEW.conversation)) THEN
-    RAISE EXCEPTION 'a reply goes where its arrival came from'
-      USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION 'a reply goes where its arrival came from' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
-
-CREATE TRIGGER outgoing_goes_where_it_came_from
-BEFORE INSERT ON outbox FOR EACH ROW
-WHEN (NEW.arrival IS NOT NULL)
-EXECUTE FUNCTION outgoing_goes_where_it_came_from();
+CREATE TRIGGER outgoing_goes_where_it_came_from BEFORE INSERT ON outbox FOR EACH ROW
+WHEN (NEW.arrival IS NOT NULL) EXECUTE FUNCTION outgoing_goes_where_it_came_from();
 
 CREATE FUNCTION outgoing_parts_have_no_gap() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF NOT EXISTS (SELECT 1 FROM store.outbox WHERE arrival = NEW.arrival AND part = NEW.part - 1)
      AND NOT EXISTS (SELECT 1 FROM store.outbox WHERE inbound = NEW.inbound AND part = NEW.part - 1) THEN
-    RAISE EXCEPTION 'the parts of a reply are numbered without a gap'
-      USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION 'the parts of a reply are numbered without a gap' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
+CREATE TRIGGER outgoing_parts_have_no_gap BEFORE INSERT ON outbox FOR EACH ROW
+WHEN (NEW.part > 0) EXECUTE FUNCTION outgoing_parts_have_no_gap();
 
-CREATE TRIGGER outgoing_parts_have_no_gap
-BEFORE INSERT ON outbox FOR EACH ROW
-WHEN (NEW.part > 0)
-EXECUTE FUNCTION outgoing_parts_have_no_gap();
-
-CREATE TRIGGER outgoing_end_is_final
-BEFORE UPDATE ON outbox FOR EACH ROW
+CREATE TRIGGER outgoing_end_is_final BEFORE UPDATE ON outbox FOR EACH ROW
 WHEN ((OLD.delivered_at IS NOT NULL OR OLD.failed_at IS NOT NULL)
  AND (NEW.delivered_at IS DISTINCT FROM OLD.delivered_at OR NEW.failed_at IS DISTINCT FROM OLD.failed_at
    OR NEW.external IS DISTINCT FROM OLD.external OR NEW.error IS DISTINCT FROM OLD.error OR NEW.attempts <> OLD.attempts
    OR NEW.due_at <> OLD.due_at))
 EXECUTE FUNCTION refuse('delivered or failed is final');
 
-CREATE TRIGGER outgoing_is_what_was_said
-BEFORE UPDATE ON outbox FOR EACH ROW
+CREATE TRIGGER outgoing_is_what_was_said BEFORE UPDATE ON outbox FOR EACH ROW
 WHEN (NEW.id <> OLD.id OR NEW.arrival IS DISTINCT FROM OLD.arrival OR NEW.part IS DISTINCT FROM OLD.part OR NEW.key IS DISTINCT FROM OLD.key
   OR NEW.seq IS DISTINCT FROM OLD.seq OR NEW.platform <> OLD.platform OR NEW.chat <> OLD.chat OR NEW.kind <> OLD.kind
   OR NEW.at <> OLD.at OR NEW.attempts < OLD.attempts OR (NEW.body <> OLD.body AND NEW.body <> '')
@@ -1181,16 +1016,12 @@ EXECUTE FUNCTION refuse('what goes out is never changed but by redaction');
 CREATE FUNCTION outgoing_is_not_deleted() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF OLD.conversation IS NULL OR EXISTS (SELECT 1 FROM store.conversations WHERE key = OLD.conversation) THEN
-    RAISE EXCEPTION 'nothing is deleted that must still go out'
-      USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION 'nothing is deleted that must still go out' USING ERRCODE = '23000';
   END IF;
   RETURN OLD;
 END $$;
-
-CREATE TRIGGER outgoing_is_not_deleted
-BEFORE DELETE ON outbox FOR EACH ROW
-WHEN (OLD.delivered_at IS NULL AND OLD.failed_at IS NULL)
-EXECUTE FUNCTION outgoing_is_not_deleted();
+CREATE TRIGGER outgoing_is_not_deleted BEFORE DELETE ON outbox FOR EACH ROW
+WHEN (OLD.delivered_at IS NULL AND OLD.failed_at IS NULL) EXECUTE FUNCTION outgoing_is_not_deleted();
 
 -- pins -------------------------------------------------------------------------------------------------
 
@@ -1198,136 +1029,28 @@ EXECUTE FUNCTION outgoing_is_not_deleted();
 CREATE FUNCTION pin_lies_within_the_log() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   IF NEW.seq > coalesce((SELECT last_seq FROM store.conversations WHERE key = NEW.conversation), -1) THEN
-    RAISE EXCEPTION 'a pin lies within the log' USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION 'a pin lies within the log' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
-
-CREATE TRIGGER pin_lies_within_the_log
-BEFORE INSERT ON pins FOR EACH ROW
-EXECUTE FUNCTION pin_lies_within_the_log();
+CREATE TRIGGER pin_lies_within_the_log BEFORE INSERT ON pins FOR EACH ROW EXECUTE FUNCTION pin_lies_within_the_log();
 
 CREATE FUNCTION pin_has_room() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
   PERFORM 1 FROM store.conversations WHERE key = NEW.conversation FOR NO KEY UPDATE;
   IF (SELECT count(*) FROM store.pins WHERE conversation = NEW.conversation) >= 100 THEN
-    RAISE EXCEPTION 'a conversation has 100 pins at most' USING ERRCODE = 'integrity_constraint_violation';
+    RAISE EXCEPTION 'a conversation has 100 pins at most' USING ERRCODE = '23000';
   END IF;
   RETURN NEW;
 END $$;
+CREATE TRIGGER pin_has_room BEFORE INSERT ON pins FOR EACH ROW EXECUTE FUNCTION pin_has_room();
 
-CREATE TRIGGER pin_has_room
-BEFORE INSERT ON pins FOR EACH ROW
-EXECUTE FUNCTION pin_has_room();
-
-CREATE TRIGGER pin_stays
-BEFORE UPDATE ON pins FOR EACH ROW
+CREATE TRIGGER pin_stays BEFORE UPDATE ON pins FOR EACH ROW
 EXECUTE FUNCTION refuse('a pin is set or taken out, never changed');
 
 -- tombstones -------------------------------------------------------------------------------------------
 
-CREATE TRIGGER tombstone_stays
-BEFORE UPDATE ON tombstones FOR EACH ROW
+CREATE TRIGGER tombstone_stays BEFORE UPDATE ON tombstones FOR EACH ROW EXECUTE FUNCTION refuse('a tombstone stays');
+
+CREATE TRIGGER tombstone_is_not_deleted BEFORE DELETE ON tombstones FOR EACH ROW
 EXECUTE FUNCTION refuse('a tombstone stays');
-
-CREATE TRIGGER tombstone_is_not_deleted
-BEFORE DELETE ON tombstones FOR EACH ROW
-EXECUTE FUNCTION refuse('a tombstone stays');
-
--- all of them ------------------------------------------------------------------------------------------
-
-CREATE TRIGGER meta_is_not_truncated
-BEFORE TRUNCATE ON meta FOR EACH STATEMENT
-EXECUTE FUNCTION refuse('nothing is truncated here');
-
-CREATE TRIGGER conversations_is_not_truncated
-BEFORE TRUNCATE ON conversations FOR EACH STATEMENT
-EXECUTE FUNCTION refuse('nothing is truncated here');
-
-CREATE TRIGGER sessions_is_not_truncated
-BEFORE TRUNCATE ON sessions FOR EACH STATEMENT
-EXECUTE FUNCTION refuse('nothing is truncated here');
-
-CREATE TRIGGER messages_is_not_truncated
-BEFORE TRUNCATE ON messages FOR EACH STATEMENT
-EXECUTE FUNCTION refuse('nothing is truncated here');
-
-CREATE TRIGGER compactions_is_not_truncated
-BEFORE TRUNCATE ON compactions FOR EACH STATEMENT
-EXECUTE FUNCTION refuse('nothing is truncated here');
-
-CREATE TRIGGER hides_is_not_truncated
-BEFORE TRUNCATE ON hides FOR EACH STATEMENT
-EXECUTE FUNCTION refuse('nothing is truncated here');
-
-CREATE TRIGGER leases_is_not_truncated
-BEFORE TRUNCATE ON leases FOR EACH STATEMENT
-EXECUTE FUNCTION refuse('nothing is truncated here');
-
-CREATE TRIGGER routes_is_not_truncated
-BEFORE TRUNCATE ON routes FOR EACH STATEMENT
-EXECUTE FUNCTION refuse('nothing is truncated here');
-
-CREATE TRIGGER tombstones_is_not_truncated
-BEFORE TRUNCATE ON tombstones FOR EACH STATEMENT
-EXECUTE FUNCTION refuse('nothing is truncated here');
-
-CREATE TRIGGER budgets_is_not_truncated
-BEFORE TRUNCATE ON budgets FOR EACH STATEMENT
-EXECUTE FUNCTION refuse('nothing is truncated here');
-
-CREATE TRIGGER memories_is_not_truncated
-BEFORE TRUNCATE ON memories FOR EACH STATEMENT
-EXECUTE FUNCTION refuse('nothing is truncated here');
-
-CREATE TRIGGER inbox_is_not_truncated
-BEFORE TRUNCATE ON inbox FOR EACH STATEMENT
-EXECUTE FUNCTION refuse('nothing is truncated here');
-
-CREATE TRIGGER processes_is_not_truncated
-BEFORE TRUNCATE ON processes FOR EACH STATEMENT
-EXECUTE FUNCTION refuse('nothing is truncated here');
-
-CREATE TRIGGER grants_is_not_truncated
-BEFORE TRUNCATE ON grants FOR EACH STATEMENT
-EXECUTE FUNCTION refuse('nothing is truncated here');
-
-CREATE TRIGGER audit_is_not_truncated
-BEFORE TRUNCATE ON audit FOR EACH STATEMENT
-EXECUTE FUNCTION refuse('nothing is truncated here');
-
-CREATE TRIGGER pins_is_not_truncated
-BEFORE TRUNCATE ON pins FOR EACH STATEMENT
-EXECUTE FUNCTION refuse('nothing is truncated here');
-
-CREATE TRIGGER blobs_is_not_truncated
-BEFORE TRUNCATE ON blobs FOR EACH STATEMENT
-EXECUTE FUNCTION refuse('nothing is truncated here');
-
-CREATE TRIGGER blob_parts_is_not_truncated
-BEFORE TRUNCATE ON blob_parts FOR EACH STATEMENT
-EXECUTE FUNCTION refuse('nothing is truncated here');
-
-CREATE TRIGGER arrivals_is_not_truncated
-BEFORE TRUNCATE ON arrivals FOR EACH STATEMENT
-EXECUTE FUNCTION refuse('nothing is truncated here');
-
-CREATE TRIGGER claims_is_not_truncated
-BEFORE TRUNCATE ON claims FOR EACH STATEMENT
-EXECUTE FUNCTION refuse('nothing is truncated here');
-
-CREATE TRIGGER outbox_is_not_truncated
-BEFORE TRUNCATE ON outbox FOR EACH STATEMENT
-EXECUTE FUNCTION refuse('nothing is truncated here');
-
-CREATE TRIGGER people_is_not_truncated
-BEFORE TRUNCATE ON people FOR EACH STATEMENT
-EXECUTE FUNCTION refuse('nothing is truncated here');
-
-CREATE TRIGGER strangers_is_not_truncated
-BEFORE TRUNCATE ON strangers FOR EACH STATEMENT
-EXECUTE FUNCTION refuse('nothing is truncated here');
-
-CREATE TRIGGER lockouts_is_not_truncated
-BEFORE TRUNCATE ON lockouts FOR EACH STATEMENT
-EXECUTE FUNCTION refuse('nothing is truncated here');
