@@ -63,6 +63,17 @@ def test_both_dialects_define_the_same_queries() -> None:
     assert set(queries.load("sqlite")) - set(queries.load("postgres")) == set()
 
 
+def test_macros_expand_to_the_sql_of_each_database() -> None:
+    sql = "SELECT greatest(a + 1, :b) FROM messages m WHERE message_at(m, :conversation, c.last_seq)"
+    assert queries.expand(sql, "sqlite") == (
+        "SELECT max(a + 1, :b) FROM messages m WHERE m.id = (:conversation << 32) + c.last_seq"
+    )
+    assert queries.expand(sql, "postgres") == (
+        "SELECT greatest(a + 1, :b) FROM messages m WHERE m.conversation = :conversation AND m.seq = c.last_seq"
+    )
+    assert queries.MACROS["sqlite"].keys() == queries.MACROS["postgres"].keys()
+
+
 def same(one: str, other: str) -> bool:
     return one.split() == other.split()
 

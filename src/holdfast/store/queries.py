@@ -2,7 +2,8 @@
 
 A query starts with `-- name: one_name`, or `-- name: one, other` when several names share one text; the comment lines
 after it describe it. Parameters are written `:name` in every file. `sql/common/` holds the queries that both databases
-share; `sql/sqlite/` and `sql/postgres/` hold the schemas and the queries that differ, which override common ones.
+share, with macros such as `message_at(m, conversation, seq)` where only a condition differs; `sql/sqlite/` and
+`sql/postgres/` hold the schemas and the queries that differ, which override common ones.
 `schema.sql` and `functions.sql` are not made of queries and are read whole.
 """
 
@@ -16,6 +17,26 @@ COMMON = "common"
 # The folders that build on the common queries.
 DIALECTS = ("sqlite", "postgres")
 
+# Macros of common queries. A message's id in SQLite is its conversation and seq in one integer; PostgreSQL has both as
+# its primary key.
+MACROS = {
+    "sqlite": {
+        "message_at": "{0}.id = ({1} << 32) + {2}",
+        "messages_of": "{0}.id > {1} << 32 AND {0}.id <= ({1} << 32) + 4294967295",
+        "messages_within": "{0}.id > ({1} << 32) + {2} AND {0}.id <= ({1} << 32) + {3}",
+        "greatest": "max({0}, {1})",
+        "json_valid": "json_valid({0})",
+    },
+    "postgres": {
+        "message_at": "{0}.conversation = {1} AND {0}.seq = {2}",
+        "messages_of": "{0}.conversation = {1}",
+        "messages_within": "{0}.conversation = {1} AND {0}.seq > {2} AND {0}.seq <= {3}",
+        "greatest": "greatest({0}, {1})",
+        "json_valid": "(json_kind({0}) IS NOT NULL)",
+    },
+}
+_MACRO = re.compile(rf"\b({'|'.join(MACROS['sqlite'])})\(([^()]*)\)")
+
 _HEADER = re.compile(r"^-- name: *(.+?) *$", re.MULTILINE)
 _WHOLE = ("schema.sql", "functions.sql")
 # A `:name` that is not part of a `::cast`.
@@ -25,7 +46,8 @@ _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)")
 @functools.cache
 def load(folder: str) -> dict[str, str]:
     """Return every query of a folder by name, in the parameter syntax of its database."""
-    queries = {**read(COMMON), **read(folder)} if folder in DIALECTS else read(folder)
+    queries = {name: expand(sql, folder) for name, sql in read(COMMON).items()} if folder in DIALECTS else {}
+    queries |= read(folder)
     if folder.startswith("postgres"):
         return {name: to_psycopg(sql) for name, sql in queries.items()}
     return queries
@@ -43,6 +65,12 @@ def read(folder: str) -> dict[str, str]:
                         raise ValueError(f"{file.name}: the query {name} is defined twice")
                     found[name] = text
     return found
+
+
+def expand(sql: str, folder: str) -> str:
+    """Replace the macros of a common query by the SQL of a database."""
+    macros = MACROS[folder]
+    return _MACRO.sub(lambda call: macros[call[1]].format(*map(str.strip, call[2].split(","))), sql)
 
 
 def to_psycopg(sql: str) -> str:

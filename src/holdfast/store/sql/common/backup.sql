@@ -27,3 +27,15 @@ SELECT id, deleted_at FROM tombstones;
 -- An id that was deleted stays deleted, unless the backup has it.
 INSERT INTO tombstones (id, deleted_at)
 SELECT CAST(:id AS text), CAST(:at AS double precision) WHERE NOT EXISTS (SELECT 1 FROM sessions WHERE id = :id) AND NOT EXISTS (SELECT 1 FROM tombstones WHERE id = :id);
+
+-- name: restore_counters
+-- No epoch and no token from before can match any more.
+UPDATE conversations SET epoch = greatest(epoch + 1, :counter), fence = greatest(fence + 1, :counter);
+
+-- name: restore_routes
+-- Nor can the version of a route.
+UPDATE routes SET version = greatest(version + 1, :counter);
+
+-- name: restore_budgets
+-- Nor that of a budget.
+UPDATE budgets SET version = greatest(version + 1, :counter);

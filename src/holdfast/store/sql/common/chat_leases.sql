@@ -14,3 +14,7 @@ UPDATE claims SET expires = :expires, boot = :boot WHERE key = :key;
 
 -- name: claim_free
 UPDATE claims SET holder = NULL WHERE key = :key AND token = :token AND holder IS NOT NULL;
+
+-- name: restore_claims
+-- Whoever had one on what was there before has none on what is there now.
+UPDATE claims SET token = greatest(token + 1, :counter), holder = NULL;

@@ -96,3 +96,24 @@ SELECT c.key, c.id, c.owner, c.source, c.title, c.head, h.id, c.live, c.epoch, c
   JOIN conversations c ON c.key = s.conversation
   JOIN sessions h ON h.conversation = c.key AND h.ordinal = c.head
  WHERE s.id = :id;
+
+-- name: session_get
+-- One session with all that people may know of it.
+SELECT s.id, c.id, s.ordinal, coalesce(p.id, c.forked_from), c.owner, s.source, s.model, c.title, s.started_at,
+       s.ended_at, s.end_reason, s.first_seq, coalesce(s.last_seq, c.last_seq),
+       coalesce((SELECT at FROM messages m WHERE message_at(m, c.key, c.last_seq)), s.started_at), c.folder
+  FROM sessions s
+  JOIN conversations c ON c.key = s.conversation
+  LEFT JOIN sessions p ON p.conversation = s.conversation AND p.ordinal = s.parent
+ WHERE s.id = :id;
+
+-- name: sessions_of
+-- Every session of a conversation, in order.
+SELECT s.id, c.id, s.ordinal, coalesce(p.id, c.forked_from), c.owner, s.source, s.model, c.title, s.started_at,
+       s.ended_at, s.end_reason, s.first_seq, coalesce(s.last_seq, c.last_seq),
+       coalesce((SELECT at FROM messages m WHERE message_at(m, c.key, c.last_seq)), s.started_at), c.folder
+  FROM sessions s
+  JOIN conversations c ON c.key = s.conversation
+  LEFT JOIN sessions p ON p.conversation = s.conversation AND p.ordinal = s.parent
+ WHERE s.conversation = :conversation
+ ORDER BY s.ordinal;

@@ -35,3 +35,13 @@ DELETE FROM leases WHERE conversation = :conversation;
 
 -- name: erase_sessions
 DELETE FROM sessions WHERE conversation = :conversation;
+
+-- name: erase_messages
+DELETE FROM messages WHERE messages_of(messages, :conversation);
+
+-- name: removed_at
+-- When something was deleted, redacted or forgotten last; 0 when nothing ever was.
+SELECT coalesce(max(at), 0)
+  FROM (SELECT max(deleted_at) AS at FROM tombstones
+         UNION ALL SELECT max(redacted_at) FROM messages WHERE redacted_at IS NOT NULL
+         UNION ALL SELECT CAST(value AS double precision) FROM meta WHERE key = 'forgotten_at') removals;

@@ -99,3 +99,10 @@ SELECT (SELECT count(*) FROM arrivals WHERE outcome IS NULL),
        (SELECT count(DISTINCT route) FROM arrivals WHERE outcome IS NULL),
        (SELECT count(*) FROM outbox WHERE delivered_at IS NULL AND failed_at IS NULL),
        (SELECT count(*) FROM outbox WHERE failed_at IS NOT NULL);
+
+-- name: arrival_redact_settled
+-- One whose message was redacted while it was open goes with it, too.
+UPDATE arrivals SET body = '', redacted_at = :at
+ WHERE (id = :id OR joined = :id) AND redacted_at IS NULL AND EXISTS (
+       SELECT 1 FROM messages m
+        WHERE message_at(m, arrivals.conversation, arrivals.seq) AND m.redacted_at IS NOT NULL);

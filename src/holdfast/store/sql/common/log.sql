@@ -24,3 +24,12 @@ INSERT INTO hides (conversation, epoch, from_seq, to_seq) VALUES (:conversation,
 -- A range comes back.
 UPDATE hides SET shown_epoch = :shown_epoch
  WHERE conversation = :conversation AND epoch = :epoch AND from_seq = :from_seq AND shown_epoch IS NULL;
+
+-- name: message_redact
+-- The body of a message goes; its place stays.
+UPDATE messages SET body = '', digest = :digest, redacted_at = :at
+ WHERE message_at(messages, :conversation, :seq) AND redacted_at IS NULL;
+
+-- name: message_identity
+-- What a digest covers beside the body.
+SELECT uid, role, redacted_at IS NOT NULL FROM messages WHERE message_at(messages, :conversation, :seq);

@@ -30,3 +30,13 @@ SELECT a.id, c.id, a.call_id, a.tool, a.summary, a.allowed, a.decided_by, a.at, 
 -- What was done by a call goes with the message that called.
 UPDATE audit SET summary = '', redacted_at = :at
  WHERE conversation = :conversation AND call_id = :call_id AND redacted_at IS NULL;
+
+-- name: grant_insert
+-- The same rule in the same place is one grant.
+INSERT INTO grants (owner, rule, conversation, given_at, given_by) SELECT CAST(:owner AS text), CAST(:rule AS text), CAST(:conversation AS bigint), CAST(:at AS double precision), CAST(:given_by AS text)
+ WHERE NOT EXISTS (SELECT 1 FROM grants WHERE owner = :owner AND rule = :rule AND conversation IS NOT DISTINCT FROM CAST(:conversation AS bigint));
+
+-- name: grant_get
+SELECT g.id, g.owner, g.rule, c.id, g.given_at, g.given_by
+  FROM grants g LEFT JOIN conversations c ON c.key = g.conversation
+ WHERE g.owner = :owner AND g.rule = :rule AND g.conversation IS NOT DISTINCT FROM CAST(:conversation AS bigint);

@@ -11,3 +11,13 @@ SELECT key, last_seq, coalesce(forked_at, 0), owner FROM conversations WHERE key
 -- name: search_redacted
 -- Messages whose words must be in no index.
 SELECT conversation, seq FROM messages WHERE redacted_at IS NOT NULL;
+
+-- name: search_stretch
+-- How many messages a stretch of a log has, and how many of them are redacted.
+SELECT count(*), count(redacted_at) FROM messages
+ WHERE messages_within(messages, :conversation, :after, :upto);
+
+-- name: search_redactions
+-- All that was redacted, summed up.
+SELECT count(*), CAST(coalesce(sum(conversation), 0) AS text), CAST(coalesce(sum(seq), 0) AS text), coalesce(max(redacted_at), 0)
+  FROM messages WHERE redacted_at IS NOT NULL;

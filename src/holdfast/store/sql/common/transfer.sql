@@ -56,3 +56,19 @@ UPDATE conversations SET fence = :fence WHERE key = :key;
 -- name: import_route
 -- A key nobody ever bound here.
 INSERT INTO routes (key, conversation, version, updated_at) VALUES (:key, :conversation, :version, :at);
+
+-- name: import_unsound
+-- Shown messages that lie before the cut of a compaction which was made without them and is in force, or
+-- which redo would bring back; and a redo that would not go back to what was undone.
+WITH RECURSIVE chain (epoch, base_epoch, cut_seq) AS (
+  SELECT k.epoch, k.base_epoch, k.cut_seq FROM conversations c
+    JOIN compactions k ON k.conversation = c.key AND k.epoch = coalesce(c.redo_epoch, c.compaction_epoch)
+   WHERE c.key = :key
+   UNION ALL
+  SELECT k.epoch, k.base_epoch, k.cut_seq FROM chain
+    JOIN compactions k ON k.conversation = :key AND k.epoch = chain.base_epoch)
+SELECT 1 FROM hides h JOIN chain k ON k.epoch < h.shown_epoch AND k.cut_seq >= h.from_seq
+ WHERE h.conversation = :key
+ UNION ALL
+SELECT 1 FROM conversations c JOIN compactions k ON k.conversation = c.key AND k.epoch = c.redo_epoch
+ WHERE c.key = :key AND k.base_epoch IS DISTINCT FROM c.compaction_epoch;

@@ -14,27 +14,6 @@ SELECT id FROM asked WHERE conversation NOT IN (SELECT key FROM ours);
 -- Titles of an owner that begin alike, for numbering a branch.
 SELECT title FROM conversations WHERE owner = :owner AND starts_with(title, :start);
 
--- name: session_get
--- One session with all that people may know of it.
-SELECT s.id, c.id, s.ordinal, coalesce(p.id, c.forked_from), c.owner, s.source, s.model, c.title, s.started_at,
-       s.ended_at, s.end_reason, s.first_seq, coalesce(s.last_seq, c.last_seq),
-       coalesce((SELECT at FROM messages WHERE conversation = c.key AND seq = c.last_seq), s.started_at), c.folder
-  FROM sessions s
-  JOIN conversations c ON c.key = s.conversation
-  LEFT JOIN sessions p ON p.conversation = s.conversation AND p.ordinal = s.parent
- WHERE s.id = :id;
-
--- name: sessions_of
--- Every session of a conversation, in order.
-SELECT s.id, c.id, s.ordinal, coalesce(p.id, c.forked_from), c.owner, s.source, s.model, c.title, s.started_at,
-       s.ended_at, s.end_reason, s.first_seq, coalesce(s.last_seq, c.last_seq),
-       coalesce((SELECT at FROM messages WHERE conversation = c.key AND seq = c.last_seq), s.started_at), c.folder
-  FROM sessions s
-  JOIN conversations c ON c.key = s.conversation
-  LEFT JOIN sessions p ON p.conversation = s.conversation AND p.ordinal = s.parent
- WHERE s.conversation = :conversation
- ORDER BY s.ordinal;
-
 -- name: sessions_list
 -- Heads (or, when asked, every session), the most recently active conversation first: of those whose last message came
 -- no earlier than that of as many as are wanted, and of those that have none (or none since they had such a mark).
@@ -65,4 +44,3 @@ SELECT s.id, c.id, s.ordinal,
 -- name: lock_conversation
 -- Where the conversation of any session id stands, locked; a function, so that it is looked at after the wait for it.
 SELECT * FROM lock_conversation(:id);
-

@@ -9,15 +9,6 @@ SELECT seq, uid, session, role, at, body FROM messages
  WHERE conversation = :conversation AND seq > :after AND seq <= :upto
  ORDER BY seq;
 
--- name: message_redact
--- The body of a message goes; its place stays.
-UPDATE messages SET body = '', digest = :digest, redacted_at = :at
- WHERE conversation = :conversation AND seq = :seq AND redacted_at IS NULL;
-
--- name: message_identity
--- What a digest covers beside the body.
-SELECT uid, role, redacted_at IS NOT NULL FROM messages WHERE conversation = :conversation AND seq = :seq;
-
 -- name: append_plain
 -- A whole append of one message, where the conversation is as it was seen last; no row answers where it is not, or
 -- where another has it: that one most likely writes, and then it is not. Nothing else is looked at before it is locked.

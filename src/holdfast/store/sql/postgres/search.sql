@@ -9,16 +9,6 @@ SELECT range, each.*
       AND last_seq > coalesce(forked_at, 0)) each (conversations, keys, ends)
  WHERE each.conversations > 0;
 
--- name: search_stretch
--- How many messages a stretch of a log has, and how many of them are redacted.
-SELECT count(*), count(redacted_at) FROM messages
- WHERE conversation = :conversation AND seq > :after AND seq <= :upto;
-
--- name: search_redactions
--- All that was redacted, summed up.
-SELECT count(*), coalesce(sum(conversation), 0)::text, coalesce(sum(seq), 0)::text, coalesce(max(redacted_at), 0)
-  FROM messages WHERE redacted_at IS NOT NULL;
-
 -- name: search_candidates
 -- What candidates are ranked and filtered by; nothing of a message whose text is gone. OFFSET 0 keeps the planner from
 -- reading the whole log where it takes the few places for many.

@@ -10,27 +10,6 @@ SELECT NULL WHERE false;
 -- Titles of an owner that begin alike, for numbering a branch.
 SELECT title FROM conversations WHERE owner = :owner AND substr(title, 1, length(:start)) = :start;
 
--- name: session_get
--- One session with all that people may know of it.
-SELECT s.id, c.id, s.ordinal, coalesce(p.id, c.forked_from), c.owner, s.source, s.model, c.title, s.started_at,
-       s.ended_at, s.end_reason, s.first_seq, coalesce(s.last_seq, c.last_seq),
-       coalesce((SELECT at FROM messages WHERE id = (c.key << 32) + c.last_seq), s.started_at), c.folder
-  FROM sessions s
-  JOIN conversations c ON c.key = s.conversation
-  LEFT JOIN sessions p ON p.conversation = s.conversation AND p.ordinal = s.parent
- WHERE s.id = :id;
-
--- name: sessions_of
--- Every session of a conversation, in order.
-SELECT s.id, c.id, s.ordinal, coalesce(p.id, c.forked_from), c.owner, s.source, s.model, c.title, s.started_at,
-       s.ended_at, s.end_reason, s.first_seq, coalesce(s.last_seq, c.last_seq),
-       coalesce((SELECT at FROM messages WHERE id = (c.key << 32) + c.last_seq), s.started_at), c.folder
-  FROM sessions s
-  JOIN conversations c ON c.key = s.conversation
-  LEFT JOIN sessions p ON p.conversation = s.conversation AND p.ordinal = s.parent
- WHERE s.conversation = :conversation
- ORDER BY s.ordinal;
-
 -- name: sessions_list
 -- Heads (or, when asked, every session), the most recently active conversation first: of those whose last message came
 -- no earlier than that of as many as are wanted, and of those that have none (or none since they had such a mark).

@@ -8,12 +8,3 @@ VALUES ((:conversation << 32) + :seq, :session, :uid, :role, :at, :body, :digest
 SELECT seq, uid, session, role, at, CAST(body AS TEXT) FROM messages
  WHERE id > (:conversation << 32) + :after AND id <= (:conversation << 32) + :upto
  ORDER BY id;
-
--- name: message_redact
--- The body of a message goes; its place stays.
-UPDATE messages SET body = '', digest = :digest, redacted_at = :at
- WHERE id = (:conversation << 32) + :seq AND redacted_at IS NULL;
-
--- name: message_identity
--- What a digest covers beside the body.
-SELECT uid, role, redacted_at IS NOT NULL FROM messages WHERE id = (:conversation << 32) + :seq;

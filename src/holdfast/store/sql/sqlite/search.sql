@@ -3,16 +3,6 @@
 SELECT key >> :shift, count(*), sum(key), sum(last_seq)
   FROM conversations WHERE last_seq > coalesce(forked_at, 0) GROUP BY 1;
 
--- name: search_stretch
--- How many messages a stretch of a log has, and how many of them are redacted.
-SELECT count(*), count(redacted_at) FROM messages
- WHERE id > (:conversation << 32) + :after AND id <= (:conversation << 32) + :upto;
-
--- name: search_redactions
--- All that was redacted, summed up.
-SELECT count(*), coalesce(sum(id >> 32), 0), coalesce(sum(id & 4294967295), 0), coalesce(max(redacted_at), 0)
-  FROM messages WHERE redacted_at IS NOT NULL;
-
 -- name: search_candidates
 -- What candidates are ranked and filtered by; nothing of a message whose text is gone.
 SELECT m.id, m.role, m.at, c.owner
