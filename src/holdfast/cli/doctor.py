@@ -18,10 +18,9 @@ import msgspec
 
 import holdfast
 from holdfast import app, config, errors, types
-from holdfast.cli import console, findings, lazy, mending, mistakes
+from holdfast.cli import console, findings, lazy, mending, mistakes, open_files
 from holdfast.store import address, deletion, schema_plan, store_meta
 from holdfast.store import db as store
-from holdfast.store.sqlite import open_files
 from holdfast.terminal import text
 
 SHOWN = 20

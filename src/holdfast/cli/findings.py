@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from holdfast import config, errors, moments, types
-from holdfast.cli import mistakes
+from holdfast.cli import mistakes, open_files
 from holdfast.store import address, promises, schema_plan
 from holdfast.store.backup import schedule as backup_schedule
-from holdfast.store.sqlite import open_files
 from holdfast.store.sqlite import paths as sqlite_paths
 from holdfast.terminal import text
 

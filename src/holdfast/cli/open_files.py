@@ -1,4 +1,4 @@
-"""Who has the files of a store open just now. Linux tells, of processes this user may look at."""
+"""Find the processes that have a SQLite store open, by the descriptors that Linux lists in /proc."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 _PROCESSES = "/proc"
-_GONE = " (deleted)"
+_DELETED = " (deleted)"
 
 
 class Visitor(NamedTuple):
-    """A process, and whether what it has open is the file that is at the path now or one that was there before."""
+    """A process that has the database open; `stale` if its file is no longer the one at the path."""
 
     pid: int
     command: str
@@ -19,20 +19,20 @@ class Visitor(NamedTuple):
 
 
 def visitors(path: str) -> list[Visitor] | None:
-    """Other processes that have the database at this path open; None where the system does not tell."""
+    """Return the other processes that have this database open, as far as this user may see; None without /proc."""
     if not os.path.isdir(f"{_PROCESSES}/self/fd"):
         return None
     real, me = os.path.realpath(path), str(os.getpid())
     found = []
     for pid in filter(str.isdigit, os.listdir(_PROCESSES)):
         names = set(_open_files(pid)) if pid != me else set()
-        if names & {real, real + _GONE}:
-            found.append(Visitor(int(pid), _command(pid), real not in names or not _same(real, pid)))
+        if names & {real, real + _DELETED}:
+            found.append(Visitor(int(pid), _command(pid), real not in names or not _has_current_file(real, pid)))
     return sorted(found)
 
 
 def _open_files(pid: str) -> Iterator[str]:
-    """What its descriptors lead to; nothing of a process that is gone, or another user's."""
+    """Yield the paths of its open files; none for a process that has ended or belongs to another user."""
     folder = f"{_PROCESSES}/{pid}/fd"
     try:
         for descriptor in os.listdir(folder):
@@ -41,14 +41,14 @@ def _open_files(pid: str) -> Iterator[str]:
         return
 
 
-def _same(real: str, pid: str) -> bool:
-    """Whether a descriptor leads to the very file that is there now: a name may have been given anew."""
+def _has_current_file(real: str, pid: str) -> bool:
+    """Return whether the process has the file that is now at the path open, and not a former file of that name."""
     folder = f"{_PROCESSES}/{pid}/fd"
     try:
         now = os.stat(real)
         return any(os.path.samestat(now, os.stat(f"{folder}/{each}")) for each in os.listdir(folder))
     except OSError:
-        return True  # one of them has gone meanwhile
+        return True  # the file or the process is gone
 
 
 def _command(pid: str) -> str:
