@@ -21,7 +21,7 @@ from holdfast import SessionDB, types
 from holdfast.store import fsck, queries
 from holdfast.store.driver import Row, Tx
 from holdfast.store.postgres import catalog
-from holdfast.store.sqlite import driver as sqlite_driver
+from holdfast.store.sqlite import migration as sqlite_migration
 
 _SQL = queries.load("postgres")
 # Every check of fsck at once; what it is called is only told by fsck itself.
@@ -30,7 +30,7 @@ _BROKEN = " UNION ALL ".join(f"(SELECT broken::text FROM ({_SQL[name]}) broken)"
 # What is searched by is made from the rest, whenever somebody looks for something.
 _TABLES = [name for name in catalog.declared().names("table") if not name.startswith("search_")]
 _ROWS = " UNION ALL ".join(f"SELECT '{name}', kept::text FROM {name} kept" for name in _TABLES)
-_SQLITE_TABLES = [name for kind, name in sqlite_driver._declared("sqlite") if kind == "table"]
+_SQLITE_TABLES = [name for kind, name in sqlite_migration.declared("sqlite") if kind == "table"]
 
 
 def rows(db: SessionDB) -> list[Row]:

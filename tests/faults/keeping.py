@@ -159,7 +159,7 @@ def perform(stage: zygote.Stage) -> None:
     With a `mutant` it is done by a store that is broken there.
     """
     act, shim = ACTS[stage.args["act"]], disk.Disk() if "disk" in stage.args else None
-    maintenance.PAGES = PAGES
+    maintenance.BACKUP_PAGES = PAGES
     opened = contextlib.nullcontext() if act.apart else SessionDB(stage.path, clock=lambda: NOW + 86_400)
     broken = mutants.applied(stage.args["mutant"]) if stage.args.get("mutant") else contextlib.nullcontext()
     with opened as db, broken:

@@ -34,7 +34,7 @@ from holdfast.store.db import SessionDB
 from holdfast.store.postgres import catalog
 from holdfast.store.postgres import driver as postgres_driver
 from holdfast.store.search import postgres_index
-from holdfast.store.sqlite import driver as sqlite_driver
+from holdfast.store.sqlite import migration as sqlite_migration
 from tests.faults import checker, copies
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -198,7 +198,7 @@ def _serve(kind: str) -> None:
         nursery = _Nursery(made)
         # Read once for all children; and a collection in one would copy every page it shares with the zygote.
         queries.load("sqlite")
-        sqlite_driver._declared("sqlite")
+        sqlite_migration.declared("sqlite")
         if kind == SERVERS:
             for dialect in (postgres_driver.FOLDER, postgres_index.FOLDER, catalog.QUERIES):
                 queries.load(dialect)

@@ -16,7 +16,9 @@ import pytest
 
 from holdfast import SessionDB, errors
 from holdfast.store import fault_points, schema_plan
+from holdfast.store.sqlite import connection as sqlite_connection
 from holdfast.store.sqlite import driver as sqlite_driver
+from holdfast.store.sqlite import transaction
 from tests.contract import steps
 
 
@@ -64,7 +66,7 @@ def test_sqlite_that_can_corrupt_a_wal_is_refused(path: Path, version: str, monk
 
 @pytest.mark.parametrize("version", ["3.51.3", "3.52.0", "3.100.0", "4.0.0"])
 def test_sqlite_that_cannot_is_accepted(version: str) -> None:
-    sqlite_driver._check_version(version)
+    sqlite_connection.check_version(version)
 
 
 @pytest.mark.parametrize("journal", ["delete", "wal"])
@@ -162,7 +164,7 @@ def test_link_and_file_are_one_store(path: Path, tmp_path: Path, db: SessionDB) 
     with SessionDB(link, durability="process-crash") as linked:
         steps.say(linked, "talk", "b")
         assert linked.driver.path == str(path)
-        assert linked.driver._files_now() != ()
+        assert linked.driver._current_files() != ()
     assert steps.seen(db, "talk") == ["a", "b"]
     assert [file.name for file in link.parent.iterdir()] == ["link.db"]
 
@@ -319,7 +321,7 @@ def test_thread_that_waits_for_another_thread_is_bounded_too(path: Path, monkeyp
 
 
 def test_failure_that_undid_the_whole_transaction_is_not_covered_up(db: SessionDB) -> None:
-    def step(tx: sqlite_driver.Transaction) -> None:
+    def step(tx: transaction.Transaction) -> None:
         with tx.savepoint():
             tx.connection.execute("ROLLBACK")  # as a full disk may do
             raise errors.StoreFull()
@@ -352,7 +354,7 @@ def test_many_threads_read_and_write_one_store(db: SessionDB) -> None:
 
     steps.at_once(*(lambda name=name: work(name) for name in range(10)))
     assert db.conversation("talk").last_seq == 201
-    assert len(db.driver._idle) <= sqlite_driver.READERS
+    assert len(db.driver._idle) <= sqlite_driver.MAX_IDLE_READERS
     assert db.fsck().ok
 
 

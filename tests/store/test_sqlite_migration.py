@@ -44,7 +44,7 @@ def test_what_opening_makes_again_is_logged(tmp_path: Path, caplog: pytest.LogCa
     raw.close()
     with caplog.at_level(logging.WARNING, "holdfast.store"), SessionDB(tmp_path / "store.db") as db:
         assert db.driver.faults() == []
-    assert caplog.messages == ["In the database the trigger tombstone_stays is missing; it is made again."]
+    assert caplog.messages == ["In the database, the trigger tombstone_stays is missing; it is created again."]
 
 
 def test_declaration_that_is_no_text_any_more_is_noticed(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ LONG = 60.0
 
 
 @contextmanager
-def line(path: Path) -> Iterator[writer_queue.Turnstile]:
-    made = writer_queue.Turnstile(str(path))
+def line(path: Path) -> Iterator[writer_queue.WriterQueue]:
+    made = writer_queue.WriterQueue(str(path))
     try:
         yield made
     finally:
@@ -45,7 +45,7 @@ _elsewhere: set[threading.Thread] = set()
 
 
 def waiters() -> int:
-    return sum(thread.name == "holdfast-turnstile" and thread not in _elsewhere for thread in threading.enumerate())
+    return sum(thread.name == "holdfast-writer-queue" and thread not in _elsewhere for thread in threading.enumerate())
 
 
 def is_free(path: Path) -> bool:
@@ -132,7 +132,7 @@ def test_whoever_gave_up_lets_go_when_their_turn_comes(path: Path) -> None:
         assert mine.run(LONG, lambda: "again") == "again"
 
 
-def waited(path: Path, mine: writer_queue.Turnstile, work: Callable[[], object]) -> list[object]:
+def waited(path: Path, mine: writer_queue.WriterQueue, work: Callable[[], object]) -> list[object]:
     """Have work done that has to wait for the front; what came of it."""
     with front_taken(path) as leave:
         threading.Thread(target=lambda: (steps.wait_until(lambda: waiters() == 1), leave())).start()
@@ -189,13 +189,13 @@ def test_queue_is_its_owners_alone_and_no_link_is_followed(path: Path, tmp_path:
     link = tmp_path / "link"
     link.symlink_to(path)
     with pytest.raises(errors.StoreUnusable):
-        writer_queue.Turnstile(str(link))
+        writer_queue.WriterQueue(str(link))
 
 
-def test_closing_and_letting_go_close_each_descriptor_once(path: Path) -> None:
-    mine = writer_queue.Turnstile(str(path))
+def test_closing_and_closing_inherited_close_each_descriptor_once(path: Path) -> None:
+    mine = writer_queue.WriterQueue(str(path))
     mine.close()
     reused = os.open(path, os.O_RDWR)
-    mine.let_go()
+    mine.close_inherited()
     os.fstat(reused)
     os.close(reused)

@@ -242,7 +242,7 @@ def of_disk(facts: dict[str, Any]) -> Iterator[Finding]:
     if facts.get("read_only"):
         what = f"{facts['path']} can only be read: {facts['read_only']}."
         yield Finding("problem", "read-only", what, "Make the file and its folder writable for this user.")
-    elif facts.get("files") and sqlite_paths.full(os.path.dirname(facts["path"])):
+    elif facts.get("files") and sqlite_paths.is_full(os.path.dirname(facts["path"])):
         what = f"The disk of {facts['path']} is full, or a quota is reached: no message can be stored."
         yield Finding("problem", "full", what, "Free some space on that disk.")
 

@@ -24,7 +24,7 @@ from holdfast.store.backup import atomic_file
 from holdfast.store.blobs import files as blob_files
 from holdfast.store.blobs import tables as blob_tables
 from holdfast.store.driver import Driver, Readable, Row, Tx
-from holdfast.store.sqlite import driver as sqlite_driver
+from holdfast.store.sqlite import connection as sqlite_connection
 
 MAX_SEQ = 2**32 - 1
 _KEY = '"blob":"'
@@ -141,7 +141,7 @@ def _opened(content: bytes | str | os.PathLike[str]) -> BinaryIO:
     path = os.fspath(content) if isinstance(content, str | os.PathLike) else None
     if not isinstance(path, str) or "\0" in path:
         raise errors.InvalidArgument("A blob is made from bytes or from the path of a file.")
-    sqlite_driver.refuse_live(path)
+    sqlite_connection.refuse_live(path)
     with atomic_file.saying(path):
         return open(path, "rb")
 

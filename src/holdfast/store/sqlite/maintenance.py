@@ -1,185 +1,138 @@
-"""What is done to a database as a whole: copy it, replace it, scrub it, examine it.
+"""Operations on a whole SQLite database: copy, replace, scrub, shrink, check and repair.
 
-A copy is made by SQLite's online backup, which reads one snapshot while others write. It also replaces the
-content of a database in one transaction: whatever happens, others find the old content or the new, in the
-same file they have open.
+Copies are made by SQLite's online backup, which reads one snapshot while others write. It also replaces the content of
+a database in one transaction: other processes see the old content or the new, in the file they have open.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
+
+import apsw
 
 from holdfast import errors
-from holdfast.store import fault_points, notifications, schema_plan
+from holdfast.store import fault_points, schema_plan
 from holdfast.store.driver import Progress, Tx
-from holdfast.store.sqlite import migration as sqlite_migration
-from holdfast.store.sqlite import page_slack, wal_sync
+from holdfast.store.sqlite import migration, page_slack
+from holdfast.store.sqlite.connection import connect_other
+from holdfast.store.sqlite.database_file import DatabaseFile
+from holdfast.store.sqlite.errors import translating
+from holdfast.store.sqlite.transaction import Transaction, transact
 
 T = TypeVar("T")
 
-# Some 8 MB at a time: often enough to show progress.
-PAGES = 2_000
-PAUSE = 0.02
+BACKUP_PAGES = 2_000  # about 8 MB between two progress reports
+SCRUB_POLL_SECONDS = 0.02
 
-IN_THE_WAY = (
-    "A process that reads kept the log from being emptied; what was removed may still be in it. "
-    "Try again when it is done."
+READER_BLOCKS_SCRUB = (
+    "Another process is reading, so the WAL could not be emptied and may still contain removed content. "
+    "Try again when that process is done."
 )
-# Counted, since a clock may stand still.
-_SCRUBBED = """
+# Counted as well, since a test's clock may not advance.
+_NOTE_SCRUB = """
 INSERT INTO meta VALUES ('scrubs', '1') ON CONFLICT (key) DO UPDATE SET value = value + 1;
 INSERT INTO meta VALUES ('scrubbed_at', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
 """
 
 
-class Whole:
-    """The part of the SQLite driver that works on whole databases. Connections are the driver's."""
-
-    memory: bool
-    path: str
-    _writer: Any
-    _tx: Any
-    _log: wal_sync.Log | None
-    _writing: threading.RLock
-    write_timeout: float
-    _clock: Callable[[], float] | None
-    facts: Callable[[], dict[str, Any]]
-    _check_usable: Callable[[], None]
-    _in_line: Callable[[Callable[[], Any]], Any]
-    _plan: schema_plan.Plan
-    _prepare_schema: Callable[[], None]
-    _reconcile: Callable[[], None]
-    _connect: Callable[..., Any]
-    _elsewhere: Callable[..., Any]
-    _file: Callable[[], Any]
-    _transaction: Callable[[Any], Any]
-    _translating: Callable[[], contextlib.AbstractContextManager[None]]
-    _declared_here: Callable[[], sqlite_migration.Entries]
-
-    def listen(self, heard: Callable[[notifications.Hint], None]) -> bool:  # noqa: ARG002
-        """A file tells nobody that it was written to."""
-        return False
-
-    def standing(self) -> dict[str, Any]:
-        return self.facts()
-
-    def allow(self, role: str) -> list[str]:
-        raise errors.StoreUnusable(f"SQLite has no roles such as {errors.shown(role)}; the mode of the file decides.")
+class Maintenance(DatabaseFile):
+    """The maintenance operations of the SQLite driver."""
 
     def copy_to(self, path: str, finish: Callable[[Tx], object], progress: Progress | None = None) -> None:
         self._check_usable()
-        with self._translating(), self._source() as source, contextlib.closing(self._elsewhere(path)) as target:
+        with translating(self.path), self._snapshot() as source, contextlib.closing(connect_other(path)) as target:
             target.pragma("journal_mode", "memory")
-            target.pragma("synchronous", "off")  # whoever asked for the copy syncs the finished file
-            _pages(source, target, "backup", progress)
-            # In the mode of a database in use it could not be read without files beside it.
+            target.pragma("synchronous", "off")  # the caller syncs the finished file
+            _copy_pages(source, target, "backup", progress)
+            # A file in WAL mode could not be read without its -wal and -shm files.
             target.pragma("journal_mode", "delete")
-            _transact(self._transaction(target), finish)
+            transact(self._transaction(target), finish)
             fault_points.reach("backup", "finished")
 
     @contextlib.contextmanager
-    def _source(self) -> Iterator[Any]:
+    def _snapshot(self) -> Iterator[apsw.Connection]:
         if self.memory:
-            with self._writing:
+            with self._write_lock:
                 yield self._writer
             return
-        with contextlib.closing(self._connect(reader=True)) as source:
-            source.execute("BEGIN; SELECT count(*) FROM sqlite_schema")  # from here on it is one snapshot
+        with contextlib.closing(self._connect_reader()) as source:
+            source.execute("BEGIN; SELECT count(*) FROM sqlite_schema")
             yield source
             source.execute("ROLLBACK")
 
     def replace_with(self, path: str, finish: Callable[[Tx, Tx], object], progress: Progress | None = None) -> None:
         self._check_usable()
-        with self._writing, self._translating():
-            self._in_line(lambda: self._replace(path, finish, progress))
-            # SQLite has told everybody to read the schema again; the note of what was read is written anew.
+        with self._write_lock, translating(self.path):
+            self._run_in_queue(self._replace, path, finish, progress)
+            # The restored schema has a new cookie, which is recorded here.
             self._prepare_schema()
-            if self._log is not None:
-                self._sync(self._log)
-
-    def _sync(self, log: wal_sync.Log) -> None:
-        """When this returns, everything committed so far survives a loss of power."""
-        if not log.synced():
-            with self._writing, self._translating():
-                if log is not self._log:
-                    raise errors.StoreError(wal_sync.HOLED)
-                self._mend_log()
-
-    def _mend_log(self) -> None:
-        """What is in a log with a hole goes into the database, which is synced too; or StoreError."""
-        if self._log is None or not self._log.holed:
-            return
-        work = self._writer.execute
-        busy, *_ = self._in_line(lambda: work("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() or (1,))
-        if busy:
-            raise errors.StoreError(wal_sync.HOLED)
-        self._log.holed = False
+            if self._wal is not None:
+                self._sync(self._wal)
 
     def _replace(self, path: str, finish: Callable[[Tx, Tx], object], progress: Progress | None) -> None:
-        with contextlib.closing(self._elsewhere(path)) as source:
+        with contextlib.closing(connect_other(path)) as source:
             source.pragma("journal_mode", "delete")
             old = self._transaction(self._writer)
-            _transact(self._transaction(source), lambda new: finish(old, new))
+            transact(self._transaction(source), lambda new: finish(old, new))
             fault_points.reach("restore", "finished")
             for tx in (old, self._tx):
-                tx.execute("SELECT NULL").fetchall()  # a query left half read would count as a reader
+                tx.execute("SELECT NULL").fetchall()  # ends a query that was read in part and counts as a reader
             if self.memory:
-                _pages(source, self._writer, "restore", progress)
+                _copy_pages(source, self._writer, "restore", progress)
                 return
-            with contextlib.closing(self._connect(reader=True)) as target:
-                _pages(source, target, "restore", progress)
+            with contextlib.closing(self._connect_reader()) as target:
+                _copy_pages(source, target, "restore", progress)
                 target.set_busy_timeout(0)
-                _checkpoint(target)  # or later: readers of the old content may be there still
+                _checkpoint(target)  # fails while other processes read the old content; a later one succeeds
 
     def scrub(self) -> None:
         self._check_usable()
         if self.memory:
             return
         deadline = time.monotonic() + self.write_timeout
-        with self._translating(), contextlib.closing(self._connect(reader=True)) as own:
-            own.set_busy_timeout(0)
-            while not self._wiped(own):
-                # Readers are waited for outside of the line: SQLite itself would let nobody write meanwhile.
+        with translating(self.path), contextlib.closing(self._connect_reader()) as connection:
+            connection.set_busy_timeout(0)
+            while not self._try_scrub(connection):
+                # Wait for readers outside of the queue, so that other processes can write meanwhile.
                 if time.monotonic() > deadline:
-                    raise errors.StoreBusy(IN_THE_WAY)
-                time.sleep(PAUSE)
+                    raise errors.StoreBusy(READER_BLOCKS_SCRUB)
+                time.sleep(SCRUB_POLL_SECONDS)
         fault_points.reach("scrub", "done")
 
-    def _wiped(self, own: Any) -> bool:
-        with self._writing:
-            return bool(self._in_line(lambda: self._wipe(own)))
+    def _try_scrub(self, connection: apsw.Connection) -> bool:
+        with self._write_lock:
+            return self._run_in_queue(self._scrub, connection)
 
-    def _wipe(self, own: Any) -> bool:
-        """With an empty log and nobody writing, what is not clear can be cleared in the file itself."""
+    def _scrub(self, connection: apsw.Connection) -> bool:
+        """Clear the page slack in the file, which is possible while the WAL is empty and no process writes."""
         fault_points.reach("scrub", "begun")
-        if not _checkpoint(own):
+        if not _checkpoint(connection):
             return False
         fault_points.reach("scrub", "emptied")
-        _transact(self._transaction(own), lambda _: self._clear(own))
+        transact(self._transaction(connection), self._clear_slack)
         return True
 
-    def _clear(self, own: Any) -> None:
-        if os.path.getsize(f"{self.path}-wal"):
-            raise errors.StoreBusy()  # somebody who does not stand in line was faster
-        file = self._file()
+    def _clear_slack(self, tx: Transaction) -> None:
+        if os.path.getsize(self._wal_path):
+            raise errors.StoreBusy()  # a program outside of the queue has written
+        file = apsw.VFSFile("", self.path, [apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_READWRITE, 0])
         try:
             page_slack.clear(file)
         finally:
             file.xClose()
         fault_points.reach("scrub", "cleared")
-        # A commit makes everybody forget the pages they remember, which are as they were before.
-        own.execute(_SCRUBBED, (repr(self._clock() if self._clock else time.time()),))
+        # This commit makes all connections drop their cached pages, which still contain the slack.
+        tx.execute(_NOTE_SCRUB, (repr(self._clock() if self._clock else time.time()),))
 
     def shrink(self) -> None:
         self._check_usable()
-        with self._writing, self._translating():
+        with self._write_lock, translating(self.path):
             try:
-                self._in_line(self._vacuum)
+                self._run_in_queue(self._vacuum)
             finally:
                 self._writer.set_busy_timeout(0)
             self._prepare_schema()
@@ -190,51 +143,39 @@ class Whole:
         self._writer.execute("VACUUM")
         fault_points.reach("shrink", "rewritten")
         if not self.memory:
-            _checkpoint(self._writer)  # or later: the room is given back when the last reader has gone
+            _checkpoint(self._writer)  # fails while other processes read; a later one returns the space
 
     def complaints(self) -> list[str]:
         self._check_usable()
-        with self._writing, self._translating():
-            return complaints(self._writer.execute)
+        with self._write_lock, translating(self.path):
+            return check_integrity(self._writer.execute)
 
     def faults(self) -> list[schema_plan.Fault]:
         self._check_usable()
-        with self._writing, self._translating():
-            return sqlite_migration.faults(self._writer.execute, self._plan, self._declared_here())
+        with self._write_lock, translating(self.path):
+            return migration.faults(self._writer.execute, self._plan, migration.declared(self._folder))
 
     def repair_schema(self) -> None:
         self._check_usable()
-        with self._writing, self._translating():
-            self._in_line(self._reconcile)
+        with self._write_lock, translating(self.path):
+            self._run_in_queue(self._reconcile)
 
     def look_at(self, path: str) -> Copy:
         self._check_usable()
-        with self._translating():
-            connection = self._elsewhere(path, look=True)
-        return Copy(
-            connection, self._transaction(connection), self._declared_here(), self._translating, self._elsewhere
-        )
+        with translating(path):
+            return Copy(path, self._transaction(connect_other(path, read_only=True)))
 
 
 class Copy:
-    """A database in a file nobody writes to, opened to be read."""
+    """A database file that no process writes to, opened read-only."""
 
-    def __init__(
-        self,
-        connection: Any,
-        tx: Any,
-        declared: sqlite_migration.Entries,
-        translating: Callable[[], contextlib.AbstractContextManager[None]],
-        elsewhere: Callable[..., Any],
-    ) -> None:
-        self._connection = connection
+    def __init__(self, path: str, tx: Transaction) -> None:
+        self._path = path
         self._tx = tx
-        self._declared = declared
-        self._translating = translating
-        self._elsewhere = elsewhere
+        self._connection = tx.connection
 
     def read(self, step: Callable[[Tx], T]) -> T:
-        with self._translating():
+        with translating(self._path):
             self._tx.execute("BEGIN")
             try:
                 return step(self._tx)
@@ -242,55 +183,45 @@ class Copy:
                 self._tx.execute("ROLLBACK")
 
     def complaints(self) -> list[str]:
-        with self._translating():
-            return complaints(self._connection.execute)
+        with translating(self._path):
+            return check_integrity(self._connection.execute)
 
     def faults(self) -> list[schema_plan.Fault]:
-        with self._translating():
-            return sqlite_migration.faults(self._connection.execute, schema_plan.PLAN, self._declared)
+        with translating(self._path):
+            return migration.faults(self._connection.execute, schema_plan.PLAN, migration.declared("sqlite"))
 
     def used(self) -> bool:
-        with self._translating():
+        with translating(self._path):
             return bool(self._connection.pragma("journal_mode") == "wal")
 
     def copy_to(self, path: str, progress: Progress | None = None) -> None:
-        with self._translating(), contextlib.closing(self._elsewhere(path)) as target:
+        with translating(path), contextlib.closing(connect_other(path)) as target:
             target.pragma("journal_mode", "memory")
-            _pages(self._connection, target, "restore", progress)
+            _copy_pages(self._connection, target, "restore", progress)
 
     def close(self) -> None:
         self._connection.close()
 
 
-def complaints(execute: schema_plan.Execute) -> list[str]:
-    """What SQLite finds wrong with a database."""
+def check_integrity(execute: schema_plan.Execute) -> list[str]:
+    """Return the damage that SQLite finds in a database."""
     found = [str(row[0]) for row in execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
     broken = {f"a row of {row[0]} refers to a missing row of {row[2]}" for row in execute("PRAGMA foreign_key_check")}
     return found + sorted(broken)
 
 
-def _pages(source: Any, target: Any, operation: str, progress: Progress | None) -> None:
-    """All of source into target, which is left as it was unless all of it arrives."""
+def _copy_pages(source: apsw.Connection, target: apsw.Connection, operation: str, progress: Progress | None) -> None:
+    """Copy all pages in one transaction of the target."""
     with target.backup("main", source, "main") as copying:
         while not copying.done:
-            copying.step(PAGES)
+            copying.step(BACKUP_PAGES)
             fault_points.reach(operation, "pages")
             if progress:
                 progress(copying.page_count - copying.remaining, copying.page_count)
     fault_points.reach(operation, "copied")
 
 
-def _transact(tx: Any, step: Callable[[Tx], object]) -> None:
-    tx.execute("BEGIN IMMEDIATE")
-    try:
-        step(tx)
-        tx.execute("COMMIT")
-    except BaseException:
-        if not tx.connection.get_autocommit():
-            tx.execute("ROLLBACK")
-        raise
-
-
-def _checkpoint(connection: Any) -> bool:
-    """Everything from the log into the database file, and the log emptied; whether nobody was in the way."""
-    return bool(connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0)
+def _checkpoint(connection: apsw.Connection) -> bool:
+    """Move the WAL into the database file and truncate it; return whether no other process prevented that."""
+    row = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return row is not None and row[0] == 0

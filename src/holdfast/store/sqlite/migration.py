@@ -1,9 +1,8 @@
-"""Brings a SQLite file to the schema this version declares.
+"""Migration of a SQLite file to the schema that this version declares.
 
-The declared schema is the truth: missing tables, columns, indexes and triggers are added, changed
-indexes and triggers replaced. Where data must change, numbered steps run. All of it is one transaction:
-killed anywhere, the next open begins again. A file from a newer version is refused when its format is
-newer, and left alone when it only has more than this version declares.
+Missing tables, columns, indexes and triggers are added; changed indexes and triggers are replaced. Numbered steps
+convert data of an older format. All changes are one transaction, so a killed migration starts again at the next open.
+A file of a newer format is refused; a newer revision of the same format is only added to.
 """
 
 from __future__ import annotations
@@ -11,9 +10,12 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable
+from functools import cache
+
+import apsw
 
 from holdfast import errors
-from holdfast.store import fault_points
+from holdfast.store import fault_points, queries
 from holdfast.store.schema_plan import MISSING, Execute, Fault, Plan, columns
 
 logger = logging.getLogger("holdfast.store")
@@ -23,31 +25,39 @@ APPLICATION_ID = 0x486F6C64  # "Hold"
 Entries = dict[tuple[str, str], str]
 
 
+@cache
+def declared(folder: str) -> Entries:
+    """Return the declared schema in the form that SQLite stores."""
+    scratch = apsw.Connection(":memory:")
+    scratch.execute(queries.schema(folder))
+    return entries(scratch.execute)
+
+
 def entries(execute: Execute) -> Entries:
-    """Every table, index and trigger of a database with the text that made it."""
+    """Return the SQL text of every table, index and trigger of a database."""
     rows = execute(
         "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' "
         "AND name NOT IN (SELECT name FROM pragma_table_list WHERE type = 'shadow')"
     )
-    # A damaged page may hold bytes where there was text.
+    # A damaged page may contain a BLOB instead of text.
     return {(kind, name): sql if isinstance(sql, str) else repr(sql) for kind, name, sql in rows}
 
 
 def is_current(execute: Execute, plan: Plan) -> bool:
-    """Whether nothing needs doing: the cheap look every open begins with."""
+    """Return whether the schema needs no change, by comparing revision and schema cookie only."""
     found = _value(execute, "PRAGMA user_version")
     if found > plan.format:
         raise errors.SchemaTooNew(found, plan.format)
     if found < plan.format or ("table", "meta") not in entries(execute):
         return False
     known = {row[0]: row[1] for row in execute("SELECT key, value FROM meta WHERE key LIKE 'schema_%'")}
-    # A newer version's additions bear its cookie, and are none of this version's business.
+    # A newer version records its own cookie; its additions stay.
     same = known.get("schema_cookie") == str(_value(execute, "PRAGMA schema_version"))
     return same and int(known.get("schema_revision", 0)) >= plan.revision
 
 
 def reconcile(execute: Execute, plan: Plan, declared: Entries, now: float) -> None:
-    """Run inside a write transaction."""
+    """Bring the database to the declared schema, inside a write transaction."""
     found = _value(execute, "PRAGMA user_version")
     if found > plan.format:
         raise errors.SchemaTooNew(found, plan.format)
@@ -58,10 +68,10 @@ def reconcile(execute: Execute, plan: Plan, declared: Entries, now: float) -> No
         _run(execute, (step for number in range(found + 1, plan.format + 1) for step in plan.steps.get(number, ())))
         actual = entries(execute)
     if not fresh and _revision(execute, actual) == plan.revision:
-        # Not an older version's: somebody changed it. What stood behind a promise is worth a word.
+        # Not an older version's schema but a changed one.
         for fault in faults(execute, plan, declared):
             if fault.repairable:
-                logger.warning("In the database %s; it is made again.", fault)
+                logger.warning("In the database, %s; it is created again.", fault)
     _run(execute, list(_differences(execute, declared, actual, replace=newest)))
     _labels(execute, plan, now)
 
@@ -89,7 +99,7 @@ def _absent(execute: Execute, table: str, sql: str) -> list[tuple[str, str]]:
 
 
 def faults(execute: Execute, plan: Plan, declared: Entries) -> list[Fault]:
-    """Where a database differs from the declared schema. What a newer version made is its own business."""
+    """Return the differences from the declared schema; of a newer revision, only what is missing."""
     actual = entries(execute)
     if _revision(execute, actual) > plan.revision:
         return [Fault(kind, name, MISSING, True) for kind, name in declared if (kind, name) not in actual]
@@ -111,7 +121,7 @@ def faults(execute: Execute, plan: Plan, declared: Entries) -> list[Fault]:
 
 
 def parts(sql: str) -> tuple[str, ...]:
-    """A declaration, however it is laid out. Columns that were added later stand behind those of the beginning."""
+    """Return the parts of a declaration in a form that ignores layout, comments and the order of columns."""
     plain = " ".join(re.sub(r"--[^\n]*", "", sql).split())
     if not plain.startswith("CREATE TABLE"):
         return (plain,)
@@ -121,7 +131,7 @@ def parts(sql: str) -> tuple[str, ...]:
 
 
 def _pieces(body: str) -> Iterable[str]:
-    """What commas part, outside of brackets."""
+    """Split at commas outside of parentheses."""
     depth, begin = 0, 0
     for at, character in enumerate(body):
         depth += (character == "(") - (character == ")")

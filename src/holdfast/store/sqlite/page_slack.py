@@ -1,8 +1,7 @@
-"""The slack of a database file: bytes of a page that lie between its list of cells and its cells.
+"""Clearing of page slack: the bytes of a SQLite page between its cell pointers and its cells.
 
-When SQLite spreads rows anew over neighbouring pages, it leaves behind, in the slack, what moved away; it
-clears what is deleted, and knows nothing of these copies. It never reads them either, so they may be
-cleared in the file while others read. Cells, and whatever a damaged page may still hold, are not touched.
+When SQLite rebalances a tree, copies of moved rows stay in the slack. `secure_delete` does not overwrite them. SQLite
+never reads slack, so it can be cleared in the file while others read. Cells and damaged pages are not touched.
 """
 
 from __future__ import annotations
@@ -12,17 +11,16 @@ from typing import Protocol
 
 from holdfast import errors
 
-# Nodes of trees by their first byte; true for interior ones, whose header is longer.
+# B-tree pages by their first byte; true for interior pages, whose header is longer.
 _NODES = {2: True, 5: True, 10: False, 13: False}
-# Any other page begins with the number of a page, whose first byte is none of these up to here.
-MOST_PAGES = 2 << 24
-# Pages read at a time, some 8 MB.
-STRETCH = 2_000
+# Any other page starts with a page number, whose first byte is none of these below this limit.
+MAX_PAGES = 2 << 24
+PAGES_PER_READ = 2_000  # about 8 MB
 SYNC_FULL = 3
 
 
 class File(Protocol):
-    """A database file as SQLite opens it: only so does closing it leave the locks of the process alone."""
+    """A database file opened through SQLite's VFS, so that closing it keeps the POSIX locks of the process."""
 
     def xFileSize(self) -> int: ...  # noqa: N802
     def xRead(self, amount: int, offset: int) -> bytes: ...  # noqa: N802
@@ -31,7 +29,7 @@ class File(Protocol):
 
 
 def find(page: bytes, number: int) -> tuple[int, int] | None:
-    """Where slack begins and ends in a page, if there is any that is not clear."""
+    """Return begin and end of the slack of a page; None if it is clear."""
     at = 100 if number == 1 else 0
     if page[at] not in _NODES:
         return None
@@ -44,18 +42,18 @@ def find(page: bytes, number: int) -> tuple[int, int] | None:
 
 
 def page_size(file: File) -> int:
-    """As the header of the file gives it: 65,536 does not fit there, and is written as 1."""
+    """Read the page size from the file header, where 65,536 is stored as 1."""
     size = int.from_bytes(file.xRead(2, 16), "big")
     return 65536 if size == 1 else size
 
 
 def clear(file: File) -> int:
-    """Clear all slack, for good; how many pages had some. Nobody may write, and the log must be empty."""
+    """Clear all slack and sync; return the number of changed pages. The WAL must be empty and no process may write."""
     size, whole, cleared = page_size(file), file.xFileSize(), 0
-    if whole // size >= MOST_PAGES:
-        raise errors.StoreUnusable("The store is too large to be scrubbed in place; `shrink` writes it anew.")
-    for offset in range(0, whole, size * STRETCH):
-        stretch = file.xRead(min(size * STRETCH, whole - offset), offset)
+    if whole // size >= MAX_PAGES:
+        raise errors.StoreUnusable("The store is too large to be scrubbed in place; `shrink` rewrites it.")
+    for offset in range(0, whole, size * PAGES_PER_READ):
+        stretch = file.xRead(min(size * PAGES_PER_READ, whole - offset), offset)
         for at in range(0, len(stretch), size):
             found = find(stretch[at : at + size], (offset + at) // size + 1)
             if found:

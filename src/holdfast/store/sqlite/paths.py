@@ -1,7 +1,7 @@
-"""Where a store may live: whose directory it is, what file system it is on, and with what modes.
+"""Checks of the path of a SQLite store: directory, file system, modes, inodes and free space.
 
-Nothing here opens the database file: closing any descriptor of it would cancel the locks SQLite holds
-on it in this process.
+Nothing here opens the database file: closing any descriptor of it would cancel the POSIX locks that SQLite holds on it
+in this process.
 """
 
 from __future__ import annotations
@@ -19,33 +19,32 @@ from typing import Any
 
 from holdfast import errors, file_modes
 
-# POSIX locks and shared memory do not work reliably across these.
-NETWORK = re.compile(
+# File systems on which POSIX locks and shared memory are not reliable.
+NETWORK_FILESYSTEMS = re.compile(
     r"^(nfs\d*|cifs|smb\d*|smbfs|afs|afpfs|9p|ncpfs|webdav|davfs2?|coda|ceph|lustre|gpfs|glusterfs|beegfs"
     r"|orangefs|ocfs2|gfs2|fuse\.(sshfs|s3fs|gcsfuse|rclone|davfs2?|glusterfs|ceph.*|curlftpfs|mergerfs-nfs))$"
 )
 
-# Files that a connection to a store opens: database, log, -shm, the folder of each while it is made, and the queue.
+# Descriptors that opening a store needs: database, WAL, -shm, the directory of each while it is created, queue.
 DESCRIPTORS = 6
 EXHAUSTED = (errno.EMFILE, errno.ENFILE)
 
-# Bytes: more than any one file that SQLite makes beside a store needs to be opened.
-PROBE = 64 * 1024
+# More than SQLite needs to create any of its files.
+PROBE_BYTES = 64 * 1024
 
-# What a store itself keeps under its own name.
+# Suffixes of the files that belong to a store.
 _OWN = re.compile(r"$|-wal$|-shm$|-journal$|\.queue$|\.search|\.blobs")
 
 
-def named(target: str) -> str:
-    """The file a store is in, as it was named."""
+def resolve(target: str) -> str:
     if not target or "\0" in target:
         raise errors.StoreUnusable("The store needs the path of a file.")
-    # SQLite puts its -wal beside the file a link leads to, and so must every look at it.
+    # SQLite resolves symbolic links before it names the -wal file.
     return os.path.realpath(target)
 
 
 def prepare(path: str) -> None:
-    """Make the directory and the file if they are not there, or refuse the place with a reason."""
+    """Create the directory and the file if they are missing, or raise StoreUnusable with the reason."""
     folder = os.path.dirname(path) or "."
     try:
         make(folder)
@@ -61,7 +60,7 @@ def prepare(path: str) -> None:
 
 
 def make(folder: str) -> None:
-    # Not makedirs: it gives the folders in between whatever mode the umask allows.
+    """Create a directory and its parents with mode 0700; os.makedirs would give the parents the umask's mode."""
     if not os.path.isdir(folder):
         make(os.path.dirname(folder) or ".")
         with contextlib.suppress(FileExistsError):
@@ -78,14 +77,14 @@ def refuse_shared(folder: str) -> None:
 
 
 def refuse_own(store: str, target: str) -> None:
-    """A copy must not take the place of a file of the store it is made from."""
+    """Refuse to write a copy over a file of the store it is made from."""
     if _OWN.match(target.removeprefix(store)):
         raise errors.CopyRefused(f"{errors.shown(target, 250)} belongs to the store itself; name another file.")
 
 
 def refuse_network(folder: str) -> None:
     kind = filesystem(os.path.realpath(folder))
-    if NETWORK.match(kind):
+    if NETWORK_FILESYSTEMS.match(kind):
         raise errors.StoreUnusable(
             f"{folder} is on a network file system ({kind}), where SQLite's locks cannot be trusted. "
             "Use a local disk, or a PostgreSQL server for several hosts."
@@ -103,7 +102,7 @@ def _create(path: str) -> None:
 
 
 def tighten(paths: Iterable[str]) -> None:
-    """Files of ours that somebody made readable to others, or brought along so, are ours alone again."""
+    """Remove the permissions of group and others from files of this user."""
     for path in paths if os.name == "posix" else ():
         with contextlib.suppress(FileNotFoundError):
             found = os.stat(path)
@@ -112,7 +111,7 @@ def tighten(paths: Iterable[str]) -> None:
 
 
 def inode(path: str) -> tuple[int, ...]:
-    """The number of the file at a path and of its device; empty when there is none."""
+    """Return inode and device of the file at a path; empty if there is none."""
     try:
         found = os.stat(path)
     except OSError:
@@ -120,16 +119,16 @@ def inode(path: str) -> tuple[int, ...]:
     return found.st_ino, found.st_dev
 
 
-def refuse_strange_log(path: str, opened: Sequence[int]) -> None:
-    """Another file with the log of the one before: SQLite would write the old pages into the new file.
+def refuse_strange_wal(path: str, opened: Sequence[int]) -> None:
+    """Refuse a new database file with the WAL of the former one: SQLite would write old pages into the new file.
 
-    `opened` begins with the inodes of the file and its log, as they were when they were opened.
+    `opened` begins with inode and device of the database and of its WAL, as they were opened.
     """
-    now, log = inode(path), inode(f"{path}-wal")
-    if opened and now and log and opened[:2] != now and opened[2:4] == log:
+    main, wal = inode(path), inode(f"{path}-wal")
+    if opened and main and wal and opened[:2] != main and opened[2:4] == wal:
         raise errors.StoreMoved(
-            f"{path} was replaced while it was open, and {path}-wal still belongs to the file before; nothing was "
-            "acknowledged. Close every program that uses the store and remove that log."
+            f"{path} was replaced while it was open, and {path}-wal still belongs to the former file; nothing was "
+            "acknowledged. Close every program that uses the store and remove that WAL."
         )
 
 
@@ -141,7 +140,7 @@ def too_many_files(path: str) -> errors.StoreError:
 
 @contextlib.contextmanager
 def opening(path: str) -> Iterator[None]:
-    """What the system refuses while a store is opened, as an error of ours."""
+    """Translate errors of the operating system while a store is opened."""
     try:
         yield
     except OSError as error:
@@ -150,8 +149,8 @@ def opening(path: str) -> Iterator[None]:
         raise errors.StoreUnusable(f"{path} cannot be opened: {error.strerror}.") from error
 
 
-def out_of_files() -> bool:
-    """Whether this process cannot open as many more files as a connection to a store needs. Tried, as for `full`."""
+def is_out_of_descriptors() -> bool:
+    """Return whether this process cannot open the files of another connection. Tried: no limit covers all cases."""
     opened: list[int] = []
     try:
         while len(opened) < DESCRIPTORS:
@@ -164,8 +163,8 @@ def out_of_files() -> bool:
     return False
 
 
-def read_only(path: str) -> str:
-    """Why nothing can be written to a store that is there; empty when it can be, or there is none."""
+def read_only_reason(path: str) -> str:
+    """Return why an existing store cannot be written; empty if it can be, or does not exist."""
     folder = os.path.dirname(path) or "."
     if not os.path.isfile(path) or not os.access(path, os.R_OK):
         return ""
@@ -176,14 +175,14 @@ def read_only(path: str) -> str:
     return ""
 
 
-def full(folder: str) -> bool:
-    """Whether nothing more can be written there. Tried, as no figure of the system tells of every quota."""
+def is_full(folder: str) -> bool:
+    """Return whether the disk or a quota is full. Tried: the system reports no free space that covers every quota."""
     probe = os.path.join(folder or ".", f".holdfast-{os.getpid()}-{threading.get_ident()}")
     try:
         fd = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             os.unlink(probe)
-            _fill(fd, PROBE)
+            _fill(fd, PROBE_BYTES)
         finally:
             os.close(fd)
     except OSError as error:
@@ -192,14 +191,14 @@ def full(folder: str) -> bool:
 
 
 def _fill(fd: int, size: int) -> None:
-    """As much as this: the last few bytes of a disk are taken, and only the next are refused."""
+    """Write this many bytes: a full disk may accept the first few."""
     while size > 0:
         size -= os.write(fd, bytes(size))
     os.fsync(fd)
 
 
 def filesystem(folder: str) -> str:
-    """The kind of file system a folder is on, as the system names it; empty when it cannot be told."""
+    """Return the type of the file system, as the system names it; empty if unknown."""
     try:
         if sys.platform == "linux":
             with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
@@ -213,7 +212,7 @@ def filesystem(folder: str) -> str:
 
 
 def from_mountinfo(text: str, folder: str) -> str:
-    """The last mount over the longest path wins, as the kernel sees it."""
+    """Return the type of the last mount with the longest matching path, as the kernel resolves it."""
     best, kind = -1, ""
     for line in text.splitlines():
         before, _, after = line.partition(" - ")
@@ -227,7 +226,7 @@ def from_mountinfo(text: str, folder: str) -> str:
 
 
 def from_mount(text: str, folder: str) -> str:
-    """The same from the output of mount(8) on macOS: `/dev/disk1s1 on /path (apfs, local, …)`."""
+    """Parse the output of mount(8) on macOS: `/dev/disk1s1 on /path (apfs, local, …)`."""
     best, kind = -1, ""
     for source_point, kinds in re.findall(r"^.+? on (.+) \((\w+)[,)]", text, re.MULTILINE):
         if _within(folder, source_point) and len(source_point) >= best:
@@ -240,7 +239,6 @@ def _within(folder: str, point: str) -> bool:
 
 
 def size_and_mode(path: str) -> dict[str, Any] | None:
-    """Of a file that may not be there."""
     try:
         found = os.stat(path)
     except FileNotFoundError:

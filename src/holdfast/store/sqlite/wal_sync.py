@@ -1,11 +1,11 @@
-"""The write-ahead log on disk: when an acknowledged write is safe from a loss of power.
+"""Syncing the write-ahead log (WAL), which makes acknowledged writes survive a power loss.
 
-SQLite would sync its log inside every commit, while everybody else stands in line. Here the commit is
-made first, the line goes on, and the log is synced before anything is acknowledged: the log is written
-from front to back, so one sync covers all that was committed before it, whoever did that. SQLite itself
-still syncs the log before it copies anything from it into the database.
+With `synchronous=FULL`, SQLite would sync the WAL inside every commit while all other writers wait. The driver commits
+first, leaves the writer queue and syncs the WAL before it acknowledges the write. SQLite appends to the WAL and reads
+it up to the first invalid frame, so one sync covers every earlier commit of any process. SQLite still syncs the WAL
+before it checkpoints.
 
-The log bears none of SQLite's locks, so unlike the database file it may be opened and closed at will.
+SQLite holds no POSIX locks on the WAL, so unlike the database file it may be opened and closed at any time.
 """
 
 from __future__ import annotations
@@ -17,41 +17,40 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-# macOS: there fsync stops at the drive's own cache.
-_FULL = getattr(fcntl, "F_FULLFSYNC", None)
+# On macOS, fsync does not flush the drive's cache.
+_FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)
 _sync_data = getattr(os, "fdatasync", os.fsync)
+
+SYNC_FAILED = "The disk did not store the last write: it is not acknowledged and may be lost."
 
 
 def _sync(fd: int) -> None:
-    if _FULL is not None:
-        fcntl.fcntl(fd, _FULL)
+    if _FULL_SYNC is not None:
+        fcntl.fcntl(fd, _FULL_SYNC)
     else:
         _sync_data(fd)
 
 
-HOLED = "The disk did not take the last write: it is not acknowledged and may be lost."
+class Wal:
+    """A descriptor of the WAL that the store was opened with; closed when its last user is done.
 
-
-class Log:
-    """A descriptor of the log as it was when the database was opened; closed when nobody uses it any more.
-
-    A sync that failed may succeed the next time and yet have lost something: a hole, at which the log ends
-    when it is read after a loss of power. A log with a hole (`holed`) is not built on, it is emptied first.
+    After a failed sync the next one may succeed although the kernel dropped the unwritten pages. Recovery would then
+    stop at the missing frames, so a `damaged` WAL is checkpointed and truncated before the next write.
     """
 
     def __init__(self, path: str) -> None:
-        self.holed = False
+        self.damaged = False
         self._fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         _sync_directory(os.path.dirname(path))
-        self.synced()
+        self.sync()
 
-    def synced(self) -> bool:
-        """Whether everything committed so far survives a loss of power."""
+    def sync(self) -> bool:
+        """Sync; return whether everything committed so far survives a power loss."""
         try:
             _sync(self._fd)
         except OSError:
-            self.holed = True
-        return not self.holed
+            self.damaged = True
+        return not self.damaged
 
     def __del__(self) -> None:
         if hasattr(self, "_fd"):
@@ -59,7 +58,7 @@ class Log:
 
 
 def _sync_directory(folder: str) -> None:
-    """The names of new files must survive as well as what is in them."""
+    """Make the names of new files durable."""
     if os.name != "posix":
         return
     fd = os.open(folder, os.O_RDONLY)

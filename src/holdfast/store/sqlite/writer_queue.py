@@ -1,8 +1,8 @@
-"""A fair queue of writers over all processes of a machine.
+"""A fair queue of the writers of all processes, by `flock` on a file next to the database.
 
-SQLite's own waiting starves: of eight writers one may wait for seconds while another commits thousands
-of times. Writers therefore stand in line on a lock file beside the database before they begin. The line
-is a courtesy and no safeguard: SQLite's lock decides, so a stuck or foreign process costs time only.
+SQLite's own busy handler is unfair: of eight writers one may wait for seconds while another commits thousands of times.
+The queue only orders the writers. SQLite's lock still protects the database, so a process that ignores the queue or
+hangs in it costs time but breaks nothing.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from holdfast import errors
-from holdfast.store.sqlite import paths as sqlite_paths
+from holdfast.store.sqlite import paths
 
 try:
     import fcntl
-except ImportError:  # Windows: writers fall back to the driver's short random waits.
+except ImportError:  # Windows: writers poll SQLite's lock with short random pauses instead.
     fcntl = None  # type: ignore[assignment]
 
 T = TypeVar("T")
 
 
-class Turnstile:
-    """One place in line for this SessionDB; its own threads are ordered by the driver's lock."""
+class WriterQueue:
+    """The place of one store in the queue. The caller orders its own threads by a lock."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -35,7 +35,7 @@ class Turnstile:
         self._waiter: _Waiter | None = None
 
     def run(self, timeout: float, work: Callable[..., T], *args: Any) -> T:
-        """Do the work at the front of the line; StoreBusy when it takes longer to get there."""
+        """Run the work at the front of the queue; raise StoreBusy if that is not reached within `timeout` seconds."""
         if fcntl is None:
             return work(*args)
         try:
@@ -53,25 +53,25 @@ class Turnstile:
             self._waiter.dismiss()
         self._fd, self._waiter = -1, None
 
-    def _wait(self, work: Callable[[], T], timeout: float) -> T:
-        waiter = self._waiter = self._waiter or _Waiter(self._path)
-        try:
-            return waiter.run_for(work, timeout)
-        finally:
-            # One whose caller gave up stays in line until it gets through, and ends; the next gets a new one.
-            if waiter.abandoned:
-                self._waiter = None
-
-    def let_go(self) -> None:
-        """In a forked child: close what was inherited. That leaves the parent its lock, and keeps none alive."""
+    def close_inherited(self) -> None:
+        """In a forked child, close the descriptors. The parent keeps its lock until it unlocks or ends."""
         for fd in (self._fd, self._waiter.fd if self._waiter else -1):
             with contextlib.suppress(OSError):  # another thread of the parent may have been closing it
                 os.close(fd)
         self._fd, self._waiter = -1, None
 
+    def _wait(self, work: Callable[[], T], timeout: float) -> T:
+        waiter = self._waiter = self._waiter or _Waiter(self._path)
+        try:
+            return waiter.run_for(work, timeout)
+        finally:
+            # A waiter whose caller gave up ends when it gets the lock; the next call starts a new one.
+            if waiter.abandoned:
+                self._waiter = None
+
 
 class _Job:
-    """Work handed to the waiter: begun only if its caller still waits, and then always awaited."""
+    """Work for the waiter. It begins only while its caller waits, and then the caller waits until it is done."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self.work = work
@@ -83,15 +83,15 @@ class _Job:
 
 
 class _Waiter(threading.Thread):
-    """Waits for the lock, and then works, on behalf of a caller that must not wait for ever.
+    """A thread that waits for the lock and does the work for a caller whose wait is limited.
 
-    flock knows no timeout, so a thread of its own blocks on it. The work is done in this thread too: to
-    wake the caller first would let everybody in line wait for that. It has a descriptor of its own, so a
-    lock it gets after its caller gave up is nobody else's.
+    `flock` has no timeout, so it blocks in this thread. The work is done here too: every other writer would wait while
+    the caller is woken. The thread has its own descriptor, so a lock that it gets after its caller gave up is not
+    mistaken for the lock of a later call.
     """
 
     def __init__(self, path: str) -> None:
-        super().__init__(name="holdfast-turnstile", daemon=True)
+        super().__init__(name="holdfast-writer-queue", daemon=True)
         self.fd = _open(path)
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._guard = threading.Lock()
@@ -104,8 +104,8 @@ class _Waiter(threading.Thread):
         try:
             job.done.get(timeout=timeout)
         except BaseException as reason:
-            # Not even Ctrl-C may leave work running that nobody waits for: it uses the caller's connection.
-            if self._gave_up(job):
+            # Even after Ctrl-C, work that has begun is waited for: it uses the caller's connection.
+            if self._give_up(job):
                 raise errors.StoreBusy() if isinstance(reason, Empty) else reason from None
             job.done.get()
             if not isinstance(reason, Empty):
@@ -115,7 +115,7 @@ class _Waiter(threading.Thread):
         result: T = job.result
         return result
 
-    def _gave_up(self, job: _Job) -> bool:
+    def _give_up(self, job: _Job) -> bool:
         with self._guard:
             self.abandoned = job.given_up = not job.begun
             return job.given_up
@@ -138,7 +138,7 @@ class _Waiter(threading.Thread):
     def _work(self, job: _Job) -> None:
         try:
             job.result = job.work()
-        except BaseException as error:  # noqa: BLE001 -- it is the caller's, and raised there
+        except BaseException as error:  # noqa: BLE001 -- raised in the caller's thread
             job.error = error
         finally:
             fcntl.flock(self.fd, fcntl.LOCK_UN)
@@ -147,5 +147,5 @@ class _Waiter(threading.Thread):
 
 def _open(path: str) -> int:
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
-    with sqlite_paths.opening(path):
+    with paths.opening(path):
         return os.open(path, flags, 0o600)

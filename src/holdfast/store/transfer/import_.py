@@ -24,7 +24,7 @@ from holdfast.store.backup import atomic_file
 from holdfast.store.blobs import blobs
 from holdfast.store.blobs import files as blob_files
 from holdfast.store.driver import Driver, Progress, Tx
-from holdfast.store.sqlite import driver as sqlite_driver
+from holdfast.store.sqlite import connection as sqlite_connection
 from holdfast.store.transfer import export, replay, validate
 from holdfast.store.transfer import format as transfer_format
 
@@ -78,7 +78,7 @@ def _opened(read: Source | os.PathLike[str]) -> Iterator[tuple[Source, blob_file
     path = os.fspath(read)
     if not isinstance(path, str) or "\0" in path:
         raise errors.InvalidArgument("The path of an export is text.")
-    sqlite_driver.refuse_live(path)
+    sqlite_connection.refuse_live(path)
     with atomic_file.saying(path):
         file = open(path, "rb")  # noqa: SIM115 -- closed below, where errors are those of the store
     with file:

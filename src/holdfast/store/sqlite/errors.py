@@ -1,0 +1,62 @@
+"""Translation of SQLite's errors into those of the store."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import apsw
+
+from holdfast import errors
+from holdfast.store.sqlite import paths
+
+_TRANSLATIONS: tuple[tuple[type[apsw.Error], type[errors.StoreError]], ...] = (
+    (apsw.BusyError, errors.StoreBusy),
+    (apsw.LockedError, errors.StoreBusy),
+    (apsw.FullError, errors.StoreFull),
+    (apsw.CorruptError, errors.StoreCorrupt),
+    (apsw.NotADBError, errors.StoreCorrupt),
+    (apsw.ConstraintError, errors.StoreRefused),
+    (apsw.ConnectionClosedError, errors.StoreClosed),
+    (apsw.ReadOnlyError, errors.StoreUnusable),
+    (apsw.CantOpenError, errors.StoreUnusable),
+    (apsw.PermissionsError, errors.StoreUnusable),
+    (apsw.AuthError, errors.StoreUnusable),
+    (apsw.SQLError, errors.StoreBroken),
+    (apsw.SchemaChangeError, errors.StoreBroken),
+)
+
+# SQLite reports these for a broken disk, a full disk and an exceeded quota alike.
+_WRITE_ERRORS = {
+    apsw.SQLITE_IOERR_WRITE,
+    apsw.SQLITE_IOERR_FSYNC,
+    apsw.SQLITE_IOERR_TRUNCATE,
+    apsw.SQLITE_IOERR_SHMSIZE,
+}
+
+# apsw raises UnicodeDecodeError for stored text that a flipped bit made invalid.
+FAILURES = (apsw.Error, UnicodeDecodeError)
+
+
+def translate(error: apsw.Error | UnicodeDecodeError, path: str) -> errors.StoreError:
+    """Return the store's error for one of SQLite's. SQLite's messages name tables, never their content."""
+    if isinstance(error, UnicodeDecodeError):
+        return errors.StoreCorrupt(f"{errors.StoreCorrupt()} (stored text is not valid Unicode)")
+    if getattr(error, "extendedresult", 0) in _WRITE_ERRORS and paths.is_full(os.path.dirname(path)):
+        return errors.StoreFull(f"{errors.StoreFull()} ({path}: {error})")
+    if isinstance(error, apsw.CantOpenError | apsw.IOError) and paths.is_out_of_descriptors():
+        return paths.too_many_files(path)
+    for theirs, ours in _TRANSLATIONS:
+        if isinstance(error, theirs):
+            where = f"{path}: " if ours in (errors.StoreFull, errors.StoreUnusable) else ""
+            return ours(f"{ours()} ({where}{error})")
+    return errors.StoreError(f"SQLite failed: {type(error).__name__} ({error})")
+
+
+@contextlib.contextmanager
+def translating(path: str) -> Iterator[None]:
+    try:
+        yield
+    except FAILURES as error:
+        raise translate(error, path) from error
