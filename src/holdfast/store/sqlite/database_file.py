@@ -187,22 +187,16 @@ class DatabaseFile:
         return Transaction(connection, self._sql, self._clock)
 
     def _begin(self) -> None:
-        try:
-            self._tx.execute("BEGIN IMMEDIATE")
-        except apsw.BusyError:
-            self._retry_begin()
-
-    def _retry_begin(self) -> None:
-        """Wait for SQLite's lock: another program holds it, or the platform has no writer queue."""
-        deadline = time.monotonic() + self.write_timeout
+        deadline = 0.0
         while True:
-            time.sleep(random.uniform(0.0002, 0.004))
             try:
                 self._tx.execute("BEGIN IMMEDIATE")
                 return
-            except apsw.BusyError:
+            except apsw.BusyError:  # another program holds SQLite's lock, or the platform has no writer queue
+                deadline = deadline or time.monotonic() + self.write_timeout
                 if time.monotonic() > deadline:
                     raise
+            time.sleep(random.uniform(0.0002, 0.004))
 
     def _roll_back(self) -> None:
         if not self._writer.get_autocommit():
@@ -216,6 +210,10 @@ class DatabaseFile:
             return work(*args)
         result: T = self._queue.run(self.write_timeout, self._run_on_current_shm, work, args)
         return result
+
+    def _run_exclusively(self, work: Callable[..., T], *args: Any) -> T:
+        with self._write_lock, translating(self.path):
+            return self._run_in_queue(work, *args)
 
     def _run_on_current_shm(self, work: Callable[..., T], args: tuple[Any, ...]) -> T:
         """Run the work unless the -shm file was replaced: with the old one it would overwrite others' commits.

@@ -96,7 +96,7 @@ class Maintenance(DatabaseFile):
         deadline = time.monotonic() + self.write_timeout
         with translating(self.path), contextlib.closing(self._connect_reader()) as connection:
             connection.set_busy_timeout(0)
-            while not self._try_scrub(connection):
+            while not self._run_exclusively(self._try_scrub, connection):
                 # Wait for readers outside of the queue, so that other processes can write meanwhile.
                 if time.monotonic() > deadline:
                     raise errors.StoreBusy(READER_BLOCKS_SCRUB)
@@ -104,10 +104,6 @@ class Maintenance(DatabaseFile):
         fault_points.reach("scrub", "done")
 
     def _try_scrub(self, connection: apsw.Connection) -> bool:
-        with self._write_lock:
-            return self._run_in_queue(self._scrub, connection)
-
-    def _scrub(self, connection: apsw.Connection) -> bool:
         """Clear the page slack in the file, which is possible while the WAL is empty and no process writes."""
         fault_points.reach("scrub", "begun")
         if not _checkpoint(connection):
@@ -157,8 +153,7 @@ class Maintenance(DatabaseFile):
 
     def repair_schema(self) -> None:
         self._check_usable()
-        with self._write_lock, translating(self.path):
-            self._run_in_queue(self._reconcile)
+        self._run_exclusively(self._reconcile)
 
     def look_at(self, path: str) -> Copy:
         self._check_usable()

@@ -82,18 +82,14 @@ def _differences(execute: Execute, declared: Entries, actual: Entries, *, replac
         if there is None:
             yield sql
         elif kind == "table":
-            yield from _missing_columns(execute, name, sql)
+            for _, definition in _missing_columns(execute, name, sql):
+                yield f"ALTER TABLE {name} ADD COLUMN {definition}"
         elif there != sql and replace:
             yield f"DROP {kind} {name}"
             yield sql
 
 
-def _missing_columns(execute: Execute, table: str, sql: str) -> Iterable[str]:
-    for _, definition in _absent(execute, table, sql):
-        yield f"ALTER TABLE {table} ADD COLUMN {definition}"
-
-
-def _absent(execute: Execute, table: str, sql: str) -> list[tuple[str, str]]:
+def _missing_columns(execute: Execute, table: str, sql: str) -> list[tuple[str, str]]:
     present = {row[1] for row in execute(f"PRAGMA table_xinfo({table})")}
     return [column for column in columns(sql) if column[0] not in present]
 
@@ -110,10 +106,8 @@ def faults(execute: Execute, plan: Plan, declared: Entries) -> list[Fault]:
             continue
         if there is None:
             found.append(Fault(kind, name, MISSING, True))
-        elif kind == "table" and _absent(execute, name, sql):
-            found += [
-                Fault("column", f"{column} of {name}", MISSING, True) for column, _ in _absent(execute, name, sql)
-            ]
+        elif kind == "table" and (missing := _missing_columns(execute, name, sql)):
+            found += [Fault("column", f"{column} of {name}", MISSING, True) for column, _ in missing]
         elif parts(there) != parts(sql):
             found.append(Fault(kind, name, "is not what was declared", kind != "table"))
     strange = [name for kind, name in actual if kind == "trigger" and (kind, name) not in declared]

@@ -46,17 +46,13 @@ def resolve(target: str) -> str:
 def prepare(path: str) -> None:
     """Create the directory and the file if they are missing, or raise StoreUnusable with the reason."""
     folder = os.path.dirname(path) or "."
-    try:
+    with opening(path, "cannot hold a store"):
         make(folder)
         if os.path.isdir(path):
             raise errors.StoreUnusable(f"{path} is a directory; name a file in it.")
         refuse_shared(folder)
         refuse_network(folder)
         _create(path)
-    except OSError as error:
-        if error.errno in EXHAUSTED:
-            raise too_many_files(path) from error
-        raise errors.StoreUnusable(f"{path} cannot hold a store: {error.strerror}.") from error
 
 
 def make(folder: str) -> None:
@@ -96,8 +92,7 @@ def _create(path: str) -> None:
         # SQLite gives its -wal and -shm files the mode of the database file.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
-        found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):
+        if not os.path.isfile(path):
             raise errors.StoreUnusable(f"{path} is not a regular file.") from None
 
 
@@ -139,14 +134,14 @@ def too_many_files(path: str) -> errors.StoreError:
 
 
 @contextlib.contextmanager
-def opening(path: str) -> Iterator[None]:
+def opening(path: str, problem: str = "cannot be opened") -> Iterator[None]:
     """Translate errors of the operating system while a store is opened."""
     try:
         yield
     except OSError as error:
         if error.errno in EXHAUSTED:
             raise too_many_files(path) from error
-        raise errors.StoreUnusable(f"{path} cannot be opened: {error.strerror}.") from error
+        raise errors.StoreUnusable(f"{path} {problem}: {error.strerror}.") from error
 
 
 def is_out_of_descriptors() -> bool:

@@ -24,6 +24,7 @@ except ImportError:  # Windows: writers poll SQLite's lock with short random pau
     fcntl = None  # type: ignore[assignment]
 
 T = TypeVar("T")
+Outcomes = SimpleQueue[tuple[Any, BaseException | None]]
 
 
 class WriterQueue:
@@ -70,20 +71,8 @@ class WriterQueue:
                 self._waiter = None
 
 
-class _Job:
-    """Work for the waiter. It begins only while its caller waits, and then the caller waits until it is done."""
-
-    def __init__(self, work: Callable[[], Any]) -> None:
-        self.work = work
-        self.begun = False
-        self.given_up = False
-        self.done: SimpleQueue[bool] = SimpleQueue()
-        self.result: Any = None
-        self.error: BaseException | None = None
-
-
 class _Waiter(threading.Thread):
-    """A thread that waits for the lock and does the work for a caller whose wait is limited.
+    """A thread that waits for the lock and does the work of a caller whose wait is limited; one caller at a time.
 
     `flock` has no timeout, so it blocks in this thread. The work is done here too: every other writer would wait while
     the caller is woken. The thread has its own descriptor, so a lock that it gets after its caller gave up is not
@@ -93,56 +82,54 @@ class _Waiter(threading.Thread):
     def __init__(self, path: str) -> None:
         super().__init__(name="holdfast-writer-queue", daemon=True)
         self.fd = _open(path)
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[tuple[Callable[[], Any], Outcomes] | None] = SimpleQueue()
         self._guard = threading.Lock()
+        self._begun = False
         self.abandoned = False
         self.start()
 
     def run_for(self, work: Callable[[], T], timeout: float) -> T:
-        job = _Job(work)
-        self._jobs.put(job)
+        self._begun, outcomes = False, Outcomes()
+        self._jobs.put((work, outcomes))
         try:
-            job.done.get(timeout=timeout)
+            result, error = outcomes.get(timeout=timeout)
         except BaseException as reason:
-            # Even after Ctrl-C, work that has begun is waited for: it uses the caller's connection.
-            if self._give_up(job):
+            with self._guard:
+                self.abandoned = not self._begun
+            if self.abandoned:
                 raise errors.StoreBusy() if isinstance(reason, Empty) else reason from None
-            job.done.get()
+            # Even after Ctrl-C, work that has begun is waited for: it uses the caller's connection.
+            result, error = outcomes.get()
             if not isinstance(reason, Empty):
                 raise
-        if job.error is not None:
-            raise job.error
-        result: T = job.result
-        return result
-
-    def _give_up(self, job: _Job) -> bool:
-        with self._guard:
-            self.abandoned = job.given_up = not job.begun
-            return job.given_up
+        if error is not None:
+            raise error
+        done: T = result
+        return done
 
     def dismiss(self) -> None:
         self._jobs.put(None)
 
     def run(self) -> None:
         while job := self._jobs.get():
+            work, outcomes = job
             fcntl.flock(self.fd, fcntl.LOCK_EX)
             with self._guard:
-                job.begun = not job.given_up
-            if not job.begun:
-                # A forked child may have a copy of this descriptor: closing ours alone would not free the lock.
-                fcntl.flock(self.fd, fcntl.LOCK_UN)
+                self._begun = not self.abandoned
+            outcome = _try(work) if self._begun else None
+            # A forked child may have a copy of this descriptor: closing ours alone would not free the lock.
+            fcntl.flock(self.fd, fcntl.LOCK_UN)
+            if outcome is None:
                 break
-            self._work(job)
+            outcomes.put(outcome)
         os.close(self.fd)
 
-    def _work(self, job: _Job) -> None:
-        try:
-            job.result = job.work()
-        except BaseException as error:  # noqa: BLE001 -- raised in the caller's thread
-            job.error = error
-        finally:
-            fcntl.flock(self.fd, fcntl.LOCK_UN)
-            job.done.put(True)
+
+def _try(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    try:
+        return work(), None
+    except BaseException as error:  # noqa: BLE001 -- raised in the caller's thread
+        return None, error
 
 
 def _open(path: str) -> int:
