@@ -211,7 +211,7 @@ async def _store(target: str) -> AsyncIterator[Say]:
                 address={"chat": chat},
                 text=f"And then, {number}?",
             )
-            arrival, _ = await db.arrive(new)
+            arrival, _ = await db.mail.add_arrival(new)
             async with going.setdefault(chat, asyncio.Lock()):
                 await _one(db, arrival, f"chat-{chat}")
 
@@ -222,7 +222,7 @@ async def _one(db: AsyncSessionDB, arrival: types.Arrival, session: str) -> None
     def choose(waiting: Any, _: types.Route) -> tuple[int, str, list[int]]:
         return waiting[0].id, session, []
 
-    taken = await db.take_up(arrival.route, choose)
+    taken = await db.mail.take_up(arrival.route, choose)
     create = types.NewConversation(source="bench")
     try:
         lease = await db.acquire_lease(session, "turn")
@@ -234,7 +234,7 @@ async def _one(db: AsyncSessionDB, arrival: types.Arrival, session: str) -> None
     if lease is not None:
         await db.release_lease(lease)
     reply = types.NewOutgoing(platform=arrival.home, chat=arrival.chat, address=arrival.address, text="Fine.")
-    await db.settle_arrival(
+    await db.mail.settle_arrival(
         taken.claim,
         arrival.id,
         "answered",
@@ -243,8 +243,8 @@ async def _one(db: AsyncSessionDB, arrival: types.Arrival, session: str) -> None
         outgoing=[reply],
         release=True,
     )
-    (sending,) = await db.replies(arrival.id)
-    await db.delivered(sending.id, "bench")
+    (sending,) = await db.mail.replies(arrival.id)
+    await db.mail.mark_delivered(sending.id, "bench")
 
 
 Gate = Callable[[str], Any]

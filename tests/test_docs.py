@@ -6,7 +6,6 @@ what the ```output blocks of the page show.
 
 from __future__ import annotations
 
-import inspect
 import re
 import subprocess
 import sys
@@ -15,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import AsyncSessionDB, SessionDB, errors
+from holdfast import errors
+from tests import facets
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])
@@ -112,15 +112,11 @@ def test_every_error_has_its_row_in_concepts() -> None:
 
 def test_every_public_name_is_in_the_readme() -> None:
     library = text_of("README.md").partition("\n## The library\n")[2].partition("\n## ")[0]
-    mentioned = set(re.findall(r"\b[a-z_]+\b", "\n".join(re.findall(r"`([^`]+)`", library))))
-    for face in (SessionDB, AsyncSessionDB):
-        assert public(face) - mentioned == set()
-
-
-def public(face: type) -> set[str]:
-    """What callers use; `append_step`, `warn_once` and `run` join the two faces together, `close` needs no row."""
-    names = {name for name, _ in inspect.getmembers(face, callable) if not name.startswith("_")}
-    return names - {"abandon_lease", "append_step", "warn_once", "run", "share", "close"}
+    mentioned = set(re.findall(r"(?<![\w.])[a-z_]+(?:\.[a-z_]+)?\b", "\n".join(re.findall(r"`([^`]+)`", library))))
+    assert facets.calls() - {"close"} - mentioned == set()
+    assert {name for name in mentioned if name.partition(".")[0] in facets.FACETS} - set(
+        facets.FACETS
+    ) <= facets.calls()
 
 
 def test_every_operation_with_fault_points_is_named() -> None:

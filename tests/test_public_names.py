@@ -15,6 +15,7 @@ import pytest
 import holdfast
 from holdfast import AsyncSessionDB, NewConversation, SessionDB, errors, types
 from holdfast.acp import asking, channel
+from tests import facets
 from tests.contract import steps
 
 # What callers may give, in the order and by the names they may rely on; more may be added behind.
@@ -52,22 +53,22 @@ SIGNATURES = {
     "redo_compaction": "(self, session_id)",
     "budget": "(self, session_id)",
     "spend": "(self, session_id, version, body)",
-    "remember": "(self, owner, text)",
-    "memories": "(self, owner)",
-    "revise_memory": "(self, owner, memory_id, text)",
-    "forget_memory": "(self, owner, memory_id)",
-    "receive": "(self, session_id, key, text)",
-    "waiting": "(self)",
-    "settle": "(self, inbound_id, outcome)",
-    "process_started": "(self, process)",
-    "process_ended": "(self, process_id, state, exit_code, text)",
-    "processes": "(self)",
-    "grant": "(self, owner, rule, *, by)",
-    "grants": "(self, owner)",
-    "revoke": "(self, grant_id)",
-    "audit_begin": "(self, session_id, call_id, tool, summary, allowed, by)",
-    "audit_end": "(self, audit_id, ok)",
-    "audit": "(self)",
+    "memory.add": "(self, owner, text)",
+    "memory.all": "(self, owner)",
+    "memory.revise": "(self, owner, memory_id, text)",
+    "memory.forget": "(self, owner, memory_id)",
+    "mail.receive": "(self, session_id, key, text)",
+    "mail.waiting": "(self)",
+    "mail.settle": "(self, inbound_id, outcome)",
+    "processes.record_start": "(self, process)",
+    "processes.record_end": "(self, process_id, state, exit_code, text)",
+    "processes.all": "(self)",
+    "permissions.grant": "(self, owner, rule, *, by)",
+    "permissions.grants": "(self, owner)",
+    "permissions.revoke": "(self, grant_id)",
+    "permissions.begin_audit": "(self, session_id, call_id, tool, summary, allowed, by)",
+    "permissions.end_audit": "(self, audit_id, ok)",
+    "permissions.audit_log": "(self)",
     "set_session_title": "(self, session_id, title)",
     "set_session_folder": "(self, session_id, folder)",
     "finalize_orphaned_compression_sessions": "(self, older_than_days=7)",
@@ -94,7 +95,7 @@ def parameters(text: str) -> dict[str, inspect.Parameter]:
 
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_method_takes_what_callers_rely_on(name: str) -> None:
-    actual = dict(inspect.signature(getattr(SessionDB, name)).parameters)
+    actual = dict(inspect.signature(facets.method(name)).parameters)
     expected = parameters(SIGNATURES[name])
     for parameter in expected.values():
         assert parameter.name in actual
@@ -258,13 +259,13 @@ PROVOKED: dict[str, Callable[[SessionDB], object]] = {
     "budget not JSON": lambda db: db.spend("talk", 0, {"x": MARK, "y": object()}),
     "budget not Unicode": lambda db: db.spend("talk", 0, {MARK: MARK + "\ud800"}),
     "budget too long": lambda db: db.spend("talk", 0, {"x": MARK * 10_000}),
-    "memory too long": lambda db: db.remember("o", MARK * 1_000),
-    "memory revised to nothing that is there": lambda db: db.revise_memory("o", 9, MARK),
-    "inbound not Unicode": lambda db: db.receive("talk", "k", MARK + "\ud800"),
-    "inbound key used twice": lambda db: [db.receive("talk", "k", text) for text in (MARK, MARK + "!")],
-    "process not Unicode": lambda db: db.process_started(steps.process("p", "talk", MARK + "\ud800")),
-    "process id used twice": lambda db: [db.process_started(steps.process("p", "talk", MARK + x)) for x in "ab"],
-    "notice not Unicode": lambda db: db.process_ended("p", "gone", None, MARK + "\ud800"),
+    "memory too long": lambda db: db.memory.add("o", MARK * 1_000),
+    "memory revised to nothing that is there": lambda db: db.memory.revise("o", 9, MARK),
+    "inbound not Unicode": lambda db: db.mail.receive("talk", "k", MARK + "\ud800"),
+    "inbound key used twice": lambda db: [db.mail.receive("talk", "k", text) for text in (MARK, MARK + "!")],
+    "process not Unicode": lambda db: db.processes.record_start(steps.process("p", "talk", MARK + "\ud800")),
+    "process id used twice": lambda db: [db.processes.record_start(steps.process("p", "talk", MARK + x)) for x in "ab"],
+    "notice not Unicode": lambda db: db.processes.record_end("p", "gone", None, MARK + "\ud800"),
     "show refused": lambda db: db.show("talk"),
 }  # fmt: skip
 

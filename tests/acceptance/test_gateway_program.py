@@ -127,8 +127,8 @@ def test_it_answers_by_its_socket_and_by_http_and_stops_when_it_is_asked_to(
         }
         (by_http,) = (each.id for each in db.list_sessions() if db.conversation(each.id).owner == "http:local")
         assert [parts.text(each.content) for each in db.transcript(by_http)] == [each["content"] for each in chat]
-        assert set(db.mail_facts().values()) == {0}
-        assert db.claims() == []
+        assert set(db.mail.counts().values()) == {0}
+        assert db.mail.claims() == []
         assert db.fsck().ok
 
 
@@ -151,9 +151,9 @@ def test_of_two_at_once_one_is_killed_and_the_other_finishes_its_turns(
             if key not in taken | second.taken:
                 second.say(key, text)
         with SessionDB(target) as db:
-            assert db.mail_facts()["arrivals_open"] > 0
+            assert db.mail.counts()["arrivals_open"] > 0
             program.wait_until(lambda: second.taken | taken >= {key for key, _ in updates})
-            program.wait_until(lambda: not any(db.mail_facts().values()))
+            program.wait_until(lambda: not any(db.mail.counts().values()))
             check(db, updates, first.replies, second.replies)
 
 
@@ -161,10 +161,10 @@ def check(db: SessionDB, updates: list[tuple[str, str]], *heard: list[dict[str, 
     """Every update has one outcome, is one message, in order, and one reply, which went to its own chat."""
     rows = dict[int, str]()
     for key, _ in updates:
-        arrival = db.arrival_by_key("loopback", key)
+        arrival = db.mail.arrival_by_key("loopback", key)
         assert arrival is not None
         assert arrival.outcome == "answered"
-        (reply,) = db.replies(arrival.id)
+        (reply,) = db.mail.replies(arrival.id)
         assert reply.delivered_at is not None
         rows[reply.id] = key.partition("-")[0]
     for chat in CHATS:

@@ -68,7 +68,7 @@ class House:
 
     @asynccontextmanager
     async def door(self, place: server.Place, client: editor.Client) -> AsyncIterator[runtime.Runtime]:
-        permissions = approvals.Approvals(self.db)
+        permissions = approvals.Approvals(self.db.permissions)
 
         async def build(conversation_id: str) -> AIAgent:
             tools = [*self._tools, plans.TOOL]

@@ -53,7 +53,7 @@ class House:
     def __init__(self, db: AsyncSessionDB, script: list[Any], *, shell: Shell | None = None, **given: Any) -> None:
         self.db, self.shell = db, shell or Shell()
         self.approvals = approvals.Approvals(
-            given.pop("book", db), law=given.pop("law", None), yes=given.pop("yes", False)
+            given.pop("book", db.permissions), law=given.pop("law", None), yes=given.pop("yes", False)
         )
         self.model = ScriptedModel(script)
 
@@ -78,4 +78,4 @@ async def asked(listening: runtime.Listening) -> events.ApprovalAsked:
 
 async def audit(db: AsyncSessionDB) -> list[tuple[str, bool, str, bool | None]]:
     """What the audit has, oldest first: what, whether it was allowed, by whom, and how it ended."""
-    return [(each.summary, each.allowed, each.by, each.ok) for each in reversed(await db.audit())]
+    return [(each.summary, each.allowed, each.by, each.ok) for each in reversed(await db.permissions.audit_log())]

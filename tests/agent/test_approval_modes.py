@@ -39,12 +39,12 @@ def acted(mode: approvals.Mode, change: Change, law: permits.Law | None = None) 
     calls = (types.ToolCall("c1", "write_file", {}), types.ToolCall("c2", "shell", {"command": "make"}))
 
     async def story(db: AsyncSessionDB) -> list[Any]:
-        permissions = approvals.Approvals(db, law=law)
+        permissions = approvals.Approvals(db.permissions, law=law)
         permissions.choose(mode)
         model = ScriptedModel([port.Reply(calls=calls, usage=types.Usage(1, 1)), "done"])
         agent: AIAgent = stage.agent(db, model, tools=[change.tool, shell.tool], approvals=permissions)
         await agent.run_conversation("go")
-        return [(each.tool, each.allowed, each.by) for each in reversed(await db.audit())]
+        return [(each.tool, each.allowed, each.by) for each in reversed(await db.permissions.audit_log())]
 
     audit = stage.run(story)
     return change.done, shell.ran, audit
@@ -55,12 +55,12 @@ def called(mode: approvals.Mode, tool: tools.Tool, **arguments: Any) -> tuple[st
     call = types.ToolCall("c1", tool.spec.name, arguments)
 
     async def story(db: AsyncSessionDB) -> tuple[str, list[Any]]:
-        permissions = approvals.Approvals(db)
+        permissions = approvals.Approvals(db.permissions)
         permissions.choose(mode)
         model = ScriptedModel([port.Reply(calls=(call,), usage=types.Usage(1, 1)), "done"])
         result = await stage.agent(db, model, tools=[tool], approvals=permissions).run_conversation("go")
         told = next(str(each.content) for each in result.messages if each.role == "tool")
-        return told, [(each.tool, each.allowed, each.by) for each in await db.audit()]
+        return told, [(each.tool, each.allowed, each.by) for each in await db.permissions.audit_log()]
 
     return stage.run(story)
 
@@ -138,18 +138,18 @@ def test_what_is_asked_for_when_read_only_is_chosen_is_not_done(late: bool) -> N
 
 def test_what_a_rule_allows_is_not_done_where_read_only_is_chosen_while_it_is_written_down() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        shell, permissions = house.Shell(), approvals.Approvals(db, law=house.law(allow=["shell"]))
-        begin = db.audit_begin
+        shell, permissions = house.Shell(), approvals.Approvals(db.permissions, law=house.law(allow=["shell"]))
+        begin = db.permissions.begin_audit
 
         async def chosen_meanwhile(*given: Any) -> int:
             permissions.choose("read-only")
             return await begin(*given)
 
-        db.audit_begin = chosen_meanwhile  # type: ignore[method-assign]
+        db.permissions.begin_audit = chosen_meanwhile  # type: ignore[method-assign]
         model = ScriptedModel([house.runs("make"), "a pity"])
         await stage.agent(db, model, tools=[shell.tool], approvals=permissions).run_conversation("go")
         assert shell.ran == []
-        refused, begun = await db.audit()
+        refused, begun = await db.permissions.audit_log()
         assert (refused.allowed, refused.by) == (False, "mode: read-only")
         assert (begun.allowed, begun.ok) == (True, False)
 

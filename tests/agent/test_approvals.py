@@ -62,7 +62,7 @@ def test_a_tool_that_only_looks_is_forbidden_by_rule_too() -> None:
         ]
         model = ScriptedModel([*calls, "Done."])
         reader = tools.Tool(spec, looks.run)
-        agent = stage.agent(db, model, tools=[reader], approvals=approvals.Approvals(db, law=closed))
+        agent = stage.agent(db, model, tools=[reader], approvals=approvals.Approvals(db.permissions, law=closed))
         await agent.run_conversation("go")
         results = [str(each.content) for each in model.requests[-1].messages if each.role == "tool"]
         assert ["Not allowed" in each for each in results] == [True, True, True, False]
@@ -84,7 +84,7 @@ def files_at(tmp_path: Path, db: AsyncSessionDB, calls: list[tuple[str, dict[str
         db,
         ScriptedModel([*replies, "Done."]),
         tools=files.tools([str(tmp_path)]),
-        approvals=approvals.Approvals(db, law=law, yes=True),
+        approvals=approvals.Approvals(db.permissions, law=law, yes=True),
     )
 
 
@@ -150,7 +150,7 @@ def test_whoever_listens_is_asked_and_a_yes_lets_it_run_once() -> None:
             "Error: Not allowed: Run make it. The person denied it. They said: not twice",
         ]
         assert await house.audit(db) == [("make it", True, "me: once", True), ("make it", False, "me: no", None)]
-        assert await db.grants("", "talk") == []
+        assert await db.permissions.grants("", "talk") == []
 
     stage.run(story)
 
@@ -176,7 +176,7 @@ def test_a_lasting_yes_is_remembered_where_it_was_meant(answer: events.Answered)
             assert home.shell.ran == ["git diff a", "git diff b"]
             assert (await door.submit("other", events.Submit("go"))).completed
         assert len(home.shell.ran) == (3 if answer == "always" else 2)
-        (grant,) = await db.grants("", "talk")
+        (grant,) = await db.permissions.grants("", "talk")
         assert (grant.rule, grant.conversation_id) == (
             "shell(git diff) in /",
             "talk" if answer == "conversation" else None,
@@ -199,7 +199,7 @@ def test_a_lasting_yes_to_something_dangerous_holds_for_this_once() -> None:
                 await done
         assert any(isinstance(each, events.Notice) and "this once" in each.text for each in seen)
         assert home.shell.ran == ["git push -f"]
-        assert await db.grants("") == []
+        assert await db.permissions.grants("") == []
 
     stage.run(story)
 
@@ -216,7 +216,7 @@ def test_whatever_is_no_known_yes_is_a_no(answer: Any) -> None:
                 await done
         assert home.shell.ran == []
         assert await house.audit(db) == [("make", False, "bot: no", None)]
-        assert await db.grants("", "talk") == []
+        assert await db.permissions.grants("", "talk") == []
 
     stage.run(story)
 
@@ -331,7 +331,7 @@ def test_an_interrupt_takes_the_question_back() -> None:
         assert events.ApprovalSettled(question.request_id, False, "interrupted") in seen
         assert home.shell.ran == []
         assert await house.audit(db) == [("make", False, "interrupted", None)]
-        assert await db.grants("") == []
+        assert await db.permissions.grants("") == []
 
     stage.run(story)
 
@@ -363,9 +363,9 @@ class Torn:
     """A store whose audit cannot be written."""
 
     def __init__(self, db: AsyncSessionDB) -> None:
-        self.grants, self.grant, self.audit_end = db.grants, db.grant, db.audit_end
+        self.grants, self.grant, self.end_audit = db.permissions.grants, db.permissions.grant, db.permissions.end_audit
 
-    async def audit_begin(self, *_: object) -> int:
+    async def begin_audit(self, *_: object) -> int:
         raise errors.StoreFull
 
 
@@ -384,7 +384,7 @@ class Lost:
     """A store that can neither say what was granted nor keep it."""
 
     def __init__(self, db: AsyncSessionDB) -> None:
-        self.audit_begin, self.audit_end = db.audit_begin, db.audit_end
+        self.begin_audit, self.end_audit = db.permissions.begin_audit, db.permissions.end_audit
 
     async def grants(self, *_: object) -> list[types.Grant]:
         raise errors.StoreFull
@@ -473,7 +473,8 @@ async def main():
     db = AsyncSessionDB(SessionDB(sys.argv[1]))
     model, shell = ScriptedModel([house.runs("make")]), house.Shell(hangs)
     agent = AIAgent(db=db, model=model, session_id="talk", tools=[shell.tool],
-                    approvals=approvals.Approvals(db, law=house.law(allow=["shell"])), skip_context_files=True)
+                    approvals=approvals.Approvals(db.permissions, law=house.law(allow=["shell"])),
+                    skip_context_files=True)
     await agent.run_conversation("go")
 
 asyncio.run(main())
@@ -494,5 +495,5 @@ def test_an_act_in_the_middle_of_which_the_program_was_killed_has_no_end(tmp_pat
     process.wait(60)
     process.stdout.close()
     with SessionDB(path) as db:
-        (act,) = db.audit()
+        (act,) = db.permissions.audit_log()
         assert (act.summary, act.allowed, act.ended_at, act.ok) == ("make", True, None, None)

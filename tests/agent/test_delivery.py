@@ -21,7 +21,7 @@ async def begun(db: AsyncSessionDB, *keys: str, conversation: str = "talk") -> l
     create = types.NewConversation(source="test")
     await db.append_message(conversation, role="user", content="Hello.", uid="hello", create=create)
     await db.append_message(conversation, role="assistant", content="Good day.")
-    return [await db.receive(conversation, key, f"{key} ended", kind="process") for key in keys]
+    return [await db.mail.receive(conversation, key, f"{key} ended", kind="process") for key in keys]
 
 
 async def log(db: AsyncSessionDB, conversation: str = "talk") -> list[tuple[str, str]]:
@@ -50,7 +50,7 @@ def test_notices_come_first_in_their_order_and_then_the_message() -> None:
             ("user", "And now?"), ("assistant", "Fine."),
         ]  # fmt: skip
         assert await outcomes(db, rows) == [("completed", 3), ("completed", 5)]
-        assert await db.waiting() == []
+        assert await db.mail.waiting() == []
 
     stage.run(story)
 
@@ -79,7 +79,7 @@ def test_notice_is_marked_for_people_and_for_the_model_and_is_not_the_persons() 
 def test_no_title_is_made_of_a_notice() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await db.create_session("talk", source="test")
-        await db.receive("talk", "one", "one ended")
+        await db.mail.receive("talk", "one", "one ended")
         async with door(db, ScriptedModel(["Saw it."])) as run:
             assert await run.deliver("talk") == 1
             await settled(db)
@@ -90,7 +90,7 @@ def test_no_title_is_made_of_a_notice() -> None:
 
 async def settled(db: AsyncSessionDB) -> None:
     """Until nothing waits any more; the story's own limit ends what never comes about."""
-    while await db.waiting():
+    while await db.mail.waiting():
         await asyncio.sleep(0.005)
 
 
@@ -115,11 +115,11 @@ def test_notice_waits_while_nobody_listens_to_its_conversation() -> None:
                 await run.submit("elsewhere", events.Submit("Hi"))
                 run.poke("talk")
                 await asyncio.sleep(0)
-            assert await db.waiting() == rows
+            assert await db.mail.waiting() == rows
             assert run.queued("talk") == 0
             await run.submit("talk", events.Submit("I am back."))
         assert [role for role, _ in await log(db)] == ["user", "assistant"] * 2
-        assert await db.waiting() == []
+        assert await db.mail.waiting() == []
 
     stage.run(story)
 
@@ -141,7 +141,7 @@ def test_command_has_nothing_delivered_and_neither_has_whoever_left() -> None:
                 await asyncio.sleep(0)
             # A lane that nobody has any more is nobody's to wait for: nothing may work on it.
             assert (run._lanes, lane.worker) == ({}, None)
-        assert await db.waiting() == rows
+        assert await db.mail.waiting() == rows
         assert await log(db) == []
 
     stage.run(story)
@@ -165,7 +165,7 @@ def test_all_that_waits_comes_before_the_message_however_much_it_is() -> None:
         async with door(db, ScriptedModel(["Saw it."] * len(rows) + ["Fine."])) as run:
             assert (await run.submit("talk", events.Submit("And now?"))).final_response == "Fine."
         assert [text for _, text in (await log(db))[-4:]] == ["100 ended", "Saw it.", "And now?", "Fine."]
-        assert await db.waiting() == []
+        assert await db.mail.waiting() == []
 
     stage.run(story)
 
@@ -189,7 +189,7 @@ def test_interrupt_before_the_notice_began_stops_the_message_behind_it() -> None
             go_on.set()
             assert (await answered).interrupted
         assert model.requests == []
-        assert await db.waiting() == rows
+        assert await db.mail.waiting() == rows
         assert await log(db) == []
 
     stage.run(story)
@@ -214,7 +214,7 @@ def test_notice_never_interrupts_a_turn() -> None:
             with run.listen("talk") as listening:
                 answered = run.submit("talk", events.Submit("Work."))
                 await reached.wait()
-                await db.receive("talk", "one", "one ended")
+                await db.mail.receive("talk", "one", "one ended")
                 run.poke("talk")
                 while run._looks:
                     await asyncio.sleep(0)
@@ -284,9 +284,9 @@ def test_store_that_fails_leaves_the_notice_waiting_and_the_message_is_answered(
 
         async with door(db, ScriptedModel(["Saw it.", "Fine."] if fails == "settle" else ["Fine."])) as run:
             with monkeypatch.context() as patched:
-                patched.setattr(type(db), fails, lambda *_: asyncio.to_thread(broken))
+                patched.setattr(type(db.mail), fails, lambda *_: asyncio.to_thread(broken))
                 assert (await run.submit("talk", events.Submit("And now?"))).final_response == "Fine."
-            assert await db.waiting() == rows
+            assert await db.mail.waiting() == rows
         async with door(db, ScriptedModel([] if fails == "settle" else ["Saw it."])) as run:
             await run.deliver("talk")
             await settled(db)
@@ -325,7 +325,7 @@ def test_closing_leaves_what_was_not_begun_in_the_inbox() -> None:
         await run.deliver("talk")
         await slow.stuck.reached.wait()
         await run.close()
-        assert await db.waiting() == rows[1:]
+        assert await db.mail.waiting() == rows[1:]
         assert await db.leases() == []
 
     stage.run(story)
@@ -371,7 +371,7 @@ def test_notice_waits_while_a_turn_elsewhere_takes_too_long() -> None:
             assert await run.deliver("talk") == 2
             while run._lanes:
                 await asyncio.sleep(0.005)
-            assert await db.waiting() == rows
+            assert await db.mail.waiting() == rows
             await db.release_lease(lease)
             await run.deliver("talk")
             await settled(db)
@@ -409,12 +409,12 @@ def test_end_that_another_program_reported_is_delivered_here_where_somebody_list
         await begun(db)
         async with door(db, ScriptedModel(["Saw it."])) as run:
             book = watching.Book(db, run.poke)
-            await db.process_started(process("1"))
+            await db.processes.record_start(process("1"))
             assert [each.id for each in await book.every(None, True)] == ["1"]
             with run.listen("talk") as listening:
-                await db.process_ended("1", "exited", 0, "process 1 ended")
+                await db.processes.record_end("1", "exited", 0, "process 1 ended")
                 assert await book.every(None, True) == []
                 await until(listening, events.TurnFinished)
-        assert await db.waiting() == []
+        assert await db.mail.waiting() == []
 
     stage.run(story)

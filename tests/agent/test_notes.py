@@ -32,7 +32,7 @@ def test_what_the_model_notes_is_known_in_the_next_conversation() -> None:
     async def story(db: AsyncSessionDB) -> None:
         first = ScriptedModel([calls_memory('{"action": "remember", "text": "Likes tea."}'), "Noted."])
         await remembering(db, first).run_conversation("I like tea")
-        (kept,) = await db.memories("")
+        (kept,) = await db.memory.all("")
         assert (kept.text, kept.source) == ("Likes tea.", "talk")
         second = ScriptedModel(["Tea?"])
         await stage.agent(db, second, session_id="other", remembers=True).run_conversation("Hello")
@@ -86,7 +86,7 @@ def test_the_prompt_is_the_same_bytes_until_a_compaction() -> None:
 
 def test_the_offline_model_answers_from_what_is_remembered() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        await db.remember("", "The dentist is Doctor Vogel in Bern.")
+        await db.memory.add("", "The dentist is Doctor Vogel in Bern.")
         result = await remembering(db, OfflineModel()).run_conversation("Who is my dentist?")
         assert "Doctor Vogel" in result.final_response
 
@@ -95,7 +95,7 @@ def test_the_offline_model_answers_from_what_is_remembered() -> None:
 
 def test_notes_of_others_are_never_in_it() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        await db.remember("ann", "Ann likes tea.")
+        await db.memory.add("ann", "Ann likes tea.")
         model = ScriptedModel([calls_memory('{"action": "list"}'), "Hello."])
         await remembering(db, model, owner="bob").run_conversation("Hi")
         assert "Ann likes" not in str(model.requests)
@@ -105,7 +105,7 @@ def test_notes_of_others_are_never_in_it() -> None:
 
 def test_who_skips_memory_has_neither_section_nor_tool_nor_review() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        await db.remember("", "Likes tea.")
+        await db.memory.add("", "Likes tea.")
         model = ScriptedModel(["Hello."])
         agent = remembering(db, model, reviews=True, skip_memory=True, memory="Given by hand.")
         await agent.run_conversation("Hi")
@@ -119,7 +119,7 @@ def test_who_skips_memory_has_neither_section_nor_tool_nor_review() -> None:
 
 def test_notes_that_cannot_be_read_stop_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(db: AsyncSessionDB) -> None:
-        await db.remember("", "Likes tea.")
+        await db.memory.add("", "Likes tea.")
 
         async def fails(_: notes.Notes) -> Sequence[types.Memory]:
             raise errors.StoreBusy()
@@ -141,7 +141,7 @@ def test_no_key_is_ever_remembered(hidden: str) -> None:
         kept = notes.Notes(db, "")
         made = await kept.remember(f"The key is {KEY[:9]}{hidden}{KEY[9:]} for now.")
         revised = await kept.revise(made.id, f"Now it is {KEY[:9]}{hidden}{KEY[9:]}.")
-        for text in (made.text, revised.text, str(await db.memories(""))):
+        for text in (made.text, revised.text, str(await db.memory.all(""))):
             assert "abcdefghijklmnop" not in text
             assert "[redacted]" in text
 
@@ -210,7 +210,7 @@ def test_people_see_change_and_forget_what_is_remembered() -> None:
 
 def test_what_a_person_forgets_is_gone_from_the_next_turn_on() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        await db.remember("", "Likes tea.")
+        await db.memory.add("", "Likes tea.")
         model = ScriptedModel(["One.", "Two."])
 
         async def build(conversation_id: str) -> AIAgent:

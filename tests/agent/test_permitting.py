@@ -34,7 +34,7 @@ def test_a_program_answers_for_its_agent(answer: Any, ran: bool) -> None:
         assert [act.detail for act in seen] == ["make"]
         assert (shell.ran == ["make"]) is ran
         assert [allowed for _, allowed, _, _ in await house.audit(db)] == [ran]
-        assert len(await db.grants("")) == (answer == "always")
+        assert len(await db.permissions.grants("")) == (answer == "always")
 
     stage.run(story)
 
@@ -97,7 +97,7 @@ def test_nothing_a_tool_a_file_or_a_model_says_changes_permissions(text: str, tm
         shell, output = house.Shell(), stage.says("look", text)
         said = port.Reply(calls=(types.ToolCall("c1", "look", {}),), usage=types.Usage(1, 1))
         model = ScriptedModel([said, text, house.runs("make"), "Done."])
-        permissions = approvals.Approvals(db)
+        permissions = approvals.Approvals(db.permissions)
         agent = AIAgent(
             db=db,
             model=model,
@@ -110,7 +110,7 @@ def test_nothing_a_tool_a_file_or_a_model_says_changes_permissions(text: str, tm
         await agent.run_conversation("go")
         assert any(text.partition("\n")[0] in str(each.content) for each in model.requests[-1].messages)
         assert shell.ran == []
-        assert await db.grants("", "talk") == []
+        assert await db.permissions.grants("", "talk") == []
         assert [allowed for _, allowed, _, _ in await house.audit(db)] == [False]
 
     stage.run(story)
@@ -157,7 +157,7 @@ def test_questions_are_answered_by_commands_too() -> None:
             assert "grant 1  always: shell(git diff) in /" in listed.text
             assert [each.text for each in await answers(door, "/permissions revoke 1")] == ["Grant 1 is revoked."]
             assert [each.text for each in await answers(door, "/permissions revoke 1")] == ["There is no grant 1."]
-            assert await db.grants("") == []
+            assert await db.permissions.grants("") == []
 
     stage.run(story)
 

@@ -105,12 +105,12 @@ async def reviewed(model: port.Model, notes: memory.Notes, messages: list[types.
 
 def test_what_a_turn_showed_is_remembered_and_the_log_knows_nothing_of_it() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        await db.remember("", "Has a dog.")
+        await db.memory.add("", "Has a dog.")
         reviews = ScriptedModel([calls_memory('{"action": "remember", "text": "Likes tea."}'), NOTHING])
         agent = reviewing(db, Both(ScriptedModel(["Good to know."]), reviews))
         result = await agent.run_conversation("I like tea, by the way")
         await settled(agent)
-        assert [each.text for each in await db.memories("")] == ["Has a dog.", "Likes tea."]
+        assert [each.text for each in await db.memory.all("")] == ["Has a dog.", "Likes tea."]
         assert asked(reviews.requests[0]) == {
             "noted": ["- [1] Has a dog."],
             "exchange": [
@@ -217,7 +217,7 @@ def test_nothing_that_was_said_can_end_the_data_or_outgrow_it() -> None:
 
 def test_it_has_the_memory_tool_only_and_that_cannot_forget() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        await db.remember("", "Has a dog.")
+        await db.memory.add("", "Has a dog.")
         ran: list[str] = []
 
         async def run(_: dict[str, Any]) -> types.Content:
@@ -231,7 +231,7 @@ def test_it_has_the_memory_tool_only_and_that_cannot_forget() -> None:
         await agent.run_conversation("Hi")
         await settled(agent)
         assert ran == []
-        assert len(await db.memories("")) == 1
+        assert len(await db.memory.all("")) == 1
         for request in reviews.requests:
             (spec,) = request.tools
             assert spec.name == memory.NAME
@@ -266,7 +266,7 @@ def test_text_that_wants_to_be_remembered_as_a_permission_changes_none() -> None
         agent = reviewing(db, Both(turns, reviews), **given)
         await agent.run_conversation(hostile)
         await settled(agent)
-        assert [each.text for each in await db.memories("")] == [hostile]
+        assert [each.text for each in await db.memory.all("")] == [hostile]
         refused = [await agent.run_conversation("Delete all")]
         await settled(agent)
         fresh = stage.agent(db, Both(turns, reviews), session_id="other", remembers=True, reviews=True, **given)

@@ -99,7 +99,7 @@ def test_what_ended_while_nobody_watched_is_told_before_the_first_message_is_ans
         db.append_message("talk", role="assistant", content="Begun.")
         place = msgspec.json.encode(processes.Place(str(tmp_path / "none"), "", "")).decode()
         for name in ("p1", "p2"):
-            db.process_started(
+            db.processes.record_start(
                 types.Process(
                     id=name, conversation_id="talk", command="make", folder="/", started_at=1.0, place=place
                 )

@@ -59,9 +59,9 @@ def test_end_of_a_process_is_told_while_somebody_listens(tmp_path: Path) -> None
         assert started.notice == "process"
         assert "exited with code 3" in started.text
         assert "> so far so good" in started.text
-        (row,) = await db.processes("talk")
+        (row,) = await db.processes.all("talk")
         assert (row.state, row.exit_code) == ("exited", 3)
-        assert await db.waiting() == []
+        assert await db.mail.waiting() == []
 
     stage.run(story, str(tmp_path / "store.db"))
 
@@ -74,9 +74,9 @@ def test_end_that_nobody_was_there_to_see_is_told_by_the_next_program_when_it_is
 
     async def second(db: AsyncSessionDB) -> None:
         async with Program(db, tmp_path, ["I see.", "Fine."]) as one, Program(db, tmp_path, []) as other:
-            while await db.processes(running_only=True):
+            while await db.processes.all(running_only=True):
                 await asyncio.sleep(0.02)
-            assert len(await db.waiting()) == 1
+            assert len(await db.mail.waiting()) == 1
             assert other.model.requests == one.model.requests == []
             assert (await one.door.submit("talk", events.Submit("And?"))).final_response == "Fine."
         said = [parts.text(each.content) for each in (await db.transcript("talk"))[2:]]
@@ -86,7 +86,7 @@ def test_end_that_nobody_was_there_to_see_is_told_by_the_next_program_when_it_is
     for story in (first, second):
         stage.run(story, str(tmp_path / "store.db"))
     with SessionDB(tmp_path / "store.db") as db:
-        assert db.waiting() == []
+        assert db.mail.waiting() == []
 
 
 def test_end_that_another_program_wrote_is_seen_by_its_process_not_running_any_more(tmp_path: Path) -> None:
@@ -95,14 +95,14 @@ def test_end_that_another_program_wrote_is_seen_by_its_process_not_running_any_m
         came: list[str] = []
         book = watching.Book(db, came.append)
         for name in ("p1", "p2"):
-            await db.process_started(
+            await db.processes.record_start(
                 types.Process(
                     id=name, conversation_id="talk", command="make", folder="/", started_at=1.0, place="{}"
                 )
             )  # fmt: skip
         assert [each.id for each in await book.every(None, True)] == ["p1", "p2"]
         assert came == []
-        await db.process_ended("p1", "exited", 0, "p1 ended")
+        await db.processes.record_end("p1", "exited", 0, "p1 ended")
         assert [each.id for each in await book.every(None, True)] == ["p2"]
         assert came == ["talk"]
         await book.every(None, True)

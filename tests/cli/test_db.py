@@ -208,8 +208,8 @@ def test_such_a_role_is_told_of_a_schema_that_is_older_or_newer(holdfast: Holdfa
 def test_such_a_role_brings_a_store_over(holdfast: Holdfast, place: Place, trip: Path) -> None:
     assert holdfast("db", "init", place.owner, "--role", place.role).code == 0
     with SessionDB(trip) as db:
-        db.remember("me", "likes tea")
-        db.receive("other", "key", "text")  # rows that the server numbers
+        db.memory.add("me", "likes tea")
+        db.mail.receive("other", "key", "text")  # rows that the server numbers
     over = holdfast("db", "copy", trip, place.app, "--json")
     assert (over.code, over.data["ok"], over.data["conversations"]) == (0, True, 3), over.err
 

@@ -39,7 +39,7 @@ def said(home: Path, text: str) -> None:
 
 def asked(home: Path, sender: str = "42", platform: str = "telegram", name: str = "Ann") -> str:
     with SessionDB(home / "data" / "holdfast.db") as db:
-        code = db.ask_to_pair(platform, sender, name)
+        code = db.contacts.create_pairing_code(platform, sender, name)
     assert code is not None
     return code
 
@@ -195,11 +195,11 @@ def test_what_waits_and_what_could_not_be_sent_is_told_and_sent_again(holdfast: 
     place = {"platform": "telegram", "chat": "dm:42", "address": {"chat": 42}}
     with SessionDB(home / "data" / "holdfast.db") as db:
         new = types.NewArrival(key="1", route="agent:main:telegram:dm:42", sender="42", text="secret", **place)
-        arrival, _ = db.arrive(new)
-        db.begin_arrival(db.claim("route:agent:main:telegram:dm:42", holder="a gateway"), arrival.id, "talk")
-        lost, waits = (db.post(types.NewOutgoing(text=f"The {each}", **place)) for each in ("lost\x1b[2J", "late"))
-        db.send_failed(lost.id, "Chat not found.")
-        db.send_failed(waits.id, "Too many requests.", waits.at + 60)
+        arrival, _ = db.mail.add_arrival(new)
+        db.mail.begin_arrival(db.mail.claim("route:agent:main:telegram:dm:42", holder="a gateway"), arrival.id, "talk")
+        lost, waits = (db.mail.post(types.NewOutgoing(text=f"The {each}", **place)) for each in ("lost\x1b[2J", "late"))
+        db.mail.mark_failed(lost.id, "Chat not found.")
+        db.mail.mark_failed(waits.id, "Too many requests.", waits.at + 60)
         lines = holdfast("gateway", "status").out.splitlines()
         assert lines[0] == "waiting     1 message in 1 chat"
         assert lines[1].startswith("              agent:main:telegram:dm:42: 1 message since ")
@@ -224,13 +224,13 @@ def test_what_waits_and_what_could_not_be_sent_is_told_and_sent_again(holdfast: 
         assert holdfast("gateway", "failed").out == ""
         refused = holdfast("gateway", "retry", str(waits.id), "--json")
         assert (refused.code, refused.data["sent"], len(refused.data["refused"])) == (1, [], 1)
-        assert [each.text for each in db.due_outgoing("telegram", now=waits.at + 100)] == ["The late"]
+        assert [each.text for each in db.mail.due_outgoing("telegram", now=waits.at + 100)] == ["The late"]
 
 
 def test_a_list_that_is_cut_says_so() -> None:
     place = {"platform": "telegram", "chat": "dm:42", "address": {"chat": 42}}
     with SessionDB(":memory:") as db:
-        lost = db.post(types.NewOutgoing(text="Lost", **place))
+        lost = db.mail.post(types.NewOutgoing(text="Lost", **place))
         for count in (queue_status.MOST - 1, queue_status.MOST):
             found = waiting.Standing({}, [], [], [lost] * count, [], [])
             assert waiting._shape(found, [])["cut"] == (["failed"] if count == queue_status.MOST else [])

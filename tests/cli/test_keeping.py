@@ -238,12 +238,12 @@ def test_what_processes_wrote_goes_at_once_and_nothing_else_does(
             folders.sign(str(folder), folders.signature(str(trip)))
             call = {"id": name, "name": "start_process", "arguments": {"command": f"make {name}"}}
             db.append_message(here, role="assistant", tool_calls=[call])
-            db.process_started(
+            db.processes.record_start(
                 types.Process(
                     id=name, conversation_id=here, command=f"make {name}", folder="/", started_at=1.0, place="{}"
                 )
             )  # fmt: skip
-            db.process_ended(name, "exited", 0, "it ended")
+            db.processes.record_end(name, "exited", 0, "it ended")
         seq = db.conversation(TRIP).last_seq
     which = [TRIP, BRANCH] if how == "delete" else [TRIP, str(seq)]
     assert holdfast("sessions", how, *which, "--yes", "--db", trip).code == 0

@@ -28,7 +28,7 @@ def told(played: provider.Playing) -> str:
 
 def acts(home: Path) -> list[tuple[str, bool, str]]:
     with SessionDB(home / "data" / "holdfast.db") as db:
-        return [(each.summary, each.allowed, each.by) for each in reversed(db.audit())]
+        return [(each.summary, each.allowed, each.by) for each in reversed(db.permissions.audit_log())]
 
 
 def settings(home: Path, text: str) -> None:
@@ -222,10 +222,10 @@ def audited(tmp_path: Path) -> Path:
             ("two", "rm -rf /", False, "nobody", None),
             ("two", "sleep 9", True, "me: always", None),
         ):
-            number = db.audit_begin(name, "c", "shell", what, allowed, by)
+            number = db.permissions.begin_audit(name, "c", "shell", what, allowed, by)
             clock[0] += 86_400
             if ok is not None:
-                db.audit_end(number, ok)
+                db.permissions.end_audit(number, ok)
     return path
 
 

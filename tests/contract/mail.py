@@ -24,7 +24,7 @@ def new(key: str = "1", text: str = "hello", **more: Any) -> types.NewArrival:
 
 def came(db: SessionDB, *keys: str, **more: Any) -> list[types.Arrival]:
     """What came in under these keys."""
-    return [db.arrive(new(key, **more))[0] for key in keys]
+    return [db.mail.add_arrival(new(key, **more))[0] for key in keys]
 
 
 def reply(text: str = "a reply", **more: Any) -> types.NewOutgoing:
@@ -40,17 +40,17 @@ def said(db: SessionDB, name: str, key: str = "1", text: str = "hello") -> int:
 def answered(db: SessionDB, name: str = "talk", key: str = "1", *texts: str) -> types.Arrival:
     """An arrival that came in, was worked and answered; as it stands then."""
     arrival = came(db, key)[0]
-    claim = db.claim(CLAIM)
-    db.begin_arrival(claim, arrival.id, name)
+    claim = db.mail.claim(CLAIM)
+    db.mail.begin_arrival(claim, arrival.id, name)
     outgoing = [reply(text) for text in texts or ("a reply",)]
     seq = said(db, name, key)
     where = {"seq": seq, "conversation_id": name}
-    assert db.settle_arrival(claim, arrival.id, "answered", outgoing=outgoing, release=True, **where)
+    assert db.mail.settle_arrival(claim, arrival.id, "answered", outgoing=outgoing, release=True, **where)
     return again(db, arrival)
 
 
 def again(db: SessionDB, arrival: types.Arrival) -> types.Arrival:
-    found = db.arrival(arrival.id)
+    found = db.mail.arrival(arrival.id)
     assert found is not None
     return found
 
@@ -69,35 +69,35 @@ def nothing_changes(db: SessionDB) -> Iterator[None]:
 def correspond(db: SessionDB) -> None:
     """Arrivals in every state, what goes out because of them, and people."""
     ids = {arrival.key: arrival.id for arrival in came(db, "done", "joined", "redacted", "gone", "begun", "fresh")}
-    claim = db.claim(CLAIM)
-    db.begin_arrival(claim, ids["done"], "talk", [ids["joined"]])
+    claim = db.mail.claim(CLAIM)
+    db.mail.begin_arrival(claim, ids["done"], "talk", [ids["joined"]])
     for key, name in (("done", "talk"), ("redacted", "secret"), ("gone", "lost")):
         where = {"seq": said(db, name, key), "conversation_id": name}
-        db.settle_arrival(claim, ids[key], "answered", outgoing=[reply(), reply("more")], **where)
-    db.begin_arrival(claim, ids["begun"], "talk")
-    db.post(reply(kind="question"), key="a question", arrival=ids["begun"], conversation_id="talk")
-    first, second = db.replies(ids["done"])
-    db.begin_sending(claim, first.id)
-    db.delivered(first.id, "there")
-    db.send_failed(second.id, "busy", steps.NOON + 50)
-    db.settle(db.receive("talk", "noticed", "came in").id, "answered", outgoing=[reply()])
+        db.mail.settle_arrival(claim, ids[key], "answered", outgoing=[reply(), reply("more")], **where)
+    db.mail.begin_arrival(claim, ids["begun"], "talk")
+    db.mail.post(reply(kind="question"), key="a question", arrival=ids["begun"], conversation_id="talk")
+    first, second = db.mail.replies(ids["done"])
+    db.mail.begin_sending(claim, first.id)
+    db.mail.mark_delivered(first.id, "there")
+    db.mail.mark_failed(second.id, "busy", steps.NOON + 50)
+    db.mail.settle(db.mail.receive("talk", "noticed", "came in").id, "answered", outgoing=[reply()])
     db.redact("secret", 1)
     db.delete_conversation("lost")
-    db.allow_person("far", "7", "admin", "me", "Ada")
-    db.ask_to_pair("far", "8", "Eve")
+    db.contacts.allow("far", "7", "admin", "me", "Ada")
+    db.contacts.create_pairing_code("far", "8", "Eve")
     with contextlib.suppress(errors.PairingRefused):
-        db.pair("far", "WRONG")
+        db.contacts.pair("far", "WRONG")
 
 
 def go_on(db: SessionDB) -> None:
     """Of all that, something goes on, ends or goes."""
-    first, other = db.open_arrivals(ROUTE)
-    claim = db.claim(CLAIM, holder="later")
-    db.begin_arrival(claim, first.id, "talk", [other.id])
-    db.settle_arrival(claim, first.id, "failed")
-    for outgoing in db.due_outgoing("far", now=steps.NOON + 1000):
-        db.send_failed(outgoing.id, "gone", None)
-    db.deny_person("far", "7")
+    first, other = db.mail.open_arrivals(ROUTE)
+    claim = db.mail.claim(CLAIM, holder="later")
+    db.mail.begin_arrival(claim, first.id, "talk", [other.id])
+    db.mail.settle_arrival(claim, first.id, "failed")
+    for outgoing in db.mail.due_outgoing("far", now=steps.NOON + 1000):
+        db.mail.mark_failed(outgoing.id, "gone", None)
+    db.contacts.deny("far", "7")
     with contextlib.suppress(errors.PairingRefused):
-        db.pair("far", "WRONG AGAIN")
-    db.strangers_told("far", "10")
+        db.contacts.pair("far", "WRONG AGAIN")
+    db.contacts.mark_stranger_notified("far", "10")

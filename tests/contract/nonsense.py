@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast import NewConversation, NewMessage, SessionDB, errors, types
+from holdfast.store.mail import expiry
 from tests.contract import mail, steps
 
 JUNK = [
@@ -23,7 +24,7 @@ def with_lease(db: SessionDB) -> Arguments:
 
 
 def with_claim(db: SessionDB) -> Arguments:
-    return {"claim": db.claim(mail.CLAIM)}
+    return {"claim": db.mail.claim(mail.CLAIM)}
 
 
 def with_arrival(db: SessionDB) -> Arguments:
@@ -31,7 +32,7 @@ def with_arrival(db: SessionDB) -> Arguments:
 
 
 def with_outgoing(db: SessionDB) -> Arguments:
-    return {"outgoing_id": db.replies(mail.answered(db, "talk").id)[0].id}
+    return {"outgoing_id": db.mail.replies(mail.answered(db, "talk").id)[0].id}
 
 
 def first(waiting: Sequence[types.Arrival], _: types.Route) -> tuple[int, str, list[int]]:
@@ -99,24 +100,24 @@ CALLS: dict[str, Arguments | Callable[[SessionDB], Arguments]] = {
     "compactions": {"session_id": "talk"},
     "budget": {"session_id": "talk"},
     "spend": {"session_id": "talk", "version": 0, "body": {"a": 1}},
-    "remember": {"owner": "o", "text": "likes rain", "source": "talk"},
-    "memories": {"owner": "o"},
-    "revise_memory": {"owner": "o", "memory_id": 1, "text": "likes cake"},
-    "forget_memory": {"owner": "o", "memory_id": 1},
-    "receive": {"session_id": "talk", "key": "new", "text": "x", "kind": "notice"},
-    "waiting": {"session_id": "talk", "limit": 3},
-    "settle": {"inbound_id": 2, "outcome": "completed", "seq": 1, "outgoing": [mail.reply()]},
-    "process_started": {"process": steps.process("new", "talk")},
-    "process_ended": {"process_id": "running", "state": "exited", "exit_code": 0, "text": "x", "at": 1.0},
-    "processes": {"session_id": "talk", "running_only": True},
-    "grant": {"owner": "o", "rule": "shell(ls)", "session_id": "talk", "by": "me"},
-    "grants": {"owner": "o", "session_id": "talk"},
-    "revoke": {"grant_id": 1},
-    "audit_begin": {
+    "memory.add": {"owner": "o", "text": "likes rain", "source": "talk"},
+    "memory.all": {"owner": "o"},
+    "memory.revise": {"owner": "o", "memory_id": 1, "text": "likes cake"},
+    "memory.forget": {"owner": "o", "memory_id": 1},
+    "mail.receive": {"session_id": "talk", "key": "new", "text": "x", "kind": "notice"},
+    "mail.waiting": {"session_id": "talk", "limit": 3},
+    "mail.settle": {"inbound_id": 2, "outcome": "completed", "seq": 1, "outgoing": [mail.reply()]},
+    "processes.record_start": {"process": steps.process("new", "talk")},
+    "processes.record_end": {"process_id": "running", "state": "exited", "exit_code": 0, "text": "x", "at": 1.0},
+    "processes.all": {"session_id": "talk", "running_only": True},
+    "permissions.grant": {"owner": "o", "rule": "shell(ls)", "session_id": "talk", "by": "me"},
+    "permissions.grants": {"owner": "o", "session_id": "talk"},
+    "permissions.revoke": {"grant_id": 1},
+    "permissions.begin_audit": {
         "session_id": "talk", "call_id": "c", "tool": "t", "summary": "s", "allowed": True, "by": "me",
     },
-    "audit_end": {"audit_id": 1, "ok": True},
-    "audit": {"session_id": "talk", "since": 1.0, "denied": False, "limit": 3},
+    "permissions.end_audit": {"audit_id": 1, "ok": True},
+    "permissions.audit_log": {"session_id": "talk", "since": 1.0, "denied": False, "limit": 3},
     "route": {"key": "r"},
     "routes": {"session_id": "talk"},
     "bind_route": {"key": "r", "session_id": "talk", "version": 0},
@@ -131,52 +132,57 @@ CALLS: dict[str, Arguments | Callable[[SessionDB], Arguments]] = {
     "export_to": lambda _: {"write": io.StringIO(), "session_ids": ["talk"]},
     "export_pages": lambda _: {"write": io.StringIO(), "session_ids": ["talk"], "form": "markdown"},
     "import_from": lambda _: {"read": io.StringIO(), "revive": False},
-    "arrive": {"new": mail.new()},
-    "arrival": {"arrival_id": 1},
-    "arrival_by_key": {"platform": "far", "key": "1"},
-    "arrivals_with_prefix": {"platform": "far", "prefix": "1", "limit": 3},
-    "last_arrival": {"session_id": "talk", "platform": "far"},
-    "arrivals_joined": {"arrival_id": 1},
-    "arrivals_since": {"route": mail.ROUTE, "at": 1.0},
-    "arrivals_from": {"platform": "telegram", "sender": "42", "at": 1.0},
-    "open_arrivals": {"route": mail.ROUTE, "limit": 3},
-    "open_routes": {"limit": 3},
-    "waiting_homes": {"limit": 3},
+    "mail.add_arrival": {"new": mail.new()},
+    "mail.arrival": {"arrival_id": 1},
+    "mail.arrival_by_key": {"platform": "far", "key": "1"},
+    "mail.arrivals_with_prefix": {"platform": "far", "prefix": "1", "limit": 3},
+    "mail.last_arrival": {"session_id": "talk", "platform": "far"},
+    "mail.joined_arrivals": {"arrival_id": 1},
+    "mail.count_arrivals_on": {"route": mail.ROUTE, "at": 1.0},
+    "mail.count_arrivals_from": {"platform": "telegram", "sender": "42", "at": 1.0},
+    "mail.open_arrivals": {"route": mail.ROUTE, "limit": 3},
+    "mail.open_routes": {"limit": 3},
+    "mail.waiting_homes": {"limit": 3},
     "seq_of": {"session_id": "talk", "uid": "u"},
-    "take_up": lambda db: {
+    "mail.take_up": lambda db: {
         "route": mail.came(db, "open", "other")[0].route, "choose": first, "claim": None, "idle": True, "ttl": 5,
         "limit": 3,
     },
-    "begin_arrival": lambda db: {
+    "mail.begin_arrival": lambda db: {
         "target": "talk", "joined": [each.id for each in mail.came(db, "joined")], **with_arrival(db),
     },
-    "settle_arrival": lambda db: {
+    "mail.settle_arrival": lambda db: {
         "outcome": "answered", "seq": mail.said(db, "talk", "open"), "conversation_id": "talk",
         "outgoing": [mail.reply()], "release": False, **with_arrival(db),
     },
-    "home_of": {"session_id": "talk"},
-    "forget_arrivals": {"older_than_days": 30},
-    "claim": {"key": "new", "ttl": 5, "holder": "me"},
-    "renew_claim": with_claim,
-    "release_claim": with_claim,
-    "questions": {"conversation_id": "talk", "limit": 5},
-    "post": lambda db: {
+    "mail.backlog": {"limit": 3},
+    "mail.failed": {"limit": 3},
+    "mail.resend": {"outgoing_id": 1},
+    "mail.expire": {"days": 30, "window": expiry.Window()},
+    "mail.home_of": {"session_id": "talk"},
+    "mail.forget_arrivals": {"older_than_days": 30},
+    "mail.claim": {"key": "new", "ttl": 5, "holder": "me"},
+    "mail.renew_claim": with_claim,
+    "mail.release_claim": with_claim,
+    "mail.questions": {"conversation_id": "talk", "limit": 5},
+    "mail.post": lambda db: {
         "new": mail.reply(), "key": "k", "arrival": mail.came(db, "open")[0].id, "conversation_id": "talk",
     },
-    "outgoing": {"outgoing_id": 1},
-    "replies": {"arrival_id": 1},
-    "due_outgoing": {"platform": "far", "limit": 3, "now": 1.0},
-    "begin_sending": lambda db: {**with_outgoing(db), **with_claim(db)},
-    "delivered": lambda db: {**with_outgoing(db), "external": "there"},
-    "send_failed": lambda db: {**with_outgoing(db), "error": "busy", "retry_at": 1.0},
-    "person": {"platform": "far", "sender": "7"},
-    "people": {"platform": "far"},
-    "allow_person": {"platform": "far", "sender": "7", "role": "user", "by": "me", "name": "Ada"},
-    "deny_person": {"platform": "far", "sender": "7", "by": "me"},
-    "forget_person": {"platform": "far", "sender": "7"},
-    "strangers_told": {"platform": "far", "sender": "7", "now": 1.0},
-    "ask_to_pair": {"platform": "far", "sender": "7", "name": "Ada", "now": 1.0},
-    "pair": lambda db: {"platform": "far", "code": db.ask_to_pair("far", "7"), "by": "me"},
+    "mail.outgoing": {"outgoing_id": 1},
+    "mail.replies": {"arrival_id": 1},
+    "mail.due_outgoing": {"platform": "far", "limit": 3, "now": 1.0},
+    "mail.begin_sending": lambda db: {**with_outgoing(db), **with_claim(db)},
+    "mail.mark_delivered": lambda db: {**with_outgoing(db), "external": "there"},
+    "mail.mark_failed": lambda db: {**with_outgoing(db), "error": "busy", "retry_at": 1.0},
+    "contacts.get": {"platform": "far", "sender": "7"},
+    "contacts.all": {"platform": "far"},
+    "contacts.allow": {"platform": "far", "sender": "7", "role": "user", "by": "me", "name": "Ada"},
+    "contacts.deny": {"platform": "far", "sender": "7", "by": "me"},
+    "contacts.forget": {"platform": "far", "sender": "7"},
+    "contacts.mark_stranger_notified": {"platform": "far", "sender": "7", "now": 1.0},
+    "contacts.create_pairing_code": {"platform": "far", "sender": "7", "name": "Ada", "now": 1.0},
+    "contacts.renew_pairing_code": {"platform": "far", "sender": "7"},
+    "contacts.pair": lambda db: {"platform": "far", "code": db.contacts.create_pairing_code("far", "7"), "by": "me"},
     "meta": {"key": "note"},
     "set_meta": {"key": "note", "value": "x"},
 }  # fmt: skip

@@ -81,25 +81,30 @@ def process(name: str, session_id: str, command: str = "make all") -> types.Proc
 
 def act(db: SessionDB, session_id: str) -> None:
     """Of everything an agent has besides its conversation something: at rest, and under way."""
-    db.remember("o", "likes tea", source=session_id)
+    db.memory.add("o", "likes tea", source=session_id)
     db.pin(session_id, 1)
-    db.settle(db.receive(session_id, "first", "Something came in.").id, "completed", 1)
-    db.receive(session_id, "second", "Something else came in.")
+    db.mail.settle(db.mail.receive(session_id, "first", "Something came in.").id, "completed", 1)
+    db.mail.receive(session_id, "second", "Something else came in.")
     for name in ("ended", "running"):
-        db.process_started(process(name, session_id))
-    db.process_ended("ended", "exited", 0, "It ended.")
-    db.grant("o", "shell(git diff)", session_id=session_id, by="me")
-    db.audit_end(db.audit_begin(session_id, "call", "shell", "git diff", True, "a rule"), True)
-    db.audit_begin(session_id, "other", "shell", "rm -r /", False, "nobody could answer")
+        db.processes.record_start(process(name, session_id))
+    db.processes.record_end("ended", "exited", 0, "It ended.")
+    db.permissions.grant("o", "shell(git diff)", session_id=session_id, by="me")
+    db.permissions.end_audit(db.permissions.begin_audit(session_id, "call", "shell", "git diff", True, "a rule"), True)
+    db.permissions.begin_audit(session_id, "other", "shell", "rm -r /", False, "nobody could answer")
 
 
 def everything(db: SessionDB) -> object:
     """All that can be read of a store: equal before and after means that nothing was changed."""
     looks = (
         *(db.conversation, db.transcript, db.hides, db.pins, db.compactions, db.routes, db.budget),
-        *(db.waiting, db.processes, db.audit, lambda id_: [db.grants(owner, id_) for owner in ("", "o")]),
+        *(
+            db.mail.waiting,
+            db.processes.all,
+            db.permissions.audit_log,
+            lambda id_: [db.permissions.grants(owner, id_) for owner in ("", "o")],
+        ),
     )
-    told: list[object] = [db.memories(owner) for owner in ("", "o")]
+    told: list[object] = [db.memory.all(owner) for owner in ("", "o")]
     return told + [
         (session, contents(db.context(session.id)), [look(session.id) for look in looks])
         for session in db.list_sessions(every=True, limit=10_000)

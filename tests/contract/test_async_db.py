@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import AsyncSessionDB, NewConversation, SessionDB, errors, types
 from holdfast.store import fault_points
-from tests.contract import backends, mail, steps
+from tests.contract import backends, steps
 from tests.contract.conftest import MakeDb
 
 # What only the bridge itself uses, or is.
@@ -437,19 +437,20 @@ def test_what_overrides_a_name_is_called_each_time_and_may_call_what_it_override
     calls = Counter[str]()
 
     class Counting(AsyncSessionDB):
-        async def people(self) -> list[types.Person]:  # type: ignore[override]
-            calls["people"] += 1
-            return await super().people()
+        async def leases(self) -> list[types.LeaseHeld]:
+            calls["leases"] += 1
+            return await super().leases()
 
-        async def arrive(self, new: types.NewArrival) -> tuple[types.Arrival, bool]:
-            calls["arrive"] += 1
-            return await super().arrive(new)
+        async def release_lease(self, lease: types.Lease) -> bool:
+            calls["release_lease"] += 1
+            return await super().release_lease(lease)
 
     async def story() -> None:
         async with Counting(SessionDB(":memory:")) as adb:
-            for number in range(3):
-                assert await adb.people() == []
-                assert (await adb.arrive(mail.new(str(number))))[1]
-        assert calls == {"people": 3, "arrive": 3}
+            await adb.create_session("talk", source="test")
+            for _ in range(3):
+                assert await adb.leases() == []
+                assert await adb.release_lease(await adb.acquire_lease("talk", "turn"))
+        assert calls == {"leases": 3, "release_lease": 3}
 
     asyncio.run(story())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime
 import enum
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from holdfast import NewConversation, NewMessage, SessionDB, errors, types
-from tests import soundness
+from tests import facets, soundness
 from tests.contract import backends, mail, steps
 from tests.contract.nonsense import CALLS, JUNK, Arguments, refused
 
@@ -38,7 +39,7 @@ def test_nonsense_is_refused_with_an_error_of_ours_or_harmless(db: SessionDB, ca
     for name, junk in ((name, junk) for place, name in enumerate(good) for junk in some(db, place)):
         if callable(junk) and callable(good[name]):
             continue  # what a function raises is its own
-        refusal = refused(lambda name=name, junk=junk: getattr(db, call)(**{**good, name: junk}))
+        refusal = refused(lambda name=name, junk=junk: operator.attrgetter(call)(db)(**{**good, name: junk}))
         after = soundness.rows(db)
         # That a code was wrong is written down: they are counted.
         assert refusal is None or isinstance(refusal, errors.PairingRefused) or after == before, (name, junk)
@@ -48,14 +49,12 @@ def test_nonsense_is_refused_with_an_error_of_ours_or_harmless(db: SessionDB, ca
 
 
 def test_the_sweep_calls_every_public_method(db: SessionDB) -> None:
-    public = {name for name in dir(SessionDB) if not name.startswith("_") and callable(getattr(SessionDB, name))}
     without_arguments = {"close", "facts", "fsck", "leases", "prune_empty_ghost_sessions", "upkeep_once", "scrub"}
     without_arguments |= {"shrink", "free_stale_leases", "index_search", "rebuild_search", "search_facts"}
-    without_arguments |= {"claims", "mail_facts"}
-    inside = {"abandon_lease", "warn_once", "append_step"}
+    without_arguments |= {"mail.claims", "mail.counts", "mail.unsent"}
     # These take paths, and junk would become files: see the tests of each.
     with_files = {"backup", "check_backup", "restore", "backup_if_due", "put_blob", "plan_prune", "prune"}
-    assert public - without_arguments - inside - with_files == set(CALLS)
+    assert facets.calls() - without_arguments - with_files == set(CALLS)
 
 
 FIELDS = ("role", "content", "uid", "tool_calls", "tool_call_id", "at")
@@ -80,13 +79,13 @@ def test_nonsense_in_what_arrives_is_refused_or_comes_back(db: SessionDB, field:
     for number, junk in enumerate(JUNK):
         before = soundness.rows(db)
         try:
-            arrival, _ = db.arrive(mail.new(**{"key": f"k{number}", field: junk}))
+            arrival, _ = db.mail.add_arrival(mail.new(**{"key": f"k{number}", field: junk}))
         except errors.HoldfastError:
             assert soundness.rows(db) == before, (field, junk)
             continue
         kept = getattr(arrival, field)
         assert kept == junk or (field in ("home", "at") and junk is None), (field, junk, kept)
-        assert db.arrival(arrival.id) == arrival
+        assert db.mail.arrival(arrival.id) == arrival
 
 
 @pytest.mark.parametrize("field", types.NewOutgoing.__struct_fields__)
@@ -94,13 +93,13 @@ def test_nonsense_in_what_goes_out_is_refused_or_comes_back(db: SessionDB, field
     for junk in JUNK:
         before = soundness.rows(db)
         try:
-            outgoing = db.post(mail.reply(**{field: junk}))
+            outgoing = db.mail.post(mail.reply(**{field: junk}))
         except errors.HoldfastError:
             assert soundness.rows(db) == before, (field, junk)
             continue
         # A list may be given as any sequence.
         assert getattr(outgoing, field) in (junk, [*junk] if junk == () else junk), (field, junk, outgoing)
-        assert db.outgoing(outgoing.id) == outgoing
+        assert db.mail.outgoing(outgoing.id) == outgoing
 
 
 @pytest.mark.parametrize("which", range(3), ids=["arrival", "target", "joined"])
@@ -110,7 +109,7 @@ def test_nonsense_that_is_chosen_is_refused_and_nothing_is_claimed(db: SessionDB
         chosen: list[Any] = [waiting[0].id, "talk", [waiting[1].id]]
         chosen[which] = junk
         before = soundness.rows(db)
-        if refused(lambda chosen=chosen: db.take_up(mail.ROUTE, lambda *_: tuple(chosen))):
+        if refused(lambda chosen=chosen: db.mail.take_up(mail.ROUTE, lambda *_: tuple(chosen))):
             assert soundness.rows(db) == before, junk
         else:
             # Taken as it is: a name that is hostile only, or nobody to be joined.
@@ -121,7 +120,7 @@ def test_a_choice_that_fails_claims_nothing(db: SessionDB) -> None:
     mail.came(db, "1")
     before = soundness.rows(db)
     with pytest.raises(ZeroDivisionError):
-        db.take_up(mail.ROUTE, lambda *_: 1 // 0)
+        db.mail.take_up(mail.ROUTE, lambda *_: 1 // 0)
     assert soundness.rows(db) == before
 
 

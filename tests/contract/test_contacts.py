@@ -16,34 +16,34 @@ HOUR = 3600.0
 
 
 def asked(db: SessionDB, sender: str = "7", platform: str = "far", name: str = "Ada") -> str:
-    code = db.ask_to_pair(platform, sender, name)
+    code = db.contacts.create_pairing_code(platform, sender, name)
     assert code is not None
     return code
 
 
 def refused(db: SessionDB, platform: str | None, code: str) -> float:
     with pytest.raises(errors.PairingRefused) as error:
-        db.pair(platform, code)
+        db.contacts.pair(platform, code)
     return error.value.locked_for
 
 
 def test_somebody_is_let_in_and_denied_by_the_last_word(db: SessionDB, clock: steps.Clock) -> None:
-    assert db.person("far", "7") is None
-    allowed = db.allow_person("far", "7", "admin", "root", "Ada")
+    assert db.contacts.get("far", "7") is None
+    allowed = db.contacts.allow("far", "7", "admin", "root", "Ada")
     assert (allowed.role, allowed.name, allowed.by, allowed.at) == ("admin", "Ada", "root", steps.NOON)
     clock.advance(1)
-    denied = db.deny_person("far", "7", "root")
+    denied = db.contacts.deny("far", "7", "root")
     assert (denied.role, denied.name) == ("denied", "Ada")
-    assert db.person("far", "7") == denied
-    assert db.person("near", "7") is None
-    db.allow_person("near", "7")
-    assert [(each.platform, each.role) for each in db.people()] == [("far", "denied"), ("near", "user")]
-    assert db.people("near") == [db.person("near", "7")]
-    assert db.forget_person("far", "7")
-    assert not db.forget_person("far", "7")
+    assert db.contacts.get("far", "7") == denied
+    assert db.contacts.get("near", "7") is None
+    db.contacts.allow("near", "7")
+    assert [(each.platform, each.role) for each in db.contacts.all()] == [("far", "denied"), ("near", "user")]
+    assert db.contacts.all("near") == [db.contacts.get("near", "7")]
+    assert db.contacts.forget("far", "7")
+    assert not db.contacts.forget("far", "7")
     for role in ("denied", "root", ""):
         with pytest.raises(errors.InvalidArgument):
-            db.allow_person("far", "7", role)  # type: ignore[arg-type]
+            db.contacts.allow("far", "7", role)  # type: ignore[arg-type]
 
 
 def test_code_lets_in_once(db: SessionDB) -> None:
@@ -51,10 +51,10 @@ def test_code_lets_in_once(db: SessionDB) -> None:
     assert len(code) == 8
     assert set(code) <= set(contacts.ALPHABET)
     assert not set(code) & set("0O1IL2Z5S8BUV")
-    person = db.pair("far", f" {code[:4].lower()}-{code[4:]} ", "root")
+    person = db.contacts.pair("far", f" {code[:4].lower()}-{code[4:]} ", "root")
     assert (person.sender, person.role, person.name, person.by) == ("7", "user", "Ada", "root")
     assert refused(db, "far", code) == 0
-    assert db.ask_to_pair("far", "7") is None, "who is known needs no code"
+    assert db.contacts.create_pairing_code("far", "7") is None, "who is known needs no code"
 
 
 def test_only_a_digest_of_a_code_is_kept(db: SessionDB) -> None:
@@ -69,27 +69,27 @@ def test_code_is_good_for_an_hour_and_on_its_platform(db: SessionDB, clock: step
     assert refused(db, "far", code) == 0
     code = asked(db)
     clock.advance(HOUR - 1)
-    assert db.pair(None, code).sender == "7"
+    assert db.contacts.pair(None, code).sender == "7"
 
 
 def test_stranger_gets_one_code_in_ten_minutes_and_the_last_one_counts(db: SessionDB, clock: steps.Clock) -> None:
     first = asked(db)
     clock.advance(599)
-    assert db.ask_to_pair("far", "7") is None
+    assert db.contacts.create_pairing_code("far", "7") is None
     assert asked(db, "8") != first
     clock.advance(1)
     second = asked(db)
     assert refused(db, "far", first) == 0
-    assert db.pair("far", second).sender == "7"
+    assert db.contacts.pair("far", second).sender == "7"
 
 
 def test_denied_one_gets_no_code_and_one_given_before_is_void(db: SessionDB, clock: steps.Clock) -> None:
     code = asked(db)
-    db.deny_person("far", "7")
+    db.contacts.deny("far", "7")
     assert refused(db, "far", code) == 0
     clock.advance(HOUR)
-    assert db.ask_to_pair("far", "7") is None
-    person = db.person("far", "7")
+    assert db.contacts.create_pairing_code("far", "7") is None
+    person = db.contacts.get("far", "7")
     assert person is not None
     assert person.role == "denied"
 
@@ -104,18 +104,18 @@ def test_guessing_ends_after_five_in_all_processes_and_after_a_restart(make_db: 
     clock.advance(60)
     for db in (one, other):
         assert refused(db, "far", code) == HOUR - 60
-    assert one.ask_to_pair("far", "9") is None
+    assert one.contacts.create_pairing_code("far", "9") is None
     near = asked(one, platform="near")
-    assert one.pair("near", near).platform == "near", "another platform is not meant"
+    assert one.contacts.pair("near", near).platform == "near", "another platform is not meant"
     assert refused(one, None, code) == 0, "nor is there a way around it"
     clock.advance(HOUR)
-    assert other.pair("far", asked(other)).sender == "7"
+    assert other.contacts.pair("far", asked(other)).sender == "7"
 
 
 def test_guesses_that_come_at_once_are_all_counted(make_db: MakeDb) -> None:
     stores = [make_db() for _ in range(4)]
     asked(stores[0])
-    found = steps.at_once(*(partial(db.pair, "far", "WRONG") for db in stores * 2))
+    found = steps.at_once(*(partial(db.contacts.pair, "far", "WRONG") for db in stores * 2))
     times = sorted(error.locked_for for error in found if isinstance(error, errors.PairingRefused))
     assert times == [0.0] * 4 + [HOUR] * 4
 
@@ -124,7 +124,7 @@ def test_right_code_forgives_and_so_does_an_hour(db: SessionDB, clock: steps.Clo
     code = asked(db)
     for _ in range(4):
         refused(db, "far", "WRONG")
-    db.pair("far", code)
+    db.contacts.pair("far", code)
     assert [refused(db, "far", "WRONG") for _ in range(4)] == [0] * 4
     clock.advance(HOUR)
     assert [refused(db, "far", "WRONG") for _ in range(4)] == [0] * 4
@@ -134,14 +134,14 @@ def test_code_pairs_one_of_two_who_bring_it_at_once(make_db: MakeDb) -> None:
     one, other = make_db(), make_db()
     for number in range(10):
         code = asked(one, str(number))
-        found = steps.at_once(lambda: one.pair("far", code), lambda: other.pair("far", code))  # noqa: B023
+        found = steps.at_once(lambda: one.contacts.pair("far", code), lambda: other.contacts.pair("far", code))  # noqa: B023
         assert sum(isinstance(each, errors.PairingRefused) for each in found) == 1
 
 
 def test_no_more_codes_wait_than_can_be_told_apart(db: SessionDB, clock: steps.Clock) -> None:
     for number in range(contacts.MOST_WAITING):
         asked(db, str(number))
-    assert db.ask_to_pair("far", "late") is None
+    assert db.contacts.create_pairing_code("far", "late") is None
     asked(db, "late", "near")
     clock.advance(HOUR)
     asked(db, "late")
@@ -151,23 +151,30 @@ def test_stranger_is_told_once(make_db: MakeDb) -> None:
     one, other = make_db(), make_db()
     for sender in map(str, range(10)):
         found = steps.at_once(
-            lambda: one.strangers_told("far", sender), lambda: other.strangers_told("far", sender)  # noqa: B023
-        )  # fmt: skip
+            *(lambda db=db, sender=sender: db.contacts.mark_stranger_notified("far", sender) for db in (one, other))
+        )
         assert sorted(map(bool, found)) == [False, True]
-    assert not one.strangers_told("far", "3")
-    assert one.strangers_told("near", "3")
-    assert one.forget_person("far", "3")
-    assert one.strangers_told("far", "3")
+    assert not one.contacts.mark_stranger_notified("far", "3")
+    assert one.contacts.mark_stranger_notified("near", "3")
+    assert one.contacts.forget("far", "3")
+    assert one.contacts.mark_stranger_notified("far", "3")
 
 
 def test_names_are_kept_clean(db: SessionDB) -> None:
-    person = db.pair("far", asked(db, name="\x1b[2J Ada\n\u202elovelace\0 " + "x" * 200))
+    person = db.contacts.pair("far", asked(db, name="\x1b[2J Ada\n\u202elovelace\0 " + "x" * 200))
     assert person.name.startswith("[2J Ada lovelace xxx")
     assert len(person.name) == contacts.MAX_NAME
 
 
 @pytest.mark.parametrize("who", [("", "7"), ("far", ""), ("far", "a\nb"), ("p" * 41, "7"), (5, "7"), ("far", None)])
 def test_nobody_is_refused_as_somebody(db: SessionDB, who: tuple[str, str]) -> None:
-    for call in (db.person, db.allow_person, db.deny_person, db.strangers_told, db.ask_to_pair, db.forget_person):
+    for call in (
+        db.contacts.get,
+        db.contacts.allow,
+        db.contacts.deny,
+        db.contacts.mark_stranger_notified,
+        db.contacts.create_pairing_code,
+        db.contacts.forget,
+    ):
         with mail.nothing_changes(db), pytest.raises(errors.InvalidArgument):
             call(*who)

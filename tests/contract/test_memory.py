@@ -14,24 +14,24 @@ from tests.contract import steps
 
 
 def texts(db: SessionDB, owner: str = "o") -> list[str]:
-    return [each.text for each in db.memories(owner)]
+    return [each.text for each in db.memory.all(owner)]
 
 
 def test_same_fact_again_is_the_same_memory(db: SessionDB, clock: steps.Clock) -> None:
-    first = db.remember("o", "likes tea")
+    first = db.memory.add("o", "likes tea")
     clock.advance(5)
-    assert db.remember("o", "likes\u200b   tea\n") == first
-    assert db.memories("o") == [first]
+    assert db.memory.add("o", "likes\u200b   tea\n") == first
+    assert db.memory.all("o") == [first]
 
 
 def test_memories_are_their_owners_and_oldest_first(db: SessionDB) -> None:
     for text in ("b", "a", "c"):
-        db.remember("o", text)
-    other = db.remember("", "a")
+        db.memory.add("o", text)
+    other = db.memory.add("", "a")
     assert (texts(db), texts(db, "")) == (["b", "a", "c"], ["a"])
-    assert not db.forget_memory("o", other.id)
+    assert not db.memory.forget("o", other.id)
     with pytest.raises(errors.NotFound):
-        db.revise_memory("o", other.id, "mine now")
+        db.memory.revise("o", other.id, "mine now")
     assert texts(db, "") == ["a"]
 
 
@@ -46,86 +46,86 @@ def test_memories_are_their_owners_and_oldest_first(db: SessionDB) -> None:
     ],
 )
 def test_what_cannot_be_seen_is_dropped_and_spaces_are_folded(db: SessionDB, given: str, kept: str) -> None:
-    assert db.remember("o", given).text == kept
+    assert db.memory.add("o", given).text == kept
 
 
 @pytest.mark.parametrize("given", ["", " \n ", "\u200b\u202e\x07", "x" * 501, "x" * 100_000, None, 5, b"x", ["x"]])
 def test_what_is_no_memory_is_refused(db: SessionDB, given: Any) -> None:
-    known = db.remember("o", "likes tea")
-    for call in (lambda: db.remember("o", given), lambda: db.revise_memory("o", known.id, given)):
+    known = db.memory.add("o", "likes tea")
+    for call in (lambda: db.memory.add("o", given), lambda: db.memory.revise("o", known.id, given)):
         with pytest.raises(errors.InvalidArgument):
             call()
-    assert db.memories("o") == [known]
+    assert db.memory.all("o") == [known]
 
 
 def test_an_owner_has_500_memories_and_not_one_more(db: SessionDB) -> None:
     for number in range(memory.MOST):
-        db.remember("o", f"fact {number}")
+        db.memory.add("o", f"fact {number}")
     with pytest.raises(errors.LimitReached):
-        db.remember("o", "one more")
-    assert db.remember("o", "fact 7").text == "fact 7"
-    assert db.remember("other", "one more")
-    assert db.forget_memory("o", db.memories("o")[0].id)
-    assert db.remember("o", "one more")
+        db.memory.add("o", "one more")
+    assert db.memory.add("o", "fact 7").text == "fact 7"
+    assert db.memory.add("other", "one more")
+    assert db.memory.forget("o", db.memory.all("o")[0].id)
+    assert db.memory.add("o", "one more")
     assert len(texts(db)) == memory.MOST
 
 
 def test_revised_memory_keeps_its_id_and_its_age(db: SessionDB, clock: steps.Clock) -> None:
     steps.begin(db, "talk", "a")
-    first = db.remember("o", "likes tea", source="talk")
+    first = db.memory.add("o", "likes tea", source="talk")
     clock.advance(5)
-    revised = db.revise_memory("o", first.id, "likes coffee")
+    revised = db.memory.revise("o", first.id, "likes coffee")
     assert (revised.id, revised.text, revised.at, revised.source) == (first.id, "likes coffee", first.at, "talk")
     assert revised.updated_at == first.updated_at + 5
     clock.advance(5)
-    assert db.revise_memory("o", first.id, "likes coffee") == revised
-    assert db.memories("o") == [revised]
+    assert db.memory.revise("o", first.id, "likes coffee") == revised
+    assert db.memory.all("o") == [revised]
 
 
 def test_memory_revised_to_what_another_says_leaves_the_other(db: SessionDB) -> None:
-    tea, coffee = (db.remember("o", f"likes {what}") for what in ("tea", "coffee"))
-    assert db.revise_memory("o", coffee.id, "likes tea") == tea
-    assert db.memories("o") == [tea]
+    tea, coffee = (db.memory.add("o", f"likes {what}") for what in ("tea", "coffee"))
+    assert db.memory.revise("o", coffee.id, "likes tea") == tea
+    assert db.memory.all("o") == [tea]
     with pytest.raises(errors.NotFound):
-        db.revise_memory("o", coffee.id, "likes tea")
+        db.memory.revise("o", coffee.id, "likes tea")
 
 
 def test_forgetting_says_whether_there_was_something(db: SessionDB) -> None:
-    known = db.remember("o", "likes tea")
-    assert [db.forget_memory("o", known.id) for _ in range(2)] == [True, False]
-    assert db.remember("o", "likes tea").id > known.id
+    known = db.memory.add("o", "likes tea")
+    assert [db.memory.forget("o", known.id) for _ in range(2)] == [True, False]
+    assert db.memory.add("o", "likes tea").id > known.id
 
 
 def test_memory_outlives_the_conversation_it_was_learnt_in(db: SessionDB) -> None:
     steps.begin(db, "talk", "a", "b")
     head = steps.compact(db, "talk", 1)
-    known = db.remember("o", "likes tea", source=head.id)
+    known = db.memory.add("o", "likes tea", source=head.id)
     assert known.source == "talk"
     db.redact("talk", 1)
     db.delete_conversation("talk")
-    assert [(each.id, each.text, each.source) for each in db.memories("o")] == [(known.id, "likes tea", None)]
+    assert [(each.id, each.text, each.source) for each in db.memory.all("o")] == [(known.id, "likes tea", None)]
 
 
 def test_memory_is_kept_also_when_nobody_knows_where_it_was_learnt(db: SessionDB) -> None:
     steps.begin(db, "gone", "a")
     db.delete_conversation("gone")
-    assert [db.remember("o", name, source=name).source for name in ("gone", "to come")] == [None, None]
+    assert [db.memory.add("o", name, source=name).source for name in ("gone", "to come")] == [None, None]
 
 
 def test_memories_are_in_no_export_and_no_branch_has_its_own(db: SessionDB) -> None:
     steps.begin(db, "talk", "a")
     before, after = io.StringIO(), io.StringIO()
     db.export_to(before)
-    db.remember("o", "likes tea", source="talk")
+    db.memory.add("o", "likes tea", source="talk")
     db.export_to(after)
     assert before.getvalue() == after.getvalue()
     db.branch("talk", branch_id="branch")
-    assert len(db.memories("o")) == 1
+    assert len(db.memory.all("o")) == 1
 
 
 def test_store_knows_that_something_forgotten_may_still_be_in_its_files(db: SessionDB, clock: steps.Clock) -> None:
-    known = db.remember("o", "likes tea")
+    known = db.memory.add("o", "likes tea")
     assert db.driver.read(deletion.unscrubbed) is None
     clock.advance(1)
-    db.revise_memory("o", known.id, "likes coffee")
+    db.memory.revise("o", known.id, "likes coffee")
     assert db.driver.read(deletion.unscrubbed) == clock()

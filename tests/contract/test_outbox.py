@@ -13,107 +13,107 @@ MakeDb = Callable[..., SessionDB]
 
 
 def found(db: SessionDB, id_: int) -> types.Outgoing:
-    outgoing = db.outgoing(id_)
+    outgoing = db.mail.outgoing(id_)
     assert outgoing is not None
     return outgoing
 
 
 def test_first_undelivered_of_each_chat_is_due(db: SessionDB, clock: steps.Clock) -> None:
-    first = db.replies(mail.answered(db, "talk", "1", "one", "two").id)
-    other = db.post(mail.reply(chat="2"), key="other")
-    db.post(mail.reply(platform="near"), key="near")
-    assert [each.id for each in db.due_outgoing("far")] == [first[0].id, other.id]
-    assert [each.id for each in db.due_outgoing("far", limit=1)] == [first[0].id]
-    db.send_failed(first[0].id, "busy", steps.NOON + 10)
-    assert [each.id for each in db.due_outgoing("far")] == [other.id]
-    db.delivered(other.id, "x")
-    assert db.due_outgoing("far") == []
-    assert [each.id for each in db.due_outgoing("far", now=steps.NOON + 10)] == [first[0].id]
+    first = db.mail.replies(mail.answered(db, "talk", "1", "one", "two").id)
+    other = db.mail.post(mail.reply(chat="2"), key="other")
+    db.mail.post(mail.reply(platform="near"), key="near")
+    assert [each.id for each in db.mail.due_outgoing("far")] == [first[0].id, other.id]
+    assert [each.id for each in db.mail.due_outgoing("far", limit=1)] == [first[0].id]
+    db.mail.mark_failed(first[0].id, "busy", steps.NOON + 10)
+    assert [each.id for each in db.mail.due_outgoing("far")] == [other.id]
+    db.mail.mark_delivered(other.id, "x")
+    assert db.mail.due_outgoing("far") == []
+    assert [each.id for each in db.mail.due_outgoing("far", now=steps.NOON + 10)] == [first[0].id]
     clock.advance(10)
-    (due,) = db.due_outgoing("far")
+    (due,) = db.mail.due_outgoing("far")
     assert (due.id, due.error, due.due_at, due.open) == (first[0].id, "busy", steps.NOON + 10, True)
-    db.send_failed(due.id, "refused", None)
-    assert [each.id for each in db.due_outgoing("far")] == [first[1].id]
-    assert db.mail_facts()["outgoing_failed"] == 1
-    assert db.mail_facts()["outgoing_open"] == 2
+    db.mail.mark_failed(due.id, "refused", None)
+    assert [each.id for each in db.mail.due_outgoing("far")] == [first[1].id]
+    assert db.mail.counts()["outgoing_failed"] == 1
+    assert db.mail.counts()["outgoing_open"] == 2
 
 
 def test_what_a_conversation_asked_is_told_the_last_first(db: SessionDB) -> None:
     for name in ("talk", "other"):
         db.create_session(name, source="test")
     asks = mail.reply("May I?", kind="question")
-    asked = [db.post(asks, key=f"question:{each}:r:0:1", conversation_id="talk").id for each in (1, 2)]
-    db.post(asks, key="question:1:x:0:1", conversation_id="other")
-    db.post(asks, key="again:7", conversation_id="talk")
-    db.post(mail.reply(), key="question:3:r:0:1", conversation_id="talk")
-    assert [each.id for each in db.questions("talk")] == asked[::-1]
-    assert [each.key for each in db.questions("talk", limit=1)] == ["question:2:r:0:1"]
+    asked = [db.mail.post(asks, key=f"question:{each}:r:0:1", conversation_id="talk").id for each in (1, 2)]
+    db.mail.post(asks, key="question:1:x:0:1", conversation_id="other")
+    db.mail.post(asks, key="again:7", conversation_id="talk")
+    db.mail.post(mail.reply(), key="question:3:r:0:1", conversation_id="talk")
+    assert [each.id for each in db.mail.questions("talk")] == asked[::-1]
+    assert [each.key for each in db.mail.questions("talk", limit=1)] == ["question:2:r:0:1"]
     with pytest.raises(errors.NoSuchSession):
-        db.questions("nowhere")
+        db.mail.questions("nowhere")
     with pytest.raises(errors.InvalidArgument):
-        db.questions("talk", limit="1")  # type: ignore[arg-type]
+        db.mail.questions("talk", limit="1")  # type: ignore[arg-type]
 
 
 def test_every_attempt_counts_and_an_overtaken_claim_sends_nothing(db: SessionDB) -> None:
-    sent = db.post(mail.reply(), key="k")
-    stale = db.claim("out:far:1", holder="me")
-    begun = db.begin_sending(stale, sent.id)
+    sent = db.mail.post(mail.reply(), key="k")
+    stale = db.mail.claim("out:far:1", holder="me")
+    begun = db.mail.begin_sending(stale, sent.id)
     assert begun is not None
     assert begun.attempts == 1
     assert begun.text == "a reply"
-    fresh = db.claim("out:far:1", holder="me")
+    fresh = db.mail.claim("out:far:1", holder="me")
     with mail.nothing_changes(db), pytest.raises(errors.LeaseLost):
-        db.begin_sending(stale, sent.id)
-    again = db.begin_sending(fresh, sent.id)
+        db.mail.begin_sending(stale, sent.id)
+    again = db.mail.begin_sending(fresh, sent.id)
     assert again is not None
     assert again.attempts == 2
-    assert db.delivered(sent.id, "there")
+    assert db.mail.mark_delivered(sent.id, "there")
     with mail.nothing_changes(db):
-        assert db.begin_sending(fresh, sent.id) is None
-        assert db.begin_sending(fresh, 99) is None
+        assert db.mail.begin_sending(fresh, sent.id) is None
+        assert db.mail.begin_sending(fresh, 99) is None
 
 
 def test_how_it_ended_is_said_once(db: SessionDB, clock: steps.Clock) -> None:
-    out, lost = (db.post(mail.reply(), key=key) for key in "ab")
-    assert db.delivered(out.id, "17")
-    assert db.send_failed(lost.id, "refused", None)
+    out, lost = (db.mail.post(mail.reply(), key=key) for key in "ab")
+    assert db.mail.mark_delivered(out.id, "17")
+    assert db.mail.mark_failed(lost.id, "refused", None)
     clock.advance(5)
     with mail.nothing_changes(db):
         for id_ in (out.id, lost.id, 99):
-            assert not db.delivered(id_, "18")
-            assert not db.send_failed(id_, "late", None)
-            assert not db.send_failed(id_, "late", steps.NOON + 50)
+            assert not db.mail.mark_delivered(id_, "18")
+            assert not db.mail.mark_failed(id_, "late", None)
+            assert not db.mail.mark_failed(id_, "late", steps.NOON + 50)
     assert (found(db, out.id).external, found(db, out.id).delivered_at) == ("17", steps.NOON)
     assert (found(db, lost.id).error, found(db, lost.id).failed_at) == ("refused", steps.NOON)
 
 
 def test_whoever_has_sent_it_says_so_whoever_has_the_claim(db: SessionDB) -> None:
-    sent = db.post(mail.reply(), key="k")
-    db.begin_sending(db.claim("out:far:1", holder="me"), sent.id)
-    db.claim("out:far:1", holder="me")
-    assert db.delivered(sent.id, "there")
+    sent = db.mail.post(mail.reply(), key="k")
+    db.mail.begin_sending(db.mail.claim("out:far:1", holder="me"), sent.id)
+    db.mail.claim("out:far:1", holder="me")
+    assert db.mail.mark_delivered(sent.id, "there")
 
 
 def test_same_key_is_posted_once(db: SessionDB) -> None:
     steps.begin(db, "talk", "x")
-    first = db.post(mail.reply("may I?", kind="question"), key="k", conversation_id="talk")
+    first = db.mail.post(mail.reply("may I?", kind="question"), key="k", conversation_id="talk")
     assert (first.kind, first.key, first.part, first.conversation_id) == ("question", "k", None, "talk")
     with mail.nothing_changes(db):
-        assert db.post(mail.reply("something else"), key="k") == first
-    assert db.post(mail.reply()).id != db.post(mail.reply()).id
+        assert db.mail.post(mail.reply("something else"), key="k") == first
+    assert db.mail.post(mail.reply()).id != db.mail.post(mail.reply()).id
 
 
 def test_same_key_posted_by_two_at_once_is_one(make_db: MakeDb) -> None:
     one, other = make_db(), make_db()
     for key in map(str, range(20)):
-        made = steps.at_once(lambda: one.post(mail.reply(), key=key), lambda: other.post(mail.reply(), key=key))  # noqa: B023
+        made = steps.at_once(*(lambda db=db, key=key: db.mail.post(mail.reply(), key=key) for db in (one, other)))
         assert made[0] == made[1]
 
 
 def test_what_a_platform_says_is_kept_clean_and_short(db: SessionDB) -> None:
-    out, lost = (db.post(mail.reply(), key=key) for key in "ab")
-    db.delivered(out.id, "a\0b\n" + "x" * 300)
-    db.send_failed(lost.id, "\x1b[31mno\0" + "y" * 900, None)
+    out, lost = (db.mail.post(mail.reply(), key=key) for key in "ab")
+    db.mail.mark_delivered(out.id, "a\0b\n" + "x" * 300)
+    db.mail.mark_failed(lost.id, "\x1b[31mno\0" + "y" * 900, None)
     assert found(db, out.id).external == "a b " + "x" * 196
     assert (found(db, lost.id).error or "").startswith(" [31mno yyy")
     assert len(found(db, lost.id).error or "") == 500
@@ -136,23 +136,23 @@ def test_what_cannot_be_sent_is_refused(db: SessionDB, more: dict[str, object]) 
     (arrival,) = mail.came(db, "1")
     with mail.nothing_changes(db):
         with pytest.raises((errors.InvalidArgument, errors.MessageInvalid, errors.InvalidArgument)):
-            db.post(mail.reply(**more))
+            db.mail.post(mail.reply(**more))
         with pytest.raises((errors.InvalidArgument, errors.MessageInvalid, errors.InvalidArgument)):
-            db.settle_arrival(None, arrival.id, "answered", outgoing=[mail.reply(), mail.reply(**more)])
+            db.mail.settle_arrival(None, arrival.id, "answered", outgoing=[mail.reply(), mail.reply(**more)])
 
 
 def test_attachments_go_by_their_digests(db: SessionDB) -> None:
-    sent = db.post(mail.reply(attachments=["a" * 64, "b" * 64]), key="k")
+    sent = db.mail.post(mail.reply(attachments=["a" * 64, "b" * 64]), key="k")
     assert found(db, sent.id).attachments == ["a" * 64, "b" * 64]
 
 
 def test_what_only_one_process_can_send_is_begun_without_a_claim(db: SessionDB) -> None:
-    sent = db.post(mail.reply(), key="one")
-    assert [getattr(db.begin_sending(None, sent.id), "attempts", None) for _ in range(2)] == [1, 2]
-    db.delivered(sent.id, "x")
+    sent = db.mail.post(mail.reply(), key="one")
+    assert [getattr(db.mail.begin_sending(None, sent.id), "attempts", None) for _ in range(2)] == [1, 2]
+    db.mail.mark_delivered(sent.id, "x")
     with mail.nothing_changes(db):
-        assert db.begin_sending(None, sent.id) is None
-        assert db.begin_sending(None, 99) is None
+        assert db.mail.begin_sending(None, sent.id) is None
+        assert db.mail.begin_sending(None, 99) is None
         with pytest.raises(errors.InvalidArgument):
-            db.begin_sending("no claim", sent.id)  # type: ignore[arg-type]
-    assert db.claims() == []
+            db.mail.begin_sending("no claim", sent.id)  # type: ignore[arg-type]
+    assert db.mail.claims() == []

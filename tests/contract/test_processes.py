@@ -18,23 +18,23 @@ def begun(db: SessionDB, *names: str) -> None:
     if db.get_session("talk") is None:
         steps.begin(db, "talk", "a", "b")
     for name in names:
-        db.process_started(steps.process(name, "talk"))
+        db.processes.record_start(steps.process(name, "talk"))
 
 
 def test_process_comes_back_as_it_was_started(db: SessionDB) -> None:
     begun(db, "p", "p", "q")
-    assert db.processes("talk") == [steps.process(name, "talk") for name in "pq"]
+    assert db.processes.all("talk") == [steps.process(name, "talk") for name in "pq"]
     head = steps.compact(db, "talk", 1)
-    assert db.processes(head.id) == db.processes("talk") == db.processes()
+    assert db.processes.all(head.id) == db.processes.all("talk") == db.processes.all()
 
 
 def test_process_is_the_conversations_whichever_session_started_it(db: SessionDB) -> None:
     begun(db)
     head = steps.compact(db, "talk", 1)
-    db.process_started(steps.process("p", head.id))
-    assert db.processes("talk")[0].conversation_id == "talk"
-    db.process_started(steps.process("p", "talk"))
-    assert len(db.processes()) == 1
+    db.processes.record_start(steps.process("p", head.id))
+    assert db.processes.all("talk")[0].conversation_id == "talk"
+    db.processes.record_start(steps.process("p", "talk"))
+    assert len(db.processes.all()) == 1
 
 
 def test_id_that_names_another_process_is_refused(db: SessionDB) -> None:
@@ -42,31 +42,35 @@ def test_id_that_names_another_process_is_refused(db: SessionDB) -> None:
     steps.begin(db, "other", "a")
     for other in (steps.process("p", "talk", "rm -r x"), steps.process("p", "other")):
         with steps.nothing_changes(db), pytest.raises(errors.IdTaken):
-            db.process_started(other)
+            db.processes.record_start(other)
 
 
 def test_end_and_notice_are_written_together_and_once(db: SessionDB, clock: steps.Clock) -> None:
     begun(db, "p", "q")
-    assert db.process_ended("p", "exited", 3, "p ended with 3")
-    assert not db.process_ended("p", "killed", 9, "p was killed")
-    (ended,) = [each for each in db.processes("talk") if each.state != "running"]
+    assert db.processes.record_end("p", "exited", 3, "p ended with 3")
+    assert not db.processes.record_end("p", "killed", 9, "p was killed")
+    (ended,) = [each for each in db.processes.all("talk") if each.state != "running"]
     assert (ended.id, ended.state, ended.exit_code, ended.ended_at) == ("p", "exited", 3, clock())
-    assert db.processes(running_only=True) == db.processes("talk", running_only=True) == [steps.process("q", "talk")]
-    (notice,) = db.waiting("talk")
+    assert (
+        db.processes.all(running_only=True)
+        == db.processes.all("talk", running_only=True)
+        == [steps.process("q", "talk")]
+    )
+    (notice,) = db.mail.waiting("talk")
     assert (notice.key, notice.kind, notice.text) == ("process:p", "process", "p ended with 3")
 
 
 def test_end_is_dated_when_it_was_and_its_notice_when_it_was_told(db: SessionDB, clock: steps.Clock) -> None:
     begun(db, "p")
-    db.process_ended("p", "gone", None, "it is gone", at=7.0)
-    assert (db.processes()[0].ended_at, db.waiting()[0].at) == (7.0, clock())
+    db.processes.record_end("p", "gone", None, "it is gone", at=7.0)
+    assert (db.processes.all()[0].ended_at, db.mail.waiting()[0].at) == (7.0, clock())
 
 
 def test_process_nobody_knows_ends_without_a_word(db: SessionDB) -> None:
     begun(db, "p")
     db.delete_conversation("talk")
-    assert not db.process_ended("p", "exited", 0, "ended")
-    assert (db.processes(), db.waiting()) == ([], [])
+    assert not db.processes.record_end("p", "exited", 0, "ended")
+    assert (db.processes.all(), db.mail.waiting()) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -81,7 +85,7 @@ def test_process_that_is_none_is_refused(db: SessionDB, field: str, value: Any) 
     begun(db)
     bad = msgspec.structs.replace(steps.process("p", "talk"), **{field: value})
     with steps.nothing_changes(db), pytest.raises(errors.HoldfastError):
-        db.process_started(bad)
+        db.processes.record_start(bad)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +95,7 @@ def test_process_that_is_none_is_refused(db: SessionDB, field: str, value: Any) 
 def test_end_that_is_none_is_refused(db: SessionDB, state: Any, code: Any, text: str) -> None:
     begun(db, "p")
     with steps.nothing_changes(db), pytest.raises(errors.HoldfastError):
-        db.process_ended("p", state, code, text)
+        db.processes.record_end("p", state, code, text)
 
 
 def test_conversation_with_a_running_process_is_not_let_go_as_old(db: SessionDB, clock: steps.Clock) -> None:
@@ -99,8 +103,8 @@ def test_conversation_with_a_running_process_is_not_let_go_as_old(db: SessionDB,
     clock.advance(100 * steps.DAY)
     (needed,) = db.plan_prune(older_than_days=30).needed
     assert "still runs" in str(needed)
-    db.process_ended("p", "exited", 0, "ended")
-    db.settle(db.waiting()[0].id, "completed")
+    db.processes.record_end("p", "exited", 0, "ended")
+    db.mail.settle(db.mail.waiting()[0].id, "completed")
     assert len(db.plan_prune(older_than_days=30).going) == 1
 
 
@@ -109,17 +113,17 @@ def test_redaction_of_the_call_takes_the_command_and_its_notice(db: SessionDB) -
     for name, key in (("p", "KEY=1"), ("q", "KEY=2"), ("r", "other")):
         call = {"id": name, "name": "start_process", "arguments": f'{{"command": "{key} make"}}'}
         db.append_message("talk", role="assistant", tool_calls=[call])
-        db.process_started(steps.process(name, "talk", f"{key} make"))
-    db.process_ended("p", "exited", 0, "ended: KEY=1 make")
-    db.process_ended("r", "exited", 0, "ended: other make")
+        db.processes.record_start(steps.process(name, "talk", f"{key} make"))
+    db.processes.record_end("p", "exited", 0, "ended: KEY=1 make")
+    db.processes.record_end("r", "exited", 0, "ended: other make")
     for seq in (2, 3):
         db.redact("talk", seq)
-    assert [each.command for each in db.processes()] == ["", "", "other make"]
+    assert [each.command for each in db.processes.all()] == ["", "", "other make"]
     # What nobody can read is not delivered any more; what was running goes on, and its end is told.
-    assert [each.text for each in db.waiting()] == ["ended: other make"]
+    assert [each.text for each in db.mail.waiting()] == ["ended: other make"]
     # Whoever reports it may have read its command and its output before.
-    assert db.process_ended("q", "exited", 0, "ended: KEY=2 make\n> the key is 2")
-    notice = db.waiting()[-1]
+    assert db.processes.record_end("q", "exited", 0, "ended: KEY=2 make\n> the key is 2")
+    notice = db.mail.waiting()[-1]
     assert (notice.key, notice.kind) == ("process:q", "process")
     assert "process q ended" in notice.text
     assert "redacted" in notice.text
@@ -131,12 +135,12 @@ def test_redaction_of_the_notice_takes_the_command_of_that_process_only(db: Sess
     """The notice quotes what the process wrote: who may not read that any more sees it by the command being gone."""
     begun(db, "p", "q")
     for name in ("p", "q"):
-        db.process_ended(name, "exited", 0, f"{name} ended")
-    for notice in db.waiting():
+        db.processes.record_end(name, "exited", 0, f"{name} ended")
+    for notice in db.mail.waiting():
         receipt = db.append_message("talk", role="user", content=notice.text)
-        db.settle(notice.id, "completed", receipt.seq)
+        db.mail.settle(notice.id, "completed", receipt.seq)
     db.redact("talk", 3)
-    assert [(each.id, bool(each.command)) for each in db.processes()] == [("p", False), ("q", True)]
+    assert [(each.id, bool(each.command)) for each in db.processes.all()] == [("p", False), ("q", True)]
     assert db.fsck().ok
 
 
@@ -144,18 +148,18 @@ def test_racing_watchers_tell_once(db: SessionDB) -> None:
     begun(db, *(f"p{number}" for number in range(10)))
     for number in range(10):
         ends = [
-            lambda n=n, i=number: db.process_ended(f"p{i}", "exited", n, f"told by {n}") for n in range(6)
+            lambda n=n, i=number: db.processes.record_end(f"p{i}", "exited", n, f"told by {n}") for n in range(6)
         ]  # fmt: skip
         outcomes = steps.at_once(*ends)
         assert sorted(outcomes) == [False] * 5 + [True]
-        (notice,) = [each for each in db.waiting() if each.key == f"process:p{number}"]
+        (notice,) = [each for each in db.mail.waiting() if each.key == f"process:p{number}"]
         assert notice.text == f"told by {outcomes.index(True)}"
 
 
 def test_other_processes_see_what_runs(make_db: MakeDb) -> None:
     one, other = make_db(), make_db()
     begun(one, "p")
-    assert other.processes(running_only=True) == [steps.process("p", "talk")]
-    assert other.process_ended("p", "killed", None, "killed")
-    assert not one.process_ended("p", "exited", 0, "ended")
-    assert isinstance(one.processes()[0], types.Process)
+    assert other.processes.all(running_only=True) == [steps.process("p", "talk")]
+    assert other.processes.record_end("p", "killed", None, "killed")
+    assert not one.processes.record_end("p", "exited", 0, "ended")
+    assert isinstance(one.processes.all()[0], types.Process)

@@ -15,20 +15,20 @@ MakeDb = Callable[..., SessionDB]
 def arranged(db: SessionDB) -> None:
     """Something in every state."""
     done = mail.answered(db, "talk", "done")
-    db.delivered(db.replies(done.id)[0].id, "there")
+    db.mail.mark_delivered(db.mail.replies(done.id)[0].id, "there")
     mail.answered(db, "talk", "unsent", "one", "two")
-    db.post(mail.reply("posted"), key="posted")
+    db.mail.post(mail.reply("posted"), key="posted")
     first, joined, _ = mail.came(db, "begun", "joined", "waiting")
-    claim = db.claim(mail.CLAIM)
-    db.begin_arrival(claim, first.id, "talk", [joined.id])
+    claim = db.mail.claim(mail.CLAIM)
+    db.mail.begin_arrival(claim, first.id, "talk", [joined.id])
     mail.said(db, "talk", "begun")
-    db.receive("talk", "told", "The build ended.", kind="process")
+    db.mail.receive("talk", "told", "The build ended.", kind="process")
     db.create_session("at home", source="test")
-    db.receive("at home", "kept", "The build ended.", kind="process")
+    db.mail.receive("at home", "kept", "The build ended.", kind="process")
 
 
 def arrival(db: SessionDB, key: str) -> types.Arrival:
-    found = db.arrival_by_key("far", key)
+    found = db.mail.arrival_by_key("far", key)
     assert found is not None
     return found
 
@@ -41,10 +41,10 @@ def test_restored_store_sends_and_answers_nothing_by_itself(
     source.backup(path)
     db = make_db("other")
     db.restore(path)
-    assert db.open_routes() == []
-    assert db.due_outgoing("far") == []
-    assert ([each.key for each in db.waiting()], db.waiting_homes()) == (["kept"], [])
-    assert db.receive("talk", "told", "The build ended.", kind="process").outcome == "restored"
+    assert db.mail.open_routes() == []
+    assert db.mail.due_outgoing("far") == []
+    assert ([each.key for each in db.mail.waiting()], db.mail.waiting_homes()) == (["kept"], [])
+    assert db.mail.receive("talk", "told", "The build ended.", kind="process").outcome == "restored"
     assert [arrival(db, key).outcome for key in ("done", "unsent", "begun", "joined", "waiting")] == [
         "answered",
         "answered",
@@ -52,14 +52,14 @@ def test_restored_store_sends_and_answers_nothing_by_itself(
         "restored",
         "restored",
     ]
-    (sent,) = db.replies(arrival(db, "done").id)
+    (sent,) = db.mail.replies(arrival(db, "done").id)
     assert (sent.external, sent.error) == ("there", None)
-    one, two = db.replies(arrival(db, "unsent").id)
+    one, two = db.mail.replies(arrival(db, "unsent").id)
     assert (one.text, one.error, one.open, two.error) == ("one", backup.NOT_SENT, False, backup.NOT_SENT)
     assert db.fsck().ok
     # What comes now is a message like any other, and what came then is known.
-    assert db.arrive(mail.new("next"))[1]
-    assert not db.arrive(mail.new("waiting"))[1]
+    assert db.mail.add_arrival(mail.new("next"))[1]
+    assert not db.mail.add_arrival(mail.new("waiting"))[1]
     # The store the backup is of goes on as if nothing had been.
-    assert [each.key for each in source.waiting()] == ["told", "kept"]
-    assert source.mail_facts() == {"arrivals_open": 3, "routes_waiting": 1, "outgoing_open": 3, "outgoing_failed": 0}
+    assert [each.key for each in source.mail.waiting()] == ["told", "kept"]
+    assert source.mail.counts() == {"arrivals_open": 3, "routes_waiting": 1, "outgoing_open": 3, "outgoing_failed": 0}

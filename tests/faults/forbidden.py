@@ -61,18 +61,18 @@ def furnish(db: SessionDB) -> None:
 def _act(db: SessionDB, c: str) -> None:
     """Two memories (1, 2), what came in (1 settled, 2 waiting, 3 of a process), processes p (ended) and q (running),
     grants (1 everywhere, 2 here), acts (1 ended, 2 open, 3 denied)."""
-    db.remember("o", "likes tea", source=c)
-    db.remember("o", "likes rain")
-    db.settle(db.receive(c, "k", "text").id, "completed", 2)
-    db.receive(c, "w", "text")
+    db.memory.add("o", "likes tea", source=c)
+    db.memory.add("o", "likes rain")
+    db.mail.settle(db.mail.receive(c, "k", "text").id, "completed", 2)
+    db.mail.receive(c, "w", "text")
     for name in ("p", "q"):
-        db.process_started(process(name, c))
-    db.process_ended("p", "exited", 0, "p ended")
-    db.grant("o", "shell(git)", by="me")
-    db.grant("o", "shell(git)", session_id=c, by="me")
-    db.audit_end(db.audit_begin(c, "c1", "shell", "ran", True, "me"), True)
+        db.processes.record_start(process(name, c))
+    db.processes.record_end("p", "exited", 0, "p ended")
+    db.permissions.grant("o", "shell(git)", by="me")
+    db.permissions.grant("o", "shell(git)", session_id=c, by="me")
+    db.permissions.end_audit(db.permissions.begin_audit(c, "c1", "shell", "ran", True, "me"), True)
     for allowed in (True, False):
-        db.audit_begin(c, "c2", "shell", "runs", allowed, "me")
+        db.permissions.begin_audit(c, "c2", "shell", "runs", allowed, "me")
 
 
 def process(name: str, c: str) -> types.Process:

@@ -24,24 +24,26 @@ def furnish(db: SessionDB) -> None:
     for key in "abcd":
         _came(db, key, "route")
     _came(db, "e", "other")
-    claim = db.claim("k", 300.0, "me")
-    db.begin_arrival(claim, 1, "m", [2])
+    claim = db.mail.claim("k", 300.0, "me")
+    db.mail.begin_arrival(claim, 1, "m", [2])
     born = types.NewConversation(source="test")
     db.append_message("m", role="user", content="a", uid="inbox:far:a", create=born)
-    db.settle_arrival(claim, 1, "answered", seq=1, conversation_id="m", outgoing=[_out(), _out()])
-    db.begin_arrival(claim, 3, "m")
-    db.post(_out(), key="q", arrival=3, conversation_id="m")
-    db.settle(db.receive("m", "noticed", "came in").id, "answered", outgoing=[_out()])
-    db.begin_sending(claim, 1)
-    db.delivered(1, "there")
-    db.send_failed(2, "no", None)
-    db.allow_person("far", "7")
-    db.ask_to_pair("far", "8")
-    db.strangers_told("far", "9")
+    db.mail.settle_arrival(claim, 1, "answered", seq=1, conversation_id="m", outgoing=[_out(), _out()])
+    db.mail.begin_arrival(claim, 3, "m")
+    db.mail.post(_out(), key="q", arrival=3, conversation_id="m")
+    db.mail.settle(db.mail.receive("m", "noticed", "came in").id, "answered", outgoing=[_out()])
+    db.mail.begin_sending(claim, 1)
+    db.mail.mark_delivered(1, "there")
+    db.mail.mark_failed(2, "no", None)
+    db.contacts.allow("far", "7")
+    db.contacts.create_pairing_code("far", "8")
+    db.contacts.mark_stranger_notified("far", "9")
 
 
 def _came(db: SessionDB, key: str, route: str) -> None:
-    db.arrive(types.NewArrival(platform="far", key=key, route=route, chat="1", sender="7", address={}, text=key))
+    db.mail.add_arrival(
+        types.NewArrival(platform="far", key=key, route=route, chat="1", sender="7", address={}, text=key)
+    )
 
 
 def _out() -> types.NewOutgoing:

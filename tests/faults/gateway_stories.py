@@ -127,8 +127,8 @@ def kill_one_of_two(story: Story, point: str, most: int) -> bool:
 
 def still_open(db: SessionDB) -> list[str]:
     """What somebody would still have to do, or does."""
-    found = [f"{count} {name}" for name, count in db.mail_facts().items() if count]
-    found += [f"{each.key} is claimed" for each in db.claims() if each.state == "held"]
+    found = [f"{count} {name}" for name, count in db.mail.counts().items() if count]
+    found += [f"{each.key} is claimed" for each in db.mail.claims() if each.state == "held"]
     return found + [f"{each.conversation_id} is leased" for each in db.leases() if each.state == "held"]
 
 
@@ -173,7 +173,7 @@ def _wrongs_of_log(chat: str, updates: Sequence[Update], log: Sequence[types.Mes
 
 def _wrongs_of_update(db: SessionDB, each: Update, log: Sequence[types.Message], rows: dict[int, Update]) -> list[str]:
     """One outcome, one message, one reply that is marked as delivered; that goes into `rows`."""
-    arrival = db.arrival_by_key(PLATFORM, each.key)
+    arrival = db.mail.arrival_by_key(PLATFORM, each.key)
     if arrival is None:
         return [f"{each.key} was acknowledged and is lost"]
     found, outcome = list[str](), "command" if _is_command(each) else "answered"
@@ -182,7 +182,7 @@ def _wrongs_of_update(db: SessionDB, each: Update, log: Sequence[types.Message],
     uids = [message.uid for message in log if message.seq == arrival.seq]
     if uids != ([] if _is_command(each) else [delivery.uid_of(f"{PLATFORM}:{each.key}")]):
         found.append(f"{each.key} is not the message {arrival.seq}")
-    replies = db.replies(arrival.id)
+    replies = db.mail.replies(arrival.id)
     rows.update((reply.id, each) for reply in replies)
     if len(replies) != 1:
         return [*found, f"{each.key} has {len(replies)} replies"]

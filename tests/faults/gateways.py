@@ -69,7 +69,7 @@ class Filed(loopback.Loopback):
 
     async def send(self, outgoing: types.Outgoing) -> str:
         # At once: a process that is stopped while it waits here has begun to send, and nobody can call that back.
-        found = self._db.db.outgoing(outgoing.id)
+        found = self._db.db.mail.outgoing(outgoing.id)
         marked = found is None or not found.open
         where = str(outgoing.address.get("chat"))
         sent = Sent(outgoing.id, os.getpid(), outgoing.chat, where, outgoing.text, marked)

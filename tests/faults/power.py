@@ -59,13 +59,13 @@ def _correspond(db: SessionDB, shim: disk.Disk, key: str) -> None:
     """A message comes in from outside, is answered, and the answer is sent: what is acknowledged on the way."""
     arrival = steps.came(db, "c", key)
     shim.note(f"arrived {key}")
-    taken = db.take_up(ROUTE, lambda waiting, _: (waiting[0].id, "c", ()))
+    taken = db.mail.take_up(ROUTE, lambda waiting, _: (waiting[0].id, "c", ()))
     assert taken.claim is not None
     shim.note(f"claimed {msgspec.json.encode(taken.claim).decode()}")
     try:
         _answer(db, shim, taken.claim, arrival)
     finally:
-        db.release_claim(taken.claim)
+        db.mail.release_claim(taken.claim)
 
 
 def _answer(db: SessionDB, shim: disk.Disk, claim: types.Claim, arrival: types.Arrival) -> None:
@@ -74,9 +74,9 @@ def _answer(db: SessionDB, shim: disk.Disk, claim: types.Claim, arrival: types.A
     shim.note(f"said {uid_of(key)}")
     steps.answer(db, claim, arrival.id, seq)
     shim.note(f"answered {key}")
-    for part in db.replies(arrival.id):
-        db.begin_sending(claim, part.id)
-        db.delivered(part.id, "there")
+    for part in db.mail.replies(arrival.id):
+        db.mail.begin_sending(claim, part.id)
+        db.mail.mark_delivered(part.id, "there")
         shim.note(f"delivered {key} {part.part}")
 
 
@@ -169,9 +169,9 @@ def wrong(moment: Moment, folder: Path) -> list[str]:
 
 def _mail_missing(db: SessionDB, moment: Moment) -> list[str]:
     found = list[str]()
-    arrived = {key: db.arrival_by_key("far", key) for key in moment.noted("arrived")}
+    arrived = {key: db.mail.arrival_by_key("far", key) for key in moment.noted("arrived")}
     for key, arrival in arrived.items():
-        replies = [] if arrival is None else db.replies(arrival.id)
+        replies = [] if arrival is None else db.mail.replies(arrival.id)
         sent = {f"{key} {each.part}" for each in replies if each.delivered_at is not None}
         if arrival is None:
             found.append(f"what came in as {key} is gone")
@@ -191,8 +191,8 @@ def _still_good(db: SessionDB, moment: Moment) -> list[str]:
     for text in moment.noted("claimed")[-1:]:
         old = msgspec.json.decode(text, type=types.Claim)
         last = steps.came(db, "c", "last").id
-        db.claim(CLAIM)
-        found += _not_refused("a claim", lambda old=old, last=last: db.settle_arrival(old, last, "ignored"))
+        db.mail.claim(CLAIM)
+        found += _not_refused("a claim", lambda old=old, last=last: db.mail.settle_arrival(old, last, "ignored"))
     for text in moment.noted("leased")[-1:]:
         lease = msgspec.json.decode(text, type=types.Lease)
         db.acquire_lease("c", "compact")

@@ -177,8 +177,8 @@ def _budgets(stage: zygote.Stage, db: SessionDB, number: int) -> Any:
 def _ends(stage: zygote.Stage, db: SessionDB, number: int) -> bool:
     """Everybody saw that the process has ended, and each would tell of it in words of its own."""
     name = f"p{number}"
-    _first(stage, lambda: db.process_started(_process(name)))
-    return db.process_ended(name, "exited", stage.index, f"told by {stage.index}")
+    _first(stage, lambda: db.processes.record_start(_process(name)))
+    return db.processes.record_end(name, "exited", stage.index, f"told by {stage.index}")
 
 
 def _process(name: str) -> types.Process:
@@ -187,14 +187,17 @@ def _process(name: str) -> types.Process:
 
 def _arrivals(stage: zygote.Stage, db: SessionDB, number: int) -> list[Any]:
     """The same thing comes in by all of them, and all of them say what became of it."""
-    inbound = db.receive("c", f"k{number}", "came in")
+    inbound = db.mail.receive("c", f"k{number}", "came in")
     stage.barrier.wait()
-    return [inbound.id, db.settle(inbound.id, f"settled by {stage.index}", 1)]
+    return [inbound.id, db.mail.settle(inbound.id, f"settled by {stage.index}", 1)]
 
 
 def _facts(stage: zygote.Stage, db: SessionDB, number: int) -> list[int]:
     """All of them remember and allow the same."""
-    made = db.remember("o", f"fact {number}", source="c"), db.grant("o", f"rule {number}", session_id="c", by="me")
+    made = (
+        db.memory.add("o", f"fact {number}", source="c"),
+        db.permissions.grant("o", f"rule {number}", session_id="c", by="me"),
+    )
     return [each.id for each in made]
 
 

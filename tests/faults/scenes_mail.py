@@ -32,22 +32,22 @@ def answering(db: SessionDB) -> list[str]:
     """A gateway is overtaken in the middle of a turn; the one that took over answers, once, in the same place."""
     steps.say(db, "c", 0)
     arrival, other = steps.came(db, "c"), steps.came(db, "c", "c+")
-    again = db.arrive(types.NewArrival(**{**_fields(arrival), "text": "edited"}))
+    again = db.mail.add_arrival(types.NewArrival(**{**_fields(arrival), "text": "edited"}))
     found = [] if again == (arrival, False) else [f"what was delivered twice is {again}"]
-    old = db.claim(CLAIM, 300.0, "me")
-    found += refused("another holder", errors.Busy, lambda: db.claim(CLAIM, 300.0, "another"))
-    db.begin_arrival(old, arrival.id, "c", [other.id])
+    old = db.mail.claim(CLAIM, 300.0, "me")
+    found += refused("another holder", errors.Busy, lambda: db.mail.claim(CLAIM, 300.0, "another"))
+    db.mail.begin_arrival(old, arrival.id, "c", [other.id])
     said = _say(db, arrival)
-    new = db.claim(CLAIM, 300.0, "me")
+    new = db.mail.claim(CLAIM, 300.0, "me")
     found += _overtaken(db, old, arrival)
-    begun = db.begin_arrival(new, arrival.id, "elsewhere")
-    if begun is None or begun.target != "c" or db.arrival(arrival.id) != begun:
+    begun = db.mail.begin_arrival(new, arrival.id, "elsewhere")
+    if begun is None or begun.target != "c" or db.mail.arrival(arrival.id) != begun:
         found.append("the turn goes on somewhere else")
     if _say(db, arrival) != said:
         found.append("what came in is two messages")
     told = [steps.answer(db, new, arrival.id, said) for _ in range(2)]
     found += [] if told == [True, False] else [f"of those who settled it {told} were told they were first"]
-    if db.open_arrivals(ROUTE) or {each.outcome for each in db.arrivals_joined(arrival.id)} != {"answered"}:
+    if db.mail.open_arrivals(ROUTE) or {each.outcome for each in db.mail.joined_arrivals(arrival.id)} != {"answered"}:
         found.append("something is open that was answered")
     return found + _sending(db, old, new, arrival.id) + _giving_back(db, new) + checker.verify(db, also=["c"])
 
@@ -66,47 +66,51 @@ def _overtaken(db: SessionDB, old: types.Claim, arrival: types.Arrival) -> list[
         return waiting[0].id, "c", ()
 
     return [
-        *refused("an old claim to begin", errors.LeaseLost, lambda: db.begin_arrival(old, arrival.id, "c")),
-        *refused("an old claim to take up", errors.LeaseLost, lambda: db.take_up(ROUTE, choose, claim=old)),
+        *refused("an old claim to begin", errors.LeaseLost, lambda: db.mail.begin_arrival(old, arrival.id, "c")),
+        *refused("an old claim to take up", errors.LeaseLost, lambda: db.mail.take_up(ROUTE, choose, claim=old)),
         *refused("an old claim to settle", errors.LeaseLost, lambda: steps.answer(db, old, arrival.id, 1)),
     ]
 
 
 def _sending(db: SessionDB, old: types.Claim, new: types.Claim, arrival: int) -> list[str]:
     """Each part once, the first one first, and not before its time."""
-    sent = [each.text for each in db.replies(arrival)]
+    sent = [each.text for each in db.mail.replies(arrival)]
     if sent != ["one", "two"]:
         return [f"to be sent are {sent}"]
-    (first,) = db.due_outgoing("far")
+    (first,) = db.mail.due_outgoing("far")
     found = [] if first.text == "one" else ["the second part goes first"]
-    found += refused("an old claim to send", errors.LeaseLost, lambda: db.begin_sending(old, first.id))
-    db.send_failed(first.id, "busy", first.at + 60)
-    found += ["it is tried again before its time"] if db.due_outgoing("far", now=first.at) else []
-    told = [db.delivered(first.id, "there"), db.delivered(first.id, "again"), db.begin_sending(new, first.id) is None]
+    found += refused("an old claim to send", errors.LeaseLost, lambda: db.mail.begin_sending(old, first.id))
+    db.mail.mark_failed(first.id, "busy", first.at + 60)
+    found += ["it is tried again before its time"] if db.mail.due_outgoing("far", now=first.at) else []
+    told = [
+        db.mail.mark_delivered(first.id, "there"),
+        db.mail.mark_delivered(first.id, "again"),
+        db.mail.begin_sending(new, first.id) is None,
+    ]
     return found + ([] if told == [True, False, True] else ["what was delivered is sent again"])
 
 
 def _giving_back(db: SessionDB, claim: types.Claim) -> list[str]:
     """Whoever has answered and goes lets the next one in."""
     last = steps.came(db, "c", "last")
-    db.settle_arrival(claim, last.id, "ignored", release=True)
-    return [f"{held.key} is kept" for held in db.claims()]
+    db.mail.settle_arrival(claim, last.id, "ignored", release=True)
+    return [f"{held.key} is kept" for held in db.mail.claims()]
 
 
 def addressing(db: SessionDB) -> list[str]:
     """A reply to another chat, or another address, is not written down; or if it was, then not sent."""
     steps.say(db, "c", 0)
-    claim, found = db.claim(CLAIM, 300.0, "me"), list[str]()
+    claim, found = db.mail.claim(CLAIM, 300.0, "me"), list[str]()
     for number, (chat, address) in enumerate([("other", {"chat": "c"}), ("c", {"chat": "other"})]):
         arrival = steps.came(db, "c", f"c{number}")
         reply = types.NewOutgoing(platform="far", chat=chat, address=address, text="a secret")
         try:
-            db.settle_arrival(claim, arrival.id, "answered", outgoing=[reply])
+            db.mail.settle_arrival(claim, arrival.id, "answered", outgoing=[reply])
         except errors.StoreRefused:
             continue
-        (row,) = db.replies(arrival.id)
+        (row,) = db.mail.replies(arrival.id)
         sending = refused(
-            f"a reply to {chat} at {address}", errors.SendRefused, lambda row=row: db.begin_sending(claim, row.id)
+            f"a reply to {chat} at {address}", errors.SendRefused, lambda row=row: db.mail.begin_sending(claim, row.id)
         )
         found += sending
     return found
@@ -114,14 +118,14 @@ def addressing(db: SessionDB) -> list[str]:
 
 def pairing(db: SessionDB) -> list[str]:
     """A code lets in one person of one platform, once; whoever guesses is locked out."""
-    wrong, code = errors.PairingRefused, db.ask_to_pair("far", "7") or ""
-    found = refused("a code of another platform", wrong, lambda: db.pair("near", code))
-    db.pair("far", code)
-    found += refused("a code that was used", wrong, lambda: db.pair("far", code))
-    other = db.ask_to_pair("far", "8") or ""
+    wrong, code = errors.PairingRefused, db.contacts.create_pairing_code("far", "7") or ""
+    found = refused("a code of another platform", wrong, lambda: db.contacts.pair("near", code))
+    db.contacts.pair("far", code)
+    found += refused("a code that was used", wrong, lambda: db.contacts.pair("far", code))
+    other = db.contacts.create_pairing_code("far", "8") or ""
     for _ in range(5):
-        found += refused("a wrong code", wrong, lambda: db.pair("far", "WRONG"))
-    return found + refused("the right code after many wrong ones", wrong, lambda: db.pair("far", other))
+        found += refused("a wrong code", wrong, lambda: db.contacts.pair("far", "WRONG"))
+    return found + refused("the right code after many wrong ones", wrong, lambda: db.contacts.pair("far", other))
 
 
 SCENES: dict[str, Callable[[SessionDB], list[str]]] = {

@@ -103,28 +103,28 @@ def process(c: str) -> types.Process:
 
 def _received(db: SessionDB, c: str) -> Args:
     args = say(db, c)
-    return {**args, "inbound": db.receive(c, f"key of {c}", "came in").id}
+    return {**args, "inbound": db.mail.receive(c, f"key of {c}", "came in").id}
 
 
 def _running(db: SessionDB, c: str) -> Args:
     args = say(db, c)
-    db.process_started(process(c))
+    db.processes.record_start(process(c))
     return args
 
 
 def _remembered(db: SessionDB, c: str) -> Args:
     args = say(db, c)
-    return {**args, "memory": db.remember(c, "likes tea", source=c).id}
+    return {**args, "memory": db.memory.add(c, "likes tea", source=c).id}
 
 
 def _acted(db: SessionDB, c: str) -> Args:
     """A message that called, what the call did and started, and what came in and became it."""
     args, call = say(db, c, 0), {"id": "call", "name": "start_process", "arguments": {"command": "make"}}
     db.append_message(c, role="assistant", tool_calls=[call], uid=f"{c}:1")
-    db.settle(db.receive(c, f"key of {c}", "came in").id, "completed", 1)
-    db.audit_begin(c, "call", "start_process", "make", True, "me")
-    db.process_started(process(c))
-    db.process_ended(c, "exited", 0, "ended: make", at=2.0)
+    db.mail.settle(db.mail.receive(c, f"key of {c}", "came in").id, "completed", 1)
+    db.permissions.begin_audit(c, "call", "start_process", "make", True, "me")
+    db.processes.record_start(process(c))
+    db.processes.record_end(c, "exited", 0, "ended: make", at=2.0)
     return args
 
 
@@ -136,17 +136,17 @@ def _pinned(db: SessionDB, c: str) -> Args:
 
 def _audited(db: SessionDB, c: str) -> Args:
     args = say(db, c)
-    return {**args, "act": db.audit_begin(c, "call", "shell", "make", True, "me")}
+    return {**args, "act": db.permissions.begin_audit(c, "call", "shell", "make", True, "me")}
 
 
 def _all_of_it(db: SessionDB, c: str) -> Args:
     args = _bound(db, c)
-    db.receive(c, f"key of {c}", "came in")
-    db.process_started(process(c))
-    db.remember(c, "likes tea", source=c)
+    db.mail.receive(c, f"key of {c}", "came in")
+    db.processes.record_start(process(c))
+    db.memory.add(c, "likes tea", source=c)
     db.pin(c, 2)
-    db.grant(c, "shell(make)", session_id=c, by="me")
-    db.audit_begin(c, "call", "shell", "make", True, "me")
+    db.permissions.grant(c, "shell(make)", session_id=c, by="me")
+    db.permissions.begin_audit(c, "call", "shell", "make", True, "me")
     return args
 
 
@@ -158,7 +158,7 @@ def came(db: SessionDB, c: str, key: str = "") -> types.Arrival:
 def arrived(db: SessionDB, c: str, key: str = "") -> tuple[types.Arrival, bool]:
     """The same, and whether it was new."""
     place = {"route": f"chat:{c}", "chat": c, "sender": c, "address": {"chat": c}}
-    return db.arrive(types.NewArrival(platform="far", key=key or c, text=f"said {c}", **place))
+    return db.mail.add_arrival(types.NewArrival(platform="far", key=key or c, text=f"said {c}", **place))
 
 
 def _out(c: str, text: str) -> types.NewOutgoing:
@@ -167,12 +167,12 @@ def _out(c: str, text: str) -> types.NewOutgoing:
 
 def _arrived(db: SessionDB, c: str) -> Args:
     args = say(db, c)
-    claim = msgspec.to_builtins(db.claim(f"route:chat:{c}", 300.0, "me"))
+    claim = msgspec.to_builtins(db.mail.claim(f"route:chat:{c}", 300.0, "me"))
     return {**args, "claim": claim, "arrival": came(db, c).id, "other": came(db, c, f"{c}+").id}
 
 
 def _begin(db: SessionDB, args: Args) -> types.Arrival | None:
-    return db.begin_arrival(_claim(args), args["arrival"], args["id"], [args["other"]])
+    return db.mail.begin_arrival(_claim(args), args["arrival"], args["id"], [args["other"]])
 
 
 def _waiting(db: SessionDB, c: str) -> Args:
@@ -185,7 +185,7 @@ def _take_up(db: SessionDB, args: Args) -> types.TakenUp:
     def choose(waiting: Sequence[types.Arrival], _: types.Route) -> tuple[int, str, list[int]]:
         return waiting[0].id, args["id"], [args["other"]]
 
-    return db.take_up(f"chat:{args['id']}", choose)
+    return db.mail.take_up(f"chat:{args['id']}", choose)
 
 
 def _worked(db: SessionDB, c: str) -> Args:
@@ -198,7 +198,7 @@ def _worked(db: SessionDB, c: str) -> Args:
 def answer(db: SessionDB, claim: types.Claim, arrival: int, seq: int, c: str = "c") -> bool:
     """What came in became this message, and was answered in two parts."""
     where = {"seq": seq, "conversation_id": c, "outgoing": [_out(c, "one"), _out(c, "two")]}
-    return db.settle_arrival(claim, arrival, "answered", **where)
+    return db.mail.settle_arrival(claim, arrival, "answered", **where)
 
 
 def _answer(db: SessionDB, args: Args) -> bool:
@@ -208,11 +208,11 @@ def _answer(db: SessionDB, args: Args) -> bool:
 def _answered(db: SessionDB, c: str) -> Args:
     args = _worked(db, c)
     _answer(db, args)
-    return {**args, "outgoing": db.replies(args["arrival"])[0].id}
+    return {**args, "outgoing": db.mail.replies(args["arrival"])[0].id}
 
 
 def _asked(db: SessionDB, c: str) -> Args:
-    return {**say(db, c), "code": db.ask_to_pair(f"far {c}", c)}
+    return {**say(db, c), "code": db.contacts.create_pairing_code(f"far {c}", c)}
 
 
 def _claim(args: Args) -> types.Claim:
@@ -293,21 +293,23 @@ STEPS: dict[str, Step] = {
     ),
     "spend_first": Step(("budget",), say, lambda db, args: db.spend(args["id"], 0, {"attempts": 1})),
     "spend": Step(("budget",), _spent, lambda db, args: db.spend(args["id"], 1, {"attempts": 2})),
-    "remember": Step(("memory",), say, lambda db, args: db.remember(args["id"], "likes tea", source=args["id"])),
+    "remember": Step(("memory",), say, lambda db, args: db.memory.add(args["id"], "likes tea", source=args["id"])),
     "revise": Step(
         ("memory",),
         _remembered,
-        lambda db, args: db.revise_memory(args["id"], args["memory"], "likes rain"),
+        lambda db, args: db.memory.revise(args["id"], args["memory"], "likes rain"),
     ),
-    "forget": Step(("memory",), _remembered, lambda db, args: db.forget_memory(args["id"], args["memory"])),
-    "receive": Step(("inbox",), say, lambda db, args: db.receive(args["id"], f"key of {args['id']}", "came in")),
-    "settle": Step(("inbox",), _received, lambda db, args: db.settle(args["inbound"], "completed", 2)),
-    "process_started": Step(("process",), say, lambda db, args: db.process_started(process(args["id"]))),
+    "forget": Step(("memory",), _remembered, lambda db, args: db.memory.forget(args["id"], args["memory"])),
+    "receive": Step(("inbox",), say, lambda db, args: db.mail.receive(args["id"], f"key of {args['id']}", "came in")),
+    "settle": Step(("inbox",), _received, lambda db, args: db.mail.settle(args["inbound"], "completed", 2)),
+    "process_started": Step(("process",), say, lambda db, args: db.processes.record_start(process(args["id"]))),
     "process_ended": Step(
-        ("process",), _running, lambda db, args: db.process_ended(args["id"], "exited", 0, "it ended", at=2.0)
+        ("process",), _running, lambda db, args: db.processes.record_end(args["id"], "exited", 0, "it ended", at=2.0)
     ),
     "grant": Step(
-        ("grant",), say, lambda db, args: db.grant(args["id"], "shell(make)", session_id=args["id"], by="me")
+        ("grant",),
+        say,
+        lambda db, args: db.permissions.grant(args["id"], "shell(make)", session_id=args["id"], by="me"),
     ),
     "pin": Step(("pin",), say, lambda db, args: db.pin(args["id"], 2)),
     "unpin": Step(("pin",), _pinned, lambda db, args: db.unpin(args["id"], 2)),
@@ -315,27 +317,29 @@ STEPS: dict[str, Step] = {
     "audit_begin": Step(
         ("audit",),
         say,
-        lambda db, args: db.audit_begin(args["id"], "call", "shell", "make", True, "me"),
+        lambda db, args: db.permissions.begin_audit(args["id"], "call", "shell", "make", True, "me"),
         again=False,
     ),
-    "audit_end": Step(("audit",), _audited, lambda db, args: db.audit_end(args["act"], True)),
+    "audit_end": Step(("audit",), _audited, lambda db, args: db.permissions.end_audit(args["act"], True)),
     "arrive": Step(("arrive",), say, lambda db, args: arrived(db, args["id"])[1]),
-    "take": Step(("take",), say, lambda db, args: db.claim(f"route:chat:{args['id']}", 300.0, "me"), again=False),
+    "take": Step(("take",), say, lambda db, args: db.mail.claim(f"route:chat:{args['id']}", 300.0, "me"), again=False),
     "begin_arrival": Step(("begin",), _arrived, _begin, again=False),
     "take_up": Step(("begin",), _waiting, _take_up, again=False),
     "settle_arrival": Step(("settle",), _worked, _answer),
     "settle_sending": Step(
         ("inbox",),
         _received,
-        lambda db, args: db.settle(args["inbound"], "answered", 2, [_out(args["id"], "told")]),
+        lambda db, args: db.mail.settle(args["inbound"], "answered", 2, [_out(args["id"], "told")]),
     ),
-    "post": Step(("post",), say, lambda db, args: db.post(_out(args["id"], "asked"), key=f"post {args['id']}")),
+    "post": Step(("post",), say, lambda db, args: db.mail.post(_out(args["id"], "asked"), key=f"post {args['id']}")),
     "begin_sending": Step(
-        ("send",), _answered, lambda db, args: db.begin_sending(_claim(args), args["outgoing"]), again=False
+        ("send",), _answered, lambda db, args: db.mail.begin_sending(_claim(args), args["outgoing"]), again=False
     ),
-    "delivered": Step(("delivered",), _answered, lambda db, args: db.delivered(args["outgoing"], "there")),
-    "send_failed": Step(("send",), _answered, lambda db, args: db.send_failed(args["outgoing"], "no", None)),
-    "pair": Step(("people",), _asked, lambda db, args: db.pair(f"far {args['id']}", args["code"]), again=False),
+    "delivered": Step(("delivered",), _answered, lambda db, args: db.mail.mark_delivered(args["outgoing"], "there")),
+    "send_failed": Step(("send",), _answered, lambda db, args: db.mail.mark_failed(args["outgoing"], "no", None)),
+    "pair": Step(
+        ("people",), _asked, lambda db, args: db.contacts.pair(f"far {args['id']}", args["code"]), again=False
+    ),
     "delete_answered": Step(("delete",), _answered, lambda db, args: db.delete_conversation(args["id"]), again=False),
     "redact_answered": Step(("redact",), _answered, lambda db, args: db.redact(args["id"], 5), again=False),
     "redact_acts": Step(("redact",), _acted, lambda db, args: db.redact(args["id"], 1), again=False),
@@ -345,7 +349,7 @@ STEPS: dict[str, Step] = {
 def observe(db: SessionDB, c: str) -> str:
     """The state of a conversation and of its branch, as text that two equal states share."""
     seen = [_seen(db, name) for name in (c, f"{c}-b")]
-    route, memories = db.route(f"chat:{c}"), [(each.text, each.source) for each in db.memories(c)]
+    route, memories = db.route(f"chat:{c}"), [(each.text, each.source) for each in db.memory.all(c)]
     found = [seen, route.conversation_id, route.version, memories, _mail(db, c)]
     text = json.dumps(found, default=msgspec.to_builtins, sort_keys=True)
     return text.replace(c, "@")
@@ -381,11 +385,12 @@ def _seen(db: SessionDB, name: str) -> Any:
         "budget": db.budget(name),
         "inbox": _inbox(db, name),
         "processes": [
-            (each.id, each.command, each.state, each.ended_at, each.exit_code) for each in db.processes(name)
+            (each.id, each.command, each.state, each.ended_at, each.exit_code) for each in db.processes.all(name)
         ],
-        "grants": [(each.rule, each.conversation_id, each.by) for each in db.grants(name, name)],
+        "grants": [(each.rule, each.conversation_id, each.by) for each in db.permissions.grants(name, name)],
         "audit": [
-            (each.call_id, each.summary, each.allowed, each.ended_at is None, each.ok) for each in db.audit(name)
+            (each.call_id, each.summary, each.allowed, each.ended_at is None, each.ok)
+            for each in db.permissions.audit_log(name)
         ],
         "leases": [(held.purpose, held.token) for held in db.leases() if held.conversation_id == stands.id],
     }
@@ -393,18 +398,20 @@ def _seen(db: SessionDB, name: str) -> Any:
 
 def _mail(db: SessionDB, c: str) -> list[Any]:
     """What came in from outside and what goes out, but for numbers and times; who works on it; who is let in."""
-    arrivals = [each for key in (c, f"{c}+") if (each := db.arrival_by_key("far", key))]
+    arrivals = [each for key in (c, f"{c}+") if (each := db.mail.arrival_by_key("far", key))]
     post = db.driver.read(lambda tx: tx.one("outgoing_by_key", key=f"post {c}"))
-    sent = [each for arrival in arrivals for each in db.replies(arrival.id)] + ([db.outgoing(post[0])] if post else [])
+    sent = [each for arrival in arrivals for each in db.mail.replies(arrival.id)] + (
+        [db.mail.outgoing(post[0])] if post else []
+    )
     told = [
         (each.text, each.attempts, each.target, bool(each.joined), each.outcome, each.conversation_id, each.seq)
         for each in arrivals
     ]
     out = [(each.text, each.part, each.attempts, each.external, each.error, each.redacted) for each in sent if each]
-    claims = [held.token for held in db.claims() if held.key == f"route:chat:{c}"]
-    person = db.person(f"far {c}", c)
+    claims = [held.token for held in db.mail.claims() if held.key == f"route:chat:{c}"]
+    person = db.contacts.get(f"far {c}", c)
     # A notice's reply is told by how many there are.
-    waiting = [each.text for each in db.due_outgoing("far", 100_000, 1e11) if each.chat == c]
+    waiting = [each.text for each in db.mail.due_outgoing("far", 100_000, 1e11) if each.chat == c]
     return [told, out, claims, person and person.role, waiting]
 
 

@@ -158,23 +158,23 @@ def test_one_of_all_spenders_wins_each_version_though_they_write_the_same(zygote
 def test_one_of_all_watchers_tells_of_a_process_and_there_is_one_notice(zygote: zygotes.Zygote, store: str) -> None:
     race = Race(zygote, store, "ends")
     with SessionDB(store) as db:
-        notices = {each.key: each.text for each in db.waiting("c", limit=1_000)}
-        assert len(notices) == len(db.waiting(limit=1_000)) == race.count
+        notices = {each.key: each.text for each in db.mail.waiting("c", limit=1_000)}
+        assert len(notices) == len(db.mail.waiting(limit=1_000)) == race.count
         for number, results in enumerate(race.rounds):
             assert sorted(results) == [False] * (PROCESSES - 1) + [True]
             assert notices[f"process:p{number}"] == f"told by {results.index(True)}"
-        assert [each.exit_code for each in db.processes("c")] == [results.index(True) for results in race.rounds]
+        assert [each.exit_code for each in db.processes.all("c")] == [results.index(True) for results in race.rounds]
         assert checker.verify(db, race.history) == []
 
 
 def test_what_comes_in_by_all_at_once_is_one_and_is_settled_once(zygote: zygotes.Zygote, store: str) -> None:
     race = Race(zygote, store, "arrivals")
     with SessionDB(store) as db:
-        assert db.waiting() == []
+        assert db.mail.waiting() == []
         for number, results in enumerate(race.rounds):
             assert len({id_ for id_, _ in results}) == 1
             (winner,) = [index for index, (_, first) in enumerate(results) if first]
-            assert db.receive("c", f"k{number}", "came in").outcome == f"settled by {winner}"
+            assert db.mail.receive("c", f"k{number}", "came in").outcome == f"settled by {winner}"
         assert checker.verify(db, race.history) == []
 
 
@@ -182,7 +182,7 @@ def test_same_fact_and_same_rule_of_all_at_once_are_one(zygote: zygotes.Zygote, 
     race = Race(zygote, store, "facts")
     assert all(len({tuple(result) for result in results}) == 1 for results in race.rounds)
     with SessionDB(store) as db:
-        assert len(db.memories("o")) == len(db.grants("o", "c")) == race.count
+        assert len(db.memory.all("o")) == len(db.permissions.grants("o", "c")) == race.count
         assert checker.verify(db, race.history) == []
 
 

@@ -24,7 +24,7 @@ def make(db: AsyncSessionDB, model: models.Model, **given: Any) -> desks.Make:
 
     @asynccontextmanager
     async def made(owner: str) -> AsyncIterator[runtime.Runtime]:
-        permissions = approvals.Approvals(db, owner=owner, law=law)
+        permissions = approvals.Approvals(db.permissions, owner=owner, law=law)
 
         async def build(conversation_id: str) -> AIAgent:
             built.append(conversation_id)
@@ -86,7 +86,7 @@ async def settled(db: AsyncSessionDB, *keys: str, platform: str = "loopback") ->
     found: list[types.Arrival] = []
 
     async def known() -> bool:
-        found[:] = [each for key in keys if (each := await db.arrival_by_key(platform, key)) is not None]
+        found[:] = [each for key in keys if (each := await db.mail.arrival_by_key(platform, key)) is not None]
         return len(found) == len(keys) and not any(each.open for each in found)
 
     await until(known)
@@ -97,7 +97,7 @@ async def quiet(opened: gateway.Gateway, db: AsyncSessionDB) -> None:
     """Until nothing is open and nothing waits to be sent."""
 
     async def still() -> bool:
-        facts = await db.mail_facts()
+        facts = await db.mail.counts()
         return not opened.router.busy and not facts["arrivals_open"] and not facts["outgoing_open"]
 
     await until(still)

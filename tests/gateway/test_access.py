@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +127,7 @@ def test_what_is_said_of_somebody_counts_from_the_next_message_on() -> None:
     async def story(db: AsyncSessionDB) -> None:
         guard = access.Access(db, RULES)
         allowed = list[bool]()
-        for change in (None, db.allow_person, db.deny_person, db.allow_person, db.forget_person):
+        for change in (None, db.contacts.allow, db.contacts.deny, db.contacts.allow, db.contacts.forget):
             if change is not None:
                 await change("telegram", "eve")
             allowed.append((await guard(came(), "r")).allowed)
@@ -144,8 +143,8 @@ def test_a_stranger_is_given_a_code_and_let_in_by_it() -> None:
         assert not first.allowed
         assert second == access.REFUSED  # one code in ten minutes, and nothing else is said
         assert (first.say, first.pairs) == (access.PAIR, True)
-        code = await db.run(partial(contacts.code_again, db.db, "telegram", "eve"))
-        person = await db.pair("telegram", code or "")
+        code = await db.contacts.renew_pairing_code("telegram", "eve")
+        person = await db.contacts.pair("telegram", code or "")
         assert (person.sender, person.role, person.name) == ("eve", "user", "Eve")
         assert (await guard(came(), "r")).allowed
         assert not await guard.is_admin("telegram", "eve")
@@ -184,8 +183,8 @@ def test_no_code_is_ever_in_the_store_and_only_the_last_one_told_is_good(tmp_pat
         assert b"holdfast gateway pair" in kept
         assert not [code for code in (first, second) if code.encode() in kept]
         with pytest.raises(errors.PairingRefused):
-            await db.pair("telegram", first)
-        assert (await db.pair("telegram", second)).sender == "eve"
+            await db.contacts.pair("telegram", first)
+        assert (await db.contacts.pair("telegram", second)).sender == "eve"
 
     stage.run(story, str(tmp_path / "people.db"))
 
@@ -194,16 +193,16 @@ def test_no_code_is_ever_in_the_store_and_only_the_last_one_told_is_good(tmp_pat
 def test_a_code_that_would_be_good_for_nothing_is_not_told(change: str) -> None:
     clock = Clock()
     with SessionDB(":memory:", clock=clock) as db:
-        code = db.ask_to_pair("telegram", "eve")
+        code = db.contacts.create_pairing_code("telegram", "eve")
         assert code is not None
         if change == "paired":
-            db.pair("telegram", code)
+            db.contacts.pair("telegram", code)
         elif change == "denied":
-            db.deny_person("telegram", "eve")
+            db.contacts.deny("telegram", "eve")
         else:
             clock.now += HOUR
-        assert contacts.code_again(db, "telegram", "eve") is None
-        assert contacts.code_again(db, "telegram", "ann") is None
+        assert db.contacts.renew_pairing_code("telegram", "eve") is None
+        assert db.contacts.renew_pairing_code("telegram", "ann") is None
 
 
 def test_a_stranger_is_told_once_by_all_processes_and_also_after_a_restart(tmp_path: Path) -> None:
@@ -233,7 +232,7 @@ def test_a_stranger_is_told_once_by_all_processes_and_also_after_a_restart(tmp_p
 )
 def test_an_answer_that_goes_to_another_chat_goes_only_where_somebody_was_let_in(to: str, wanted: bool) -> None:
     async def story(db: AsyncSessionDB) -> None:
-        await db.allow_person("telegram", "paired")
+        await db.contacts.allow("telegram", "paired")
         rules = msgspec.structs.replace(RULES, shared={"telegram": frozenset({"-100"})})
         posted = came("ci", platform="hooks", home="telegram", to=to)
         found = await access.Access(db, rules)(posted, "r")
@@ -283,9 +282,9 @@ def test_a_flood_of_a_stranger_is_no_flood_of_writes() -> None:
 
 def test_who_is_denied_is_given_no_code() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        await db.deny_person("telegram", "eve")
+        await db.contacts.deny("telegram", "eve")
         assert await access.Access(db, RULES)(came(), "r") == access.REFUSED
-        assert await db.ask_to_pair("telegram", "eve") is None
+        assert await db.contacts.create_pairing_code("telegram", "eve") is None
 
     stage.run(story)
 
@@ -303,7 +302,7 @@ class Clock:
 
 def refused(db: SessionDB, code: str, platform: str | None = "telegram") -> errors.PairingRefused:
     with pytest.raises(errors.PairingRefused) as found:
-        db.pair(platform, code)
+        db.contacts.pair(platform, code)
     return found.value
 
 
@@ -317,30 +316,30 @@ def refused(db: SessionDB, code: str, platform: str | None = "telegram") -> erro
 def test_a_code_that_is_not_good_here_and_now_lets_nobody_in(wait: float, platform: str) -> None:
     clock = Clock()
     with SessionDB(":memory:", clock=clock) as db:
-        code = db.ask_to_pair("telegram", "eve")
+        code = db.contacts.create_pairing_code("telegram", "eve")
         assert code is not None
         clock.now += wait
         refused(db, code, platform)
-        assert db.person("telegram", "eve") is None
+        assert db.contacts.get("telegram", "eve") is None
 
 
 def test_a_code_is_good_once() -> None:
     with SessionDB(":memory:") as db:
-        code = db.ask_to_pair("telegram", "eve")
+        code = db.contacts.create_pairing_code("telegram", "eve")
         assert code is not None
-        db.pair("telegram", code)
-        db.forget_person("telegram", "eve")
+        db.contacts.pair("telegram", code)
+        db.contacts.forget("telegram", "eve")
         refused(db, code)
-        assert db.person("telegram", "eve") is None
+        assert db.contacts.get("telegram", "eve") is None
 
 
 def test_denying_somebody_takes_their_code_back() -> None:
     with SessionDB(":memory:") as db:
-        code = db.ask_to_pair("telegram", "eve")
+        code = db.contacts.create_pairing_code("telegram", "eve")
         assert code is not None
-        db.deny_person("telegram", "eve")
+        db.contacts.deny("telegram", "eve")
         refused(db, code)
-        found = db.person("telegram", "eve")
+        found = db.contacts.get("telegram", "eve")
         assert found is not None
         assert found.role == "denied"
 
@@ -352,7 +351,7 @@ def test_guessing_is_stopped_whichever_process_is_asked_and_after_a_restart(
     clock = Clock()
     path = tmp_path / "people.db"
     with SessionDB(path, clock=clock) as asked:
-        code = asked.ask_to_pair("telegram", "eve")
+        code = asked.contacts.create_pairing_code("telegram", "eve")
         assert code is not None
         for guess in range(contacts.FAILURES):
             # Each is another process, as far as the store can tell.
@@ -362,11 +361,11 @@ def test_guessing_is_stopped_whichever_process_is_asked_and_after_a_restart(
             assert refused(other, code, platform).locked_for == pytest.approx(HOUR)
         clock.now += HOUR - 1
         assert refused(asked, code, platform).locked_for == pytest.approx(1.0)
-        assert asked.person("telegram", "eve") is None
+        assert asked.contacts.get("telegram", "eve") is None
         clock.now += 2
-        again = asked.ask_to_pair("telegram", "eve")
+        again = asked.contacts.create_pairing_code("telegram", "eve")
         assert again is not None
-        assert asked.pair(platform, again).sender == "eve"
+        assert asked.contacts.pair(platform, again).sender == "eve"
 
 
 def test_nobody_is_given_a_code_while_guessing_is_stopped() -> None:
@@ -374,9 +373,9 @@ def test_nobody_is_given_a_code_while_guessing_is_stopped() -> None:
     with SessionDB(":memory:", clock=clock) as db:
         for guess in range(contacts.FAILURES):
             refused(db, f"WRONG{guess}")
-        assert db.ask_to_pair("telegram", "eve") is None
+        assert db.contacts.create_pairing_code("telegram", "eve") is None
         clock.now += HOUR + 1
-        assert db.ask_to_pair("telegram", "eve") is not None
+        assert db.contacts.create_pairing_code("telegram", "eve") is not None
 
 
 def test_through_the_gateway_only_who_is_let_in_is_answered() -> None:
@@ -391,7 +390,7 @@ def test_through_the_gateway_only_who_is_let_in_is_answered() -> None:
             await chat.replies(2)
             (code,) = set(re.findall(rf"\b[{contacts.ALPHABET}]{{8}}\b", told.text))
             assert f"holdfast gateway pair {code}" in told.text
-            await db.pair(None, code)
+            await db.contacts.pair(None, code)
             assert await chat.say("Hi", chat="eve", sender="eve") is not None
             await chat.replies(3)
             await stage.quiet(running, db)

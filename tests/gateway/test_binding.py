@@ -51,11 +51,11 @@ def test_a_chat_never_begins_anew_while_a_process_of_its_conversation_runs() -> 
         process = types.Process(
             id="p1", conversation_id="talk", command="make", folder="/", started_at=clock.now, place="{}"
         )
-        await db.process_started(process)
+        await db.processes.record_start(process)
         clock.advance(100 * HOUR)
         bound = binding.Binding(db, resets.Policy("idle", hours=1), clock)
         assert await bound.target(ROUTE) == "talk"
-        await db.process_ended("p1", "exited", 0, "It ended.")
+        await db.processes.record_end("p1", "exited", 0, "It ended.")
         assert await bound.target(ROUTE) != "talk"
 
     stage.run(story, clock=clock)

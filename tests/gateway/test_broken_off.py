@@ -56,7 +56,7 @@ def test_a_message_has_one_outcome_and_one_reply(point: str, error: Exception, m
             sent = [each for each in chat.sent if each.arrival == found.id]
         assert wrong.went_wrong
         assert (found.seq, [each.address for each in sent]) == (3, [{"chat": "local"}])
-        assert (await db.replies(found.id))[0].text == sent[0].text
+        assert (await db.mail.replies(found.id))[0].text == sent[0].text
         said = [role for role, _ in shape(await db.transcript(found.conversation_id or ""))]
         assert said.count("user") == 2
 

@@ -65,10 +65,10 @@ def test_a_command_that_was_begun_before_is_not_carried_out_again() -> None:
         await db.create_session("talk", source="test")
         await db.append_message("talk", role="user", content="Hi")
         await db.bind_route(ROUTE, "talk", version=0)
-        arrival, _ = await db.arrive(new("1", "/title Mine"))
-        claim = await db.claim(f"route:{ROUTE}")
-        await db.begin_arrival(claim, arrival.id, "talk")
-        await db.release_claim(claim)
+        arrival, _ = await db.mail.add_arrival(new("1", "/title Mine"))
+        claim = await db.mail.claim(f"route:{ROUTE}")
+        await db.mail.begin_arrival(claim, arrival.id, "talk")
+        await db.mail.release_claim(claim)
         async with stage.open_gateway(db, ScriptedModel()) as (_, chat):
             (sent,) = await chat.replies(1)
         (found,) = await stage.settled(db, "1")
@@ -178,7 +178,7 @@ def test_command_of_somebody_who_cannot_be_looked_up_now_is_not_done_and_said_so
         async with stage.open_gateway(db, ScriptedModel(["Yes."]), is_admin=busy) as (_, chat):
             await chat.say("/model other", key="1")
             (found,) = await stage.settled(db, "1")
-            (reply,) = await db.replies(found.id)
+            (reply,) = await db.mail.replies(found.id)
             assert (found.attempts, reply.text) == (1, commanding.UNSURE)
 
     stage.run(story)

@@ -57,7 +57,7 @@ def test_what_came_in_is_stored_before_the_router_hears_of_it() -> None:
 def test_what_is_not_for_the_agent_leaves_nothing_behind(given: port.Came) -> None:
     async def story(db: AsyncSessionDB) -> None:
         assert await opened(db, stranger).came(given) is None
-        assert set((await db.mail_facts()).values()) == {0}
+        assert set((await db.mail.counts()).values()) == {0}
 
     stage.run(story)
 
@@ -71,7 +71,7 @@ def test_who_is_refused_is_told_once_and_nothing_is_stored() -> None:
             assert [(each.text, each.kind, each.address) for each in chat.sent] == [
                 ("I do not know you.", "notice", {"chat": "42"})
             ]
-        assert await db.open_routes() == []
+        assert await db.mail.open_routes() == []
 
     stage.run(story)
 
@@ -79,7 +79,7 @@ def test_who_is_refused_is_told_once_and_nothing_is_stored() -> None:
 def test_who_is_refused_in_silence_hears_nothing() -> None:
     async def story(db: AsyncSessionDB) -> None:
         assert await opened(db, enemy).came(came()) is None
-        assert set((await db.mail_facts()).values()) == {0}
+        assert set((await db.mail.counts()).values()) == {0}
 
     stage.run(story)
 

@@ -181,9 +181,9 @@ def test_a_client_with_a_key_that_goes_away_stops_no_turn_and_what_it_missed_is_
             await asyncio.wait([asking])
             model.released.set()
             await stage.quiet(open_.gateway, db)
-            (row,) = await db.replies(1)
+            (row,) = await db.mail.replies(1)
             assert (row.delivered_at, row.error) == (None, chats.GONE)
-            arrival = await db.arrival(1)
+            arrival = await db.mail.arrival(1)
             assert arrival is not None
             assert arrival.outcome == "answered"
             assert web.text_of(await open_.ask("Hi", headers=key)) == "Late."
@@ -193,11 +193,11 @@ def test_a_client_with_a_key_that_goes_away_stops_no_turn_and_what_it_missed_is_
 
 
 async def has_arrived(db: AsyncSessionDB, number: int) -> bool:
-    return await db.arrival(number) is not None
+    return await db.mail.arrival(number) is not None
 
 
 async def is_begun(db: AsyncSessionDB, number: int) -> bool:
-    found = await db.arrival(number)
+    found = await db.mail.arrival(number)
     return found is not None and found.attempts > 0
 
 
@@ -229,9 +229,9 @@ def test_a_connection_that_breaks_stops_its_turn_and_the_next_message_does_not_w
             model.released.set()
             assert web.text_of(await next_one) == "Next."
             await stage.quiet(open_.gateway, db)
-        found = [each and each.outcome for each in [await db.arrival(number) for number in (1, 2, 3)]]
+        found = [each and each.outcome for each in [await db.mail.arrival(number) for number in (1, 2, 3)]]
         assert found == ["interrupted", "answered", "interrupted"]
-        assert [await db.replies(1), await db.replies(3)] == [[], []]
+        assert [await db.mail.replies(1), await db.mail.replies(3)] == [[], []]
         assert len(model.requests) == 2
         (only,) = await db.list_sessions()
         assert [words(each) for each in await db.transcript(only.id)] == ["Hi", "Late.", "And?", "Next."]
@@ -255,7 +255,7 @@ def test_a_client_that_goes_away_leaves_the_turn_of_another_alone() -> None:
             model.released.set()
             assert web.text_of(await running) == "First."
             await stage.quiet(open_.gateway, db)
-        assert (found := await db.arrival(2)) is not None
+        assert (found := await db.mail.arrival(2)) is not None
         assert (found.outcome, len(model.requests)) == ("interrupted", 1)
 
     stage.run(story)
@@ -268,7 +268,7 @@ def test_an_answer_that_a_client_has_is_marked_delivered() -> None:
             await open_.ask("Hi", stream=True)
             await stage.quiet(open_.gateway, db)
             for number in (1, 2):
-                (row,) = await db.replies(number)
+                (row,) = await db.mail.replies(number)
                 assert row.delivered_at is not None
 
     stage.run(story)
@@ -298,7 +298,7 @@ def test_an_answer_that_another_process_worked_out_reaches_who_asked_here() -> N
             assert web.text_of(whole) == "From elsewhere."
             assert web.said_in(web.chunks(streamed.text)) == "From elsewhere."
             await stage.quiet(other, db)
-            assert [(await db.replies(number))[0].error for number in (1, 2)] == [None, None]
+            assert [(await db.mail.replies(number))[0].error for number in (1, 2)] == [None, None]
 
     stage.run(story)
 
@@ -341,7 +341,7 @@ def test_whoever_waits_when_the_server_stops_is_told_so() -> None:
             model.released.set()
             await stage.quiet(open_.gateway, db)
             # Nobody has the answer, so it is not called delivered.
-            assert [each.delivered_at for each in await db.replies(1)] == [None]
+            assert [each.delivered_at for each in await db.mail.replies(1)] == [None]
 
     stage.run(story)
 
@@ -425,7 +425,7 @@ def test_who_is_refused_at_the_door_is_told_why(
                 assert (refused.status_code, error["code"], refused.headers.get("retry-after")) == (status, code, waits)
                 assert error["message"] == say or not say
         # Nothing is sent besides, and nothing is left.
-        assert set((await db.mail_facts()).values()) == {0}
+        assert set((await db.mail.counts()).values()) == {0}
 
     stage.run(story)
 

@@ -81,7 +81,7 @@ def test_a_delivery_is_one_message_however_often_it_comes_and_its_reply_is_kept(
             assert kept.json() == {"id": 1, "outcome": "answered", "text": "I look at it."}
             assert (await open_.fetch(2)).status_code == 404
         assert len(model.requests) == 1
-        arrival = await db.arrival(1)
+        arrival = await db.mail.arrival(1)
         assert arrival is not None
         assert arrival.text == "Look at this:\n\nIt broke."
 
@@ -162,7 +162,7 @@ def test_a_hook_that_is_refused_at_the_door_is_told_why_and_nobody_else_is(
             refused = await open_.post()
             assert (refused.status_code, web.error_of(refused)["message"]) == (status, "No.")
             assert headers.items() <= dict(refused.headers).items()
-        assert set((await db.mail_facts()).values()) == {0}
+        assert set((await db.mail.counts()).values()) == {0}
 
     stage.run(story)
 
@@ -175,7 +175,7 @@ def test_a_hook_answers_only_in_a_chat_that_was_let_in() -> None:
             refused = await open_.post(x_holdfast_delivery="1")
             assert refused.status_code == 403
             assert "holdfast gateway allow loopback 42" in web.error_of(refused)["message"]
-            await db.allow_person("loopback", "42")
+            await db.contacts.allow("loopback", "42")
             assert (await open_.post(x_holdfast_delivery="1")).status_code == 202
             await open_.chat.replies(1)
 
@@ -243,7 +243,7 @@ def test_hooks_that_are_not_there_or_bodies_that_are_none_are_refused() -> None:
             ):
                 assert refused.status_code == status, refused.text
                 web.error_of(refused)
-        assert await db.arrival(1) is None
+        assert await db.mail.arrival(1) is None
 
     stage.run(story)
 

@@ -22,7 +22,7 @@ def came(text: str = "Hi", **given: Any) -> port.Came:
 
 async def arrived(db: AsyncSessionDB, count: int, at: float = NOW, route: str = ROUTE) -> None:
     for number in range(count):
-        await db.arrive(
+        await db.mail.add_arrival(
             types.NewArrival(
                 platform="loopback",
                 key=f"{route}:{at}:{number}",

@@ -119,12 +119,14 @@ def test_of_two_gateways_the_one_that_has_the_clients_sends_to_them(tmp_path: Pa
             await client.hear()
             await theirs.listening()
             several = [
-                await other.post(types.NewOutgoing(platform="loopback", chat=f"dm:{each}", address={}, text="Hello!"))
+                await other.mail.post(
+                    types.NewOutgoing(platform="loopback", chat=f"dm:{each}", address={}, text="Hello!")
+                )
                 for each in range(5)
             ]
             assert [(await client.hear())["text"] for _ in several] == ["Hello!"] * 5
             assert (ours.owns(several[0]), theirs.owns(several[0])) == (True, False)
-            assert [found.attempts for each in several if (found := await db.outgoing(each.id))] == [1] * 5
+            assert [found.attempts for each in several if (found := await db.mail.outgoing(each.id))] == [1] * 5
 
     stage.run(story, store)
 
@@ -135,10 +137,10 @@ def test_what_nobody_was_connected_for_is_sent_to_who_comes_next(tmp_path: Path)
     async def story(db: AsyncSessionDB) -> None:
         message = types.NewOutgoing(platform="loopback", chat="dm:local", address={}, text="Hello!")
         async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.Lines(path)]):
-            waiting = await db.post(message)
+            waiting = await db.mail.post(message)
 
             async def failed() -> bool:
-                found = await db.outgoing(waiting.id)
+                found = await db.mail.outgoing(waiting.id)
                 return found is not None and found.error is not None
 
             await stage.until(failed)
@@ -218,9 +220,9 @@ def test_who_does_not_read_is_let_go_and_nobody_else_waits_or_is_told_twice(
             await client.hear()
             long = types.NewOutgoing(platform="loopback", chat="dm:local", address={}, text="x" * 50_000)
             for _ in range(20):
-                posted = await db.post(long)
+                posted = await db.mail.post(long)
                 assert (await client.hear())["id"] == posted.id
-                (tried,) = [each for each in [await db.outgoing(posted.id)] if each is not None]
+                (tried,) = [each for each in [await db.mail.outgoing(posted.id)] if each is not None]
                 assert tried.attempts == 1
             assert len(lines._writers) == 1
 

@@ -76,12 +76,12 @@ def test_what_was_not_taken_is_sent_again_when_its_time_has_come_and_what_follow
 
     async def story(db: AsyncSessionDB) -> None:
         platform = Moody(errors.SendFailed("Slowly!", retry_after=30.0), RuntimeError("a bug"))
-        one = await db.post(message("One"))
-        await db.post(message("Two"))
+        one = await db.mail.post(message("One"))
+        await db.mail.post(message("Two"))
         async with sending(db, platform, clock) as sender:
             await stage.until(lambda: _due_after(db, one.id, clock.now + 30))
             clock.advance(29)
-            await db.post(message("Elsewhere", "dm:other"))
+            await db.mail.post(message("Elsewhere", "dm:other"))
             await stage.until(lambda: _tried(platform, 2, sender))
             assert platform.tried == ["One", "Elsewhere"]
             clock.advance(1)
@@ -91,7 +91,7 @@ def test_what_was_not_taken_is_sent_again_when_its_time_has_come_and_what_follow
             await sender.drained()
         assert platform.tried == ["One", "Elsewhere", "One", "One", "Two"]
         assert stage.texts(platform.sent) == ["Elsewhere", "One", "Two"]
-        assert (await db.mail_facts())["outgoing_open"] == 0
+        assert (await db.mail.counts())["outgoing_open"] == 0
 
     stage.run(story, clock=clock)
 
@@ -99,11 +99,11 @@ def test_what_was_not_taken_is_sent_again_when_its_time_has_come_and_what_follow
 def test_what_is_refused_for_good_is_not_sent_again_and_holds_up_nothing() -> None:
     async def story(db: AsyncSessionDB) -> None:
         platform = Moody(errors.SendRefused("The chat is closed."))
-        one = await db.post(message("One"))
-        await db.post(message("Two"))
+        one = await db.mail.post(message("One"))
+        await db.mail.post(message("Two"))
         async with sending(db, platform):
             await platform.replies(1)
-        found = await db.outgoing(one.id)
+        found = await db.mail.outgoing(one.id)
         assert found is not None
         assert (found.error, found.failed_at is None, platform.tried) == ("The chat is closed.", False, ["One", "Two"])
 
@@ -118,13 +118,13 @@ def test_after_twenty_tries_it_is_given_up_and_sooner_where_nobody_knows_what_is
 
     async def story(db: AsyncSessionDB) -> None:
         platform = Moody(*(wrong() for _ in range(30)))
-        one = await db.post(message("One"))
+        one = await db.mail.post(message("One"))
 
         async def given_up() -> bool:
             if not sender._sending:  # A clock that moves meanwhile is that of a process that slept.
                 clock.advance(outbox.LONGEST)
             sender.wake()
-            found = await db.outgoing(one.id)
+            found = await db.mail.outgoing(one.id)
             return found is not None and not found.open
 
         async with sending(db, platform, clock) as sender:
@@ -137,13 +137,13 @@ def test_after_twenty_tries_it_is_given_up_and_sooner_where_nobody_knows_what_is
 def test_what_was_marked_is_not_sent_again_after_a_restart_and_what_was_not_is() -> None:
     async def story(db: AsyncSessionDB) -> None:
         first, second = Moody(), Moody()
-        await db.post(message("Marked"))
+        await db.mail.post(message("Marked"))
         async with sending(db, first):
             await stage.until(lambda: _delivered(db))
-        lost = await db.post(message("Sent, and not marked"))
-        claim = await db.claim("out:loopback:dm:local")
-        await db.begin_sending(claim, lost.id)
-        await db.release_claim(claim)
+        lost = await db.mail.post(message("Sent, and not marked"))
+        claim = await db.mail.claim("out:loopback:dm:local")
+        await db.mail.begin_sending(claim, lost.id)
+        await db.mail.release_claim(claim)
         async with sending(db, second):
             await second.replies(1)
         assert (first.tried, second.tried) == (["Marked"], ["Sent, and not marked"])
@@ -156,7 +156,7 @@ def test_of_two_senders_one_sends() -> None:
         one, other = Moody(), Moody()
         async with sending(db, one) as first, sending(db, other) as second:
             for number in range(20):
-                await db.post(message(str(number), f"dm:{number % 3}"))
+                await db.mail.post(message(str(number), f"dm:{number % 3}"))
                 first.wake()
                 second.wake()
             await stage.until(lambda: _delivered(db))
@@ -178,11 +178,11 @@ def test_what_takes_long_to_send_is_sent_by_nobody_else_meanwhile(monkeypatch: p
             return await super().send(outgoing)
 
     async def renewed(db: AsyncSessionDB) -> bool:
-        return (await db.claims())[0].expires_in > 0.25
+        return (await db.mail.claims())[0].expires_in > 0.25
 
     async def story(db: AsyncSessionDB) -> None:
         slow, other = Slow(), Moody()
-        await db.post(message("One"))
+        await db.mail.post(message("One"))
         async with sending(db, slow, clock), asyncio.timeout(60):
             await slow.reached.wait()
             beside = outbox.Sender(db, other, clock)
@@ -206,18 +206,18 @@ def test_a_reply_that_would_go_elsewhere_than_its_turn_came_from_is_not_sent(wro
     async def story() -> None:
         platform = Moody()
         async with AsyncSessionDB(SessionDB(":memory:")) as db:
-            arrival, _ = await db.arrive(new("1", "Hi"))
+            arrival, _ = await db.mail.add_arrival(new("1", "Hi"))
             right = types.NewOutgoing(
                 platform="loopback", chat="dm:local", address={"chat": "local"}, text="Wrong", kind="notice"
             )
-            posted = await db.post(right, arrival=arrival.id)
+            posted = await db.mail.post(right, arrival=arrival.id)
             file = db.db.driver
             assert isinstance(file, sqlite_driver.SqliteDriver)
             file._writer.execute(f"DROP TRIGGER outgoing_is_what_was_said; UPDATE outbox SET {wrong}")
             platform = Moody(name="other") if "platform" in wrong else platform
             async with sending(db, platform):
                 await stage.until(lambda: _delivered(db))
-            found = await db.outgoing(posted.id)
+            found = await db.mail.outgoing(posted.id)
             assert found is not None
             assert (platform.tried, found.error) == ([], stored.ELSEWHERE)
 
@@ -233,8 +233,8 @@ def test_what_another_process_has_to_send_is_left_to_it() -> None:
 
     async def story(db: AsyncSessionDB) -> None:
         platform = Connected()
-        await db.post(message("Theirs", "dm:theirs"))
-        await db.post(message("Mine", "dm:mine"))
+        await db.mail.post(message("Theirs", "dm:theirs"))
+        await db.mail.post(message("Mine", "dm:mine"))
         async with sending(db, platform) as sender:
             await platform.replies(1)
             sender.wake()
@@ -249,8 +249,8 @@ def test_a_chat_that_another_process_sends_to_is_left_alone_for_a_while(
 ) -> None:
     async def story(db: AsyncSessionDB) -> None:
         asked: list[str] = []
-        await db.post(message("One"))
-        theirs = await db.claim("out:loopback:dm:local")
+        await db.mail.post(message("One"))
+        theirs = await db.mail.claim("out:loopback:dm:local")
         platform = Moody()
         sender = outbox.Sender(db, platform, db.db._clock)
         monkeypatch.setattr(
@@ -261,7 +261,7 @@ def test_a_chat_that_another_process_sends_to_is_left_alone_for_a_while(
             await asyncio.gather(*sender._sending.values())
         assert (len(asked), platform.tried) == (1, [])
         monkeypatch.undo()
-        await db.release_claim(theirs)
+        await db.mail.release_claim(theirs)
         async with sending(db, platform):
             await platform.replies(1)
 
@@ -281,7 +281,7 @@ def test_what_the_platform_has_taken_is_not_sent_again_because_the_store_could_n
         platform = Moody()
         monkeypatch.setattr(fault_points, "hook", full)
         monkeypatch.setattr(outbox, "EVERY", 0.01)
-        await db.post(message("One"))
+        await db.mail.post(message("One"))
         async with sending(db, platform):
             await stage.until(lambda: _delivered(db))
         assert (failures, platform.tried) == ([], ["One"])
@@ -301,8 +301,8 @@ def test_so_much_that_others_have_to_send_hides_nothing(monkeypatch: pytest.Monk
     async def story(db: AsyncSessionDB) -> None:
         monkeypatch.setattr(outbox, "MOST", 3)
         for number in range(5):
-            await db.post(message("Theirs" if number else "Odd", f"dm:{number}"))
-        await db.post(message("Mine", "dm:mine"))
+            await db.mail.post(message("Theirs" if number else "Odd", f"dm:{number}"))
+        await db.mail.post(message("Mine", "dm:mine"))
         platform = Connected()
         async with sending(db, platform):
             await platform.replies(1)
@@ -314,7 +314,7 @@ def test_so_much_that_others_have_to_send_hides_nothing(monkeypatch: pytest.Monk
 async def _due_after(db: AsyncSessionDB, outgoing_id: int, when: float, sender: outbox.Sender | None = None) -> bool:
     if sender is not None:
         sender.wake()
-    found = await db.outgoing(outgoing_id)
+    found = await db.mail.outgoing(outgoing_id)
     return found is not None and found.due_at >= when
 
 
@@ -325,7 +325,7 @@ async def _tried(platform: Moody, count: int, sender: outbox.Sender | None = Non
 
 
 async def _delivered(db: AsyncSessionDB) -> bool:
-    return (await db.mail_facts())["outgoing_open"] == 0
+    return (await db.mail.counts())["outgoing_open"] == 0
 
 
 @pytest.mark.parametrize("alone", [True, False])
@@ -346,9 +346,9 @@ def test_of_two_processes_that_have_connections_neither_is_in_the_others_way(alo
         ours, theirs = Here("ours"), Here("theirs")
         async with AsyncSessionDB(SessionDB(path)) as other, sending(db, ours), sending(other, theirs):
             for text, chat in (("ours", ours), ("theirs", theirs)):
-                await db.post(message(text))
+                await db.mail.post(message(text))
                 await chat.replies(1)
-        assert await db.claims() == []
+        assert await db.mail.claims() == []
 
     stage.run(story, path)
 
@@ -367,7 +367,7 @@ def test_a_claim_is_written_only_where_another_process_could_send_it_too(alone: 
 
     async def story(db: AsyncSessionDB) -> None:
         platform = Connected()
-        await db.post(message("Hi"))
+        await db.mail.post(message("Hi"))
         async with sending(db, platform):
             await stage.until(lambda: _delivered(db))
         assert platform.tried == ["Hi"]

@@ -54,9 +54,9 @@ class Draws:
         blob = await self._db.put_blob(PIXEL, "image/png")
         place: dict[str, Any] = {"platform": came.platform, "chat": keys.chat(came), "address": came.address}
         new = types.NewArrival(key=came.key, route="r", sender=came.sender, text=came.text, **place)
-        arrival, _ = await self._db.arrive(new)
+        arrival, _ = await self._db.mail.add_arrival(new)
         reply = types.NewOutgoing(text=self._text, attachments=[blob.digest], **place)
-        await self._db.settle_arrival(None, arrival.id, "answered", outgoing=[reply])
+        await self._db.mail.settle_arrival(None, arrival.id, "answered", outgoing=[reply])
         return arrival
 
 

@@ -36,10 +36,10 @@ def test_a_notice_to_a_hooks_conversation_asks_nobody_either() -> None:
         async with open_hooks(db, model, tools=[shell.tool], build=hook(to="loopback:ann")) as open_:
             await open_.post()
             await open_.chat.replies(1)
-            arrival = await db.arrival(1)
+            arrival = await db.mail.arrival(1)
             assert arrival is not None
             assert arrival.conversation_id is not None
-            await db.receive(arrival.conversation_id, "n1", "The build ended.", kind="process")
+            await db.mail.receive(arrival.conversation_id, "n1", "The build ended.", kind="process")
             _, sent = await open_.chat.replies(2)
         assert (sent.kind, sent.text, shell.ran) == ("reply", "I may not.", [])
 
@@ -160,7 +160,7 @@ def test_a_question_is_for_the_person_whose_turn_it_is_or_an_admin(
         turn = None
         if asker is not None:
             platform, sender, where = asker
-            turn, _ = await db.arrive(
+            turn, _ = await db.mail.add_arrival(
                 types.NewArrival(platform=platform, key="1", route=where, chat="c", sender=sender, address={}, text="?")
             )
         of = turn.id if turn else None
@@ -179,7 +179,7 @@ def test_nobody_answers_what_another_chat_of_the_same_conversation_was_asked() -
             first = await chat.say("Start", key="1", **ann)
             await chat.replies(1)
             assert first is not None
-            target = (await db.arrival(first.id) or first).target
+            target = (await db.mail.arrival(first.id) or first).target
             await chat.say(f"/resume {target}", key="2", **mallory)
             await stage.settled(db, "2")
             # Her own turn waits behind that of the other thread.
@@ -270,7 +270,7 @@ def test_what_a_notices_turn_asks_is_not_the_question_of_whose_message_waits_beh
         came = types.NewArrival(
             platform="loopback", key="1", route=GROUP, chat="c", sender="bob", address={}, text="Hi"
         )
-        waits, _ = await db.arrive(came)
+        waits, _ = await db.mail.add_arrival(came)
         asked = events.ApprovalAsked("r", "c1", "shell", "Run it.")
         async with stage.open_gateway(db, ScriptedModel()) as (opened, _), opened.desks.at("bob") as runtime:
             home, where = opened.router._home, house.place_of(waits)
@@ -282,14 +282,14 @@ def test_what_a_notices_turn_asks_is_not_the_question_of_whose_message_waits_beh
             watch.heard(events.Emitted("talk", 3, asked))
             await stage.until(lambda: _asked(db))
             watch.close()
-        (row,) = await db.questions("talk")
+        (row,) = await db.mail.questions("talk")
         assert row.arrival == (None if notice else waits.id)
 
     stage.run(story)
 
 
 async def _asked(db: AsyncSessionDB) -> bool:
-    return bool(await db.questions("talk"))
+    return bool(await db.mail.questions("talk"))
 
 
 def test_a_question_of_which_a_part_is_missing_was_not_shown() -> None:
@@ -298,13 +298,13 @@ def test_a_question_of_which_a_part_is_missing_was_not_shown() -> None:
         part = types.NewOutgoing(platform="far", chat="c", address={}, text="…", kind="question")
         for place in (0, 1):
             key = asking.Part(1, "r", place, 3).key
-            row = await db.post(part, key=key, conversation_id="talk")
-            await db.delivered(row.id)
+            row = await db.mail.post(part, key=key, conversation_id="talk")
+            await db.mail.mark_delivered(row.id)
         answer = msgspec.structs.replace(arrival("bob", DM), at=1e12)
         assert await asking._shown(db, answer, "talk", {"r"}) == {}
-        row = await db.post(part, key=asking.Part(1, "r", 2, 3).key, conversation_id="talk")
+        row = await db.mail.post(part, key=asking.Part(1, "r", 2, 3).key, conversation_id="talk")
         assert await asking._shown(db, answer, "talk", {"r"}) == {}
-        await db.delivered(row.id)
+        await db.mail.mark_delivered(row.id)
         assert await asking._shown(db, answer, "talk", {"r"}) == {"r": (1, None)}
         assert await asking._shown(db, arrival("bob", DM), "talk", {"r"}) == {}
 

@@ -57,7 +57,7 @@ def test_all_that_was_written_is_answered_before_it_ends() -> None:
         async with opened(db, ends, ["One.", "Two.", "Three."]) as (running, lines):
             await running.ready()
             await lines.finished()
-            assert set((await db.mail_facts()).values()) == {0}
+            assert set((await db.mail.counts()).values()) == {0}
         told = ends.said()
         assert [each["key"] for each in told if each["type"] == "taken"] == ["1", "2", "3"]
         replies = {each["arrival"]: each["chat"] for each in told if each["type"] == "reply"}
@@ -133,7 +133,7 @@ def process(dead: bool) -> str:
 def test_replies_of_a_process_that_died_are_written_and_those_of_another_are_not() -> None:
     async def story(db: AsyncSessionDB) -> None:
         for chat, dead in (("old", True), ("other", False)):
-            await db.post(
+            await db.mail.post(
                 types.NewOutgoing(
                     platform=stdio.NAME,
                     chat=f"dm:{chat}",
@@ -145,7 +145,7 @@ def test_replies_of_a_process_that_died_are_written_and_those_of_another_are_not
         async with opened(db, ends, []) as (_, lines):
 
             async def one_left() -> bool:
-                return (await db.mail_facts())["outgoing_open"] == 1
+                return (await db.mail.counts())["outgoing_open"] == 1
 
             await stage.until(one_left)
             os.close(ends.types)
@@ -189,7 +189,9 @@ def test_lines_that_are_written_at_the_same_time_are_whole(monkeypatch: pytest.M
         ends = Ends(b"")
         lines = stdio.Stdio(db, ends.reads, ends.writes)
         sent = [
-            await db.post(types.NewOutgoing(platform=stdio.NAME, chat=f"dm:{each}", address={}, text="ä" * 100_000))
+            await db.mail.post(
+                types.NewOutgoing(platform=stdio.NAME, chat=f"dm:{each}", address={}, text="ä" * 100_000)
+            )
             for each in range(4)
         ]
         sending = [asyncio.create_task(lines.send(each)) for each in sent]

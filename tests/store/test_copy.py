@@ -74,17 +74,17 @@ def furnish(db: SessionDB, clock: steps.Clock) -> None:
     db.branch("talk", 2, branch_id="branch", title="Branch")
     clock.advance(1)
     steps.begin(db, "redacted", "a secret")
-    db.settle(db.receive("redacted", "third", "a secret").id, "completed", 1)
+    db.mail.settle(db.mail.receive("redacted", "third", "a secret").id, "completed", 1)
     call = [{"id": "c", "name": "shell", "arguments": {"command": "make secret"}}]
     db.append_message("redacted", role="assistant", tool_calls=call)
-    db.audit_end(db.audit_begin("redacted", "c", "shell", "make secret", True, "me"), False)
-    db.process_started(steps.process("of a secret", "redacted", "make secret"))
+    db.permissions.end_audit(db.permissions.begin_audit("redacted", "c", "shell", "make secret", True, "me"), False)
+    db.processes.record_start(steps.process("of a secret", "redacted", "make secret"))
     db.redact("redacted", 1)
     db.redact("redacted", 2)
     steps.begin(db, "gone", "to be deleted")
     db.delete_conversation("gone")
-    db.forget_memory("o", db.remember("o", "forgotten").id)
-    db.revoke(db.grant("o", "write_file", by="me").id)
+    db.memory.forget("o", db.memory.add("o", "forgotten").id)
+    db.permissions.revoke(db.permissions.grant("o", "write_file", by="me").id)
     db.set_meta("noted", "by a person")
     db.acquire_lease("talk", "turn", "me")
     mail.correspond(db)
@@ -140,7 +140,7 @@ def test_everything_goes_from_one_database_to_the_other_and_back(here: Make, the
         assert target.fsck().ok
         assert back.fsck().ok
         for db in (target, back):
-            assert db.remember("o", "new").id > max(memory.id for memory in source.memories("o"))
+            assert db.memory.add("o", "new").id > max(memory.id for memory in source.memory.all("o"))
             assert db.meta("noted") == "by a person"
             assert db.append_message("talk", role="user", content="next").seq == 6
 
@@ -204,18 +204,18 @@ def _raising_at(wanted: str) -> Callable[[str], None]:
 def live_on(db: SessionDB, clock: steps.Clock) -> None:
     """Of everything a furnished store has, something goes on, changes places or goes."""
     clock.advance(100)
-    for inbound in db.waiting("talk"):
-        db.settle(inbound.id, "completed", 2)
-    db.process_ended("running", "killed", None, "It was killed.")
-    db.process_started(steps.process("later", "talk"))
-    db.audit_end(db.audit_begin("talk", "late", "shell", "ls", True, "me"), True)
+    for inbound in db.mail.waiting("talk"):
+        db.mail.settle(inbound.id, "completed", 2)
+    db.processes.record_end("running", "killed", None, "It was killed.")
+    db.processes.record_start(steps.process("later", "talk"))
+    db.permissions.end_audit(db.permissions.begin_audit("talk", "late", "shell", "ls", True, "me"), True)
     call = [{"id": "call", "name": "shell", "arguments": {"command": "make all"}}]
     db.redact("talk", db.append_message("talk", role="assistant", tool_calls=call).seq)
-    first, second = db.memories("o")[0], db.remember("o", "second")
-    db.revise_memory("o", first.id, "in between")
-    db.revise_memory("o", second.id, first.text)
-    db.revise_memory("o", first.id, "second")
-    db.revoke(db.grants("o", "talk")[0].id)
+    first, second = db.memory.all("o")[0], db.memory.add("o", "second")
+    db.memory.revise("o", first.id, "in between")
+    db.memory.revise("o", second.id, first.text)
+    db.memory.revise("o", first.id, "second")
+    db.permissions.revoke(db.permissions.grants("o", "talk")[0].id)
     db.unpin("talk", 1)
     db.pin("talk", 2)
     db.spend("talk", db.budget("talk")[0], {"cost": 3})
@@ -267,8 +267,8 @@ def test_numbers_that_were_given_out_are_not_given_out_again() -> None:
     with fresh(clock) as source, fresh(clock) as target:
         furnish(source, clock)
         store_copy.copy(source, target)
-        assert target.remember("o", "new").id == source.remember("o", "new").id
-        assert target.grant("o", "new", by="me").id == source.grant("o", "new", by="me").id
+        assert target.memory.add("o", "new").id == source.memory.add("o", "new").id
+        assert target.permissions.grant("o", "new", by="me").id == source.permissions.grant("o", "new", by="me").id
 
 
 def test_nothing_from_before_the_copy_can_match_after_it() -> None:
@@ -330,10 +330,10 @@ def test_the_second_run_of_a_finished_copy_only_compares() -> None:
     "fill",
     [
         lambda db: steps.begin(db, "mine", "hello"),
-        lambda db: db.remember("me", "likes tea"),
+        lambda db: db.memory.add("me", "likes tea"),
         lambda db: db.put_blob(b"x"),
         lambda db: db.bind_route("chat", None, version=0),
-        lambda db: db.grant("me", "shell", by="me"),
+        lambda db: db.permissions.grant("me", "shell", by="me"),
     ],
 )
 def test_a_store_that_holds_something_else_is_left_alone(fill: Callable[[SessionDB], object]) -> None:
@@ -401,11 +401,11 @@ def test_writes_made_after_the_copy_began_are_not_in_it(tmp_path: Path, make: Ca
         def write(done: int, total: int) -> None:
             steps.say(writer, "talk", f"later {done}")
             steps.say(writer, "other", f"later {done}")
-            writer.remember("o", f"later {done}")
+            writer.memory.add("o", f"later {done}")
 
         assert store_copy.copy(source, target, write).messages == 2
         assert steps.seen(target, "talk") == steps.seen(target, "other") == ["hello"]
-        assert target.memories("o") == []
+        assert target.memory.all("o") == []
         assert target.fsck().ok
         assert len(steps.seen(source, "talk")) == 3
 
@@ -486,5 +486,5 @@ def test_every_note_of_a_store_is_either_its_own_or_goes_over() -> None:
         steps.begin(db, "talk", "hello")
         steps.act(db, "talk")
         db.upkeep_once()
-        db.forget_memory("o", db.memories("o")[0].id)
+        db.memory.forget("o", db.memory.all("o")[0].id)
         assert {key for key, _ in db.driver.read(lambda tx: tx.all("copy_meta"))} <= store_meta.RESERVED

@@ -15,13 +15,13 @@ from holdfast.store.transfer import copy as store_copy
 from tests.contract import steps
 
 CHANGES: dict[str, Callable[[SessionDB], object]] = {
-    "memories": lambda db: db.remember("o", "only here"),
-    "grants": lambda db: db.grant("o", "shell", by="me"),
+    "memories": lambda db: db.memory.add("o", "only here"),
+    "grants": lambda db: db.permissions.grant("o", "shell", by="me"),
     "routes": lambda db: db.bind_route("chat", "talk", version=0),
     "blobs": lambda db: db.put_blob(b"only here"),
-    "inbox": lambda db: db.receive("talk", "key", "only here"),
-    "audit": lambda db: db.audit_begin("talk", "call", "shell", "ls", True, "me"),
-    "processes": lambda db: db.process_started(steps.process("p", "talk")),
+    "inbox": lambda db: db.mail.receive("talk", "key", "only here"),
+    "audit": lambda db: db.permissions.begin_audit("talk", "call", "shell", "ls", True, "me"),
+    "processes": lambda db: db.processes.record_start(steps.process("p", "talk")),
     "tombstones": lambda db: [steps.begin(db, "gone", "a"), db.delete_conversation("gone")],
 }
 

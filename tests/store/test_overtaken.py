@@ -26,21 +26,21 @@ from tests.store import hosts
 
 def test_a_process_that_was_told_of_meanwhile_is_not_told_of_again(pair: hosts.Pair) -> None:
     steps.begin(pair.one, "talk", "a")
-    pair.one.process_started(steps.process("p", "talk"))
+    pair.one.processes.record_start(steps.process("p", "talk"))
 
     def ends(tx: Tx) -> None:
         assert processes.ended(tx, "p", "exited", 0, "told first", "u", steps.NOON, steps.NOON)
 
-    assert pair.meanwhile(ends, lambda: pair.other.process_ended("p", "killed", None, "told second")) is False
-    assert [each.text for each in pair.one.waiting()] == ["told first"]
+    assert pair.meanwhile(ends, lambda: pair.other.processes.record_end("p", "killed", None, "told second")) is False
+    assert [each.text for each in pair.one.mail.waiting()] == ["told first"]
 
 
 def test_a_process_that_went_with_its_conversation_meanwhile_is_not_told_of(pair: hosts.Pair) -> None:
     steps.begin(pair.one, "talk", "a")
-    pair.one.process_started(steps.process("p", "talk"))
+    pair.one.processes.record_start(steps.process("p", "talk"))
     gone = pair.meanwhile(
         lambda tx: deletion.delete(tx, "talk", steps.NOON),
-        lambda: pair.other.process_ended("p", "killed", None, "told"),
+        lambda: pair.other.processes.record_end("p", "killed", None, "told"),
     )
     assert gone is False
 
@@ -49,13 +49,13 @@ def test_a_command_that_was_redacted_meanwhile_is_not_told(pair: hosts.Pair) -> 
     steps.begin(pair.one, "talk", "a")
     call = {"id": "c", "name": "start", "arguments": '{"command": "KEY=1 make"}'}
     pair.one.append_message("talk", role="assistant", tool_calls=[call])
-    pair.one.process_started(steps.process("p", "talk", "KEY=1 make"))
+    pair.one.processes.record_start(steps.process("p", "talk", "KEY=1 make"))
     ended = pair.meanwhile(
         lambda tx: deletion.redact(tx, "talk", 2, steps.NOON),
-        lambda: pair.other.process_ended("p", "exited", 0, "KEY=1 ended"),
+        lambda: pair.other.processes.record_end("p", "exited", 0, "KEY=1 ended"),
     )
     assert ended is True
-    assert "KEY" not in pair.one.waiting()[0].text
+    assert "KEY" not in pair.one.mail.waiting()[0].text
 
 
 def orphan(pair: hosts.Pair) -> None:
@@ -211,7 +211,7 @@ def test_a_key_that_came_in_elsewhere_meanwhile_is_reused(pair: hosts.Pair) -> N
         steps.begin(pair.one, name, "a")
     reused = pair.meanwhile(
         lambda tx: inbox.receive(tx, conversation_row.lock(tx, "talk"), "k", "notice", "text", steps.NOON),
-        lambda: pair.other.receive("other", "k", "text"),
+        lambda: pair.other.mail.receive("other", "k", "text"),
     )
     assert isinstance(reused, errors.IdTaken)
 
@@ -219,16 +219,16 @@ def test_a_key_that_came_in_elsewhere_meanwhile_is_reused(pair: hosts.Pair) -> N
 def test_what_two_remember_at_once_is_one_memory(pair: hosts.Pair) -> None:
     same = pair.meanwhile(
         lambda tx: memory.remember(tx, "me", "likes tea", None, steps.NOON),
-        lambda: pair.other.remember("me", "likes tea"),
+        lambda: pair.other.memory.add("me", "likes tea"),
     )
-    assert pair.one.memories("me") == [same]
+    assert pair.one.memory.all("me") == [same]
 
 
 def test_the_last_room_for_a_memory_is_given_once(pair: hosts.Pair) -> None:
     pair.one.driver.write("memory", lambda tx: [_remember(tx, number) for number in range(499)])
-    full = pair.meanwhile(lambda tx: _remember(tx, 499), lambda: pair.other.remember("me", "one too many"))
+    full = pair.meanwhile(lambda tx: _remember(tx, 499), lambda: pair.other.memory.add("me", "one too many"))
     assert isinstance(full, errors.LimitReached)
-    assert len(pair.one.memories("me")) == 500
+    assert len(pair.one.memory.all("me")) == 500
 
 
 def _remember(tx: Tx, number: int) -> None:

@@ -75,9 +75,9 @@ def test_only_what_need_not_outlast_a_power_cut_does_not_wait_for_the_disk(
         (waits[operation],) = tx.execute("SHOW synchronous_commit").fetchone()
 
     monkeypatch.setattr(transaction.Transaction, "begin", noted)
-    (reply,) = pair.one.replies(mail.answered(pair.one).id)
-    pair.one.begin_sending(pair.one.claim("out:far:1"), reply.id)
-    pair.one.delivered(reply.id)
+    (reply,) = pair.one.mail.replies(mail.answered(pair.one).id)
+    pair.one.mail.begin_sending(pair.one.mail.claim("out:far:1"), reply.id)
+    pair.one.mail.mark_delivered(reply.id)
     assert {operation for operation, value in waits.items() if value == "off"} == {"take", "begin", "send"}
     assert {"arrive", "append", "settle", "delivered"} <= waits.keys()
 

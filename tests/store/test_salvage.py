@@ -108,19 +108,19 @@ def test_sound_store_goes_over_whole(damaged: Path, new: Path) -> None:
 
 def test_memories_go_over_and_what_was_allowed_and_waited_does_not(damaged: Path, new: Path) -> None:
     with SessionDB(damaged) as db:
-        db.forget_memory("o", db.remember("o", "likes nothing").id)
-        known = [db.remember("o", "likes tea", source="one"), db.remember("", "likes rain")]
-        known[0] = db.revise_memory("o", known[0].id, "likes coffee")
-        db.receive("one", "k", "came in")
-        db.grant("o", "shell(make)", by="me")
-        db.audit_begin("one", "c", "shell", "make", True, "me")
+        db.memory.forget("o", db.memory.add("o", "likes nothing").id)
+        known = [db.memory.add("o", "likes tea", source="one"), db.memory.add("", "likes rain")]
+        known[0] = db.memory.revise("o", known[0].id, "likes coffee")
+        db.mail.receive("one", "k", "came in")
+        db.permissions.grant("o", "shell(make)", by="me")
+        db.permissions.begin_audit("one", "c", "shell", "make", True, "me")
     assert salvage.salvage(damaged, new).lost == ()
     with SessionDB(new) as db:
-        found = [*db.memories("o"), *db.memories("")]
+        found = [*db.memory.all("o"), *db.memory.all("")]
         assert [(each.text, each.at, each.source) for each in found] == [
             (each.text, each.at, each.source) for each in known
         ]
-        assert (db.waiting(), db.grants("o"), db.audit()) == ([], [], [])
+        assert (db.mail.waiting(), db.permissions.grants("o"), db.permissions.audit_log()) == ([], [], [])
 
 
 def test_work_begun_on_the_damaged_store_is_void_in_the_new_one(damaged: Path, new: Path) -> None:

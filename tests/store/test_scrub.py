@@ -298,19 +298,19 @@ def test_what_was_forgotten_and_what_acts_said_is_in_no_file(db: SessionDB, fold
         command, did, told, came = texts[:4] if name == "redacted" else texts[4:]
         call = {"id": name, "name": "start_process", "arguments": {"command": command}}
         db.append_message(name, role="assistant", tool_calls=[call])
-        db.audit_begin(name, name, "start_process", did, True, "me")
-        db.process_started(
+        db.permissions.begin_audit(name, name, "start_process", did, True, "me")
+        db.processes.record_start(
             types.Process(id=name, conversation_id=name, command=command, folder="/", started_at=1.0, place="{}")
         )
-        db.process_ended(name, "exited", 0, told)
-        db.settle(db.receive(name, name, came).id, "completed", 1)
+        db.processes.record_end(name, "exited", 0, told)
+        db.mail.settle(db.mail.receive(name, name, came).id, "completed", 1)
     first, second = (secret(400, seed=number) for number in (8, 9))
-    known = db.remember("o", first)
-    db.revise_memory("o", known.id, second)
+    known = db.memory.add("o", first)
+    db.memory.revise("o", known.id, second)
     assert all(holding(folder, text) for text in (*texts, first, second))
     db.redact("redacted", 1)
     db.delete_conversation("gone")
-    db.forget_memory("o", known.id)
+    db.memory.forget("o", known.id)
     db.scrub()
     assert [holding(folder, text) for text in (*texts, first, second)] == [set()] * 10
 

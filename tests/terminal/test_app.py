@@ -164,7 +164,7 @@ def test_what_is_being_written_is_no_answer_nor_what_was_typed_as_the_question_a
         await seat.pilot.press("f6", "c")
         seat.model.say("Done.", None)
         await seat.idles()
-        assert [each.rule for each in await seat.home.db.grants("", "talk")]
+        assert [each.rule for each in await seat.home.db.permissions.grants("", "talk")]
 
     sat(story)
 

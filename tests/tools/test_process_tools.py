@@ -144,7 +144,7 @@ def test_input_is_asked_for_every_time_and_not_covered_by_a_yes_to_everything(
     async def story(model: Model) -> None:
         async with AsyncSessionDB(SessionDB(":memory:")) as db:
             await db.create_session("c", source="test")
-            yes = approvals.Approvals(db, yes=True)
+            yes = approvals.Approvals(db.permissions, yes=True)
             model.gate = yes.gate(lambda: "c", lambda: lambda _: None)
             name = await model.start("cat > read; bash read", input=True)
             refused = await model("write_process", id=name, text="touch ran\n", end=True)
@@ -156,7 +156,7 @@ def test_input_is_asked_for_every_time_and_not_covered_by_a_yes_to_everything(
             act = port.Act(tool="write_process", kind="run", summary="", danger=process_tools.INPUT)
             assert permits.decide(act, law).say == "ask"
             assert permits.decide(act, law).remembers == ()
-            assert [(each.tool, each.allowed) for each in await db.audit()] == [
+            assert [(each.tool, each.allowed) for each in await db.permissions.audit_log()] == [
                 ("write_process", False), ("start_process", True)
             ]  # fmt: skip
 

@@ -620,13 +620,13 @@ class StoreBook:
         self._db = db
 
     async def started(self, process: types.Process) -> None:
-        await self._db.process_started(process)
+        await self._db.processes.record_start(process)
 
     async def ended(self, id: str, state: types.ProcessState, exit_code: int | None, text: str) -> bool:
-        return await self._db.process_ended(id, state, exit_code, text)
+        return await self._db.processes.record_end(id, state, exit_code, text)
 
     async def every(self, conversation_id: str | None, running_only: bool) -> list[types.Process]:
-        return await self._db.processes(conversation_id, running_only)
+        return await self._db.processes.all(conversation_id, running_only)
 
 
 def test_over_the_store_every_end_is_one_notice_in_the_inbox(leash: Leash, tmp_path: Path) -> None:
@@ -643,9 +643,9 @@ def test_over_the_store_every_end_is_one_notice_in_the_inbox(leash: Leash, tmp_p
             await until_async(lambda: all(ward.status(place(each)) for each in started), "all have ended")
             looks = await asyncio.gather(*(processes.Watcher(each).look() for each in programs * 2))
             assert sum(ended for _, ended in looks) == 4
-            rows = await db.processes("talk")
+            rows = await db.processes.all("talk")
             assert [(row.state, row.exit_code) for row in rows] == [("exited", n) for n in range(4)]
-            waiting = await db.waiting("talk")
+            waiting = await db.mail.waiting("talk")
             assert sorted(each.key for each in waiting) == sorted(f"process:{each.id}" for each in started)
             assert {each.text.splitlines()[-1] for each in waiting} == {f"> {n}" for n in range(4)}
             assert (await db.fsck()).ok

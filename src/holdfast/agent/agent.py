@@ -107,7 +107,7 @@ class AIAgent:
         if remembers and not skip_memory:
             noted = notes.Notes(self.db, owner, lambda: self.conversation_id, self._notify)
         self.remembering = remembering.Remembering(noted, model if reviews else None, self._charge_review)
-        self.approvals = approvals or permissions.Approvals(self.db, owner=owner, approve=approve)
+        self.approvals = approvals or permissions.Approvals(self.db.permissions, owner=owner, approve=approve)
         self.tools = registry.Registry(
             self.approvals.guarded([*tools, *self.remembering.tools]),
             self.approvals.gate(lambda: self.conversation_id, lambda: self._emit),

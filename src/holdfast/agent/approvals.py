@@ -44,10 +44,10 @@ class Book(Protocol):
 
     async def grants(self, owner: str, session_id: str | None = None) -> list[types.Grant]: ...
     async def grant(self, owner: str, rule: str, *, session_id: str | None = None, by: str) -> types.Grant: ...
-    async def audit_begin(
+    async def begin_audit(
         self, session_id: str, call_id: str, tool: str, summary: str, allowed: bool, by: str
     ) -> int: ...
-    async def audit_end(self, audit_id: int, ok: bool) -> bool: ...
+    async def end_audit(self, audit_id: int, ok: bool) -> bool: ...
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -308,7 +308,7 @@ class Approvals:
         what = secrets.redacted(act.detail if act.kind == "run" and act.detail else act.summary)
         try:
             return await loop.unhurried(
-                self._book.audit_begin(here, call.id, act.tool, what, decision.allowed, decision.by)
+                self._book.begin_audit(here, call.id, act.tool, what, decision.allowed, decision.by)
             )
         except errors.HoldfastError as error:
             logger.warning("an act could not be written down: %s", error)
@@ -327,7 +327,7 @@ class Approvals:
 
     async def _ended(self, written: int, ok: bool) -> None:
         try:
-            await self._book.audit_end(written, ok)
+            await self._book.end_audit(written, ok)
         except errors.HoldfastError as error:
             logger.warning("the end of an act could not be written down: %s", error)
 

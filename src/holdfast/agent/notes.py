@@ -41,20 +41,20 @@ class Notes:
         self._db, self._owner, self._source, self._notify = db, owner, source, notify
 
     async def remember(self, text: str) -> types.Memory:
-        made = await self._db.remember(self._owner, _kept(text), source=self._source())
+        made = await self._db.memory.add(self._owner, _kept(text), source=self._source())
         self._changed(f"Added to memory: {memory.line(made)} (/memory forget {made.id} removes it.)")
         return made
 
     async def memories(self) -> Sequence[types.Memory]:
-        return await self._db.memories(self._owner)
+        return await self._db.memory.all(self._owner)
 
     async def revise(self, number: int, text: str) -> types.Memory:
-        made = await self._db.revise_memory(self._owner, number, _kept(text))
+        made = await self._db.memory.revise(self._owner, number, _kept(text))
         self._changed(f"Changed in memory: {memory.line(made)} (/memory forget {made.id} removes it.)")
         return made
 
     async def forget(self, number: int) -> bool:
-        found = await self._db.forget_memory(self._owner, number)
+        found = await self._db.memory.forget(self._owner, number)
         if found:
             self._changed(f"Removed from memory: note {number}.")
         return found

@@ -96,7 +96,7 @@ async def permissions(
             return _listed(desk.law.rules, await _grants(db, desk, conversation_id))
         case ["revoke", number] if number.isascii() and number.isdigit() and len(number) < 16:
             known = {each.id for each in await _grants(db, desk, conversation_id)}
-            found = int(number) in known and await db.revoke(int(number))
+            found = int(number) in known and await db.permissions.revoke(int(number))
             return f"Grant {number} is revoked." if found else f"There is no grant {number}."
         case _:
             return "/permissions takes nothing, or revoke and the number of a grant."
@@ -104,11 +104,11 @@ async def permissions(
 
 async def _grants(db: async_db.AsyncSessionDB, desk: approvals.Approvals, conversation_id: str) -> list[types.Grant]:
     try:
-        return await db.grants(desk.owner, conversation_id)
+        return await db.permissions.grants(desk.owner, conversation_id)
     except errors.ConversationDeleted:
         raise
     except errors.NoSuchSession:
-        return await db.grants(desk.owner)
+        return await db.permissions.grants(desk.owner)
 
 
 def _listed(rules: Iterable[permits.Rule], grants: Iterable[types.Grant]) -> str:

@@ -124,7 +124,7 @@ class Runtime:
     ) -> None:
         self.db, self.owner = db, owner
         self.words, self.models = words, models
-        self.approvals = approvals or permissions.Approvals(db, owner=owner)
+        self.approvals = approvals or permissions.Approvals(db.permissions, owner=owner)
         self.agents = cache.Cache(self._built)
         self._build = build
         self._lanes: dict[str, Lane] = {}
@@ -408,7 +408,7 @@ class Runtime:
     async def _inbox(self, conversation_id: str) -> list[types.Inbound]:
         """What waits; nothing where there is no conversation yet, or the store cannot say."""
         try:
-            return await self.db.waiting(conversation_id, MOST)
+            return await self.db.mail.waiting(conversation_id, MOST)
         except errors.NoSuchSession:
             return []
         except errors.HoldfastError as error:
@@ -454,7 +454,7 @@ class Runtime:
     async def _settled(
         self, inbound: types.Inbound, _: events.TurnResult | None, outcome: str, seq: int | None
     ) -> object:
-        return await self.db.settle(inbound.id, outcome, seq)
+        return await self.db.mail.settle(inbound.id, outcome, seq)
 
     async def _taken(self, lane: Lane, message: events.Submit, emit: commands.Emit) -> events.TurnResult:
         """The turn of a message; one that was stopped before it began is not taken."""

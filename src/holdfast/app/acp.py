@@ -54,7 +54,7 @@ class House(NamedTuple):
         async with AsyncExitStack() as stack:
             others = await stack.enter_async_context(servers.opened(place.servers, here, settings.servers))
             own = hands.off_limits(settings, house.database, here)
-            permissions = approvals.Approvals(house.store, law=running.law(settings, here))
+            permissions = approvals.Approvals(house.store.permissions, law=running.law(settings, here))
             there = terminals.Terminals(client, place.session_id, self.late) if offered.terminal else None
             shell = terminals.tool(there, place.folders, hands.environment(settings), dangers.described)
             machine = hands.of_machine(house.processes, settings, place.folders)

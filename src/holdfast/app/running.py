@@ -159,7 +159,7 @@ async def started(
     async with AsyncExitStack() as stack:
         here = folder or os.getcwd()
         house = await stack.enter_async_context(housed(settings, came_in, database=database, model=model, folder=here))
-        permissions = approvals.Approvals(house.store, law=law(settings, here), yes=yes)
+        permissions = approvals.Approvals(house.store.permissions, law=law(settings, here), yes=yes)
         others = await stack.enter_async_context(servers.Servers(settings.servers, here)) if settings.servers else None
         project = partial(hands.of_project, here, hands.off_limits(settings, house.database, here))
         machine = hands.of_machine(house.processes, settings, [here])

@@ -219,7 +219,7 @@ class _Desks(NamedTuple):
         folder = folder_of(self.settings, owner)
         await asyncio.to_thread(_made, folder)
         law = permits.Law(self.settings.permissions, os.path.realpath(folder), os.path.expanduser("~"))
-        permissions = approvals.Approvals(self.store, law=law, owner=owner)
+        permissions = approvals.Approvals(self.store.permissions, law=law, owner=owner)
         wanted = self.settings.gateway
         others = self.others if may(wanted.tools, owner) else None
         making = running.Making(

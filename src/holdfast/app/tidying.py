@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 
 from holdfast import errors
 from holdfast.store import async_db
@@ -36,7 +35,7 @@ async def once(store: async_db.AsyncSessionDB, days: float, breath: float = BREA
     window: expiry.Window | None = expiry.Window()
     gone = 0
     while window is not None:
-        done = await store.run(partial(expiry.step, store.db, days, window))
+        done = await store.mail.expire(days, window)
         gone, window = gone + done.gone, done.then
         await asyncio.sleep(breath)
     return gone

@@ -21,12 +21,12 @@ class Book:
 
     async def started(self, process: types.Process) -> None:
         """Written down before it starts."""
-        await self._db.process_started(process)
+        await self._db.processes.record_start(process)
         self._running[process.id] = process.conversation_id
 
     async def ended(self, id: str, state: types.ProcessState, exit_code: int | None, text: str) -> bool:
         """Its end, and the notice of it; False when somebody else was first."""
-        first = await self._db.process_ended(id, state, exit_code, text)
+        first = await self._db.processes.record_end(id, state, exit_code, text)
         conversation_id = self._running.pop(id, None)
         if conversation_id is not None:
             self._came_in(conversation_id)
@@ -35,7 +35,7 @@ class Book:
     async def every(self, conversation_id: str | None = None, running_only: bool = False) -> list[types.Process]:
         """Those of a conversation, or all; only those that run, or all."""
         before = dict(self._running)
-        found = await self._db.processes(conversation_id, running_only)
+        found = await self._db.processes.all(conversation_id, running_only)
         running = {each.id: each.conversation_id for each in found if each.state == "running"}
         if conversation_id is None:
             # Known before this look, and not in it: what was started meanwhile may be missing and runs all the same.

@@ -53,7 +53,7 @@ def command(
     target = path or out.settings.database
     with app.open_to_look(target) as db:
         here = sessions.find(db, conversation).conversation_id if conversation is not None else None
-        found = db.audit(here, since=since, denied=denied, limit=limit + 1)
+        found = db.permissions.audit_log(here, since=since, denied=denied, limit=limit + 1)
     shown, more = found[:limit], len(found) > limit
     if as_json:
         out.json(

@@ -331,7 +331,7 @@ def _forget_outputs(out: console.Console, db: store.SessionDB) -> None:
     folders = lazy.load("holdfast.tools.folders")
     try:
         found = folders.seen(folders.within(out.settings.home))
-        folders.tidied(found, folders.signature(db.driver.path), db.processes() if found else [])
+        folders.tidied(found, folders.signature(db.driver.path), db.processes.all() if found else [])
     except OSError as error:
         out.note(f"What processes wrote could not be removed: {error.strerror or error}.")
 

@@ -37,7 +37,7 @@ def _id(_context: click.Context, _option: click.Parameter, sender: str) -> str:
 def pair(out: console.Console, code: str, platform: str | None, path: str | None, as_json: bool) -> None:
     """Let in whoever was given this code. It is good for an hour, and once; five wrong ones stop all for an hour."""
     with app.open_to_look(path or out.settings.database) as db:
-        _tell(out, db.pair(platform, code, by=_who()), as_json)
+        _tell(out, db.contacts.pair(platform, code, by=_who()), as_json)
 
 
 @click.command()
@@ -55,7 +55,7 @@ def allow(
     _refuse_denied(out.settings, platform, sender)
     # Who is let in before anything was said begins the store.
     with store.SessionDB(path or out.settings.database) as db:
-        _tell(out, db.allow_person(platform, sender, "admin" if admin else "user", _who(), name), as_json)
+        _tell(out, db.contacts.allow(platform, sender, "admin" if admin else "user", _who(), name), as_json)
 
 
 @click.command()
@@ -69,10 +69,10 @@ def deny(out: console.Console, platform: str, sender: str, forget: bool, path: s
     """Let somebody in no more, whatever else is said of them; what they said stays."""
     if not forget:
         with store.SessionDB(path or out.settings.database) as db:
-            _tell(out, db.deny_person(platform, sender, by=_who()), as_json)
+            _tell(out, db.contacts.deny(platform, sender, by=_who()), as_json)
         return 0
     with app.open_to_look(path or out.settings.database) as db:
-        known = db.forget_person(platform, sender)
+        known = db.contacts.forget(platform, sender)
     if as_json:
         out.json({"forgotten": known})
     else:
@@ -88,7 +88,7 @@ def deny(out: console.Console, platform: str, sender: str, forget: bool, path: s
 def people(out: console.Console, platform: str | None, path: str | None, as_json: bool) -> None:
     """List who was let in or denied, here and by settings."""
     with app.open_to_look(path or out.settings.database) as db:
-        found = [*_by_settings(out.settings, platform), *map(_shape, db.people(platform))]
+        found = [*_by_settings(out.settings, platform), *map(_shape, db.contacts.all(platform))]
     if as_json:
         out.json({"people": found})
         return

@@ -39,12 +39,12 @@ def command(out: console.Console, path: str | None, as_json: bool) -> None:
     """What waits, what is worked on and by whom, what could not be sent, and which platforms are set up."""
     with app.open_to_look(path or out.settings.database) as db:
         found = Standing(
-            db.mail_facts(),
-            queue_status.waiting(db),
-            queue_status.unsent(db),
-            queue_status.failed(db),
-            db.claims(),
-            db.people(),
+            db.mail.counts(),
+            db.mail.backlog(),
+            db.mail.unsent(),
+            db.mail.failed(),
+            db.mail.claims(),
+            db.contacts.all(),
         )
     ways = _ways(out.settings.gateway)
     if as_json:

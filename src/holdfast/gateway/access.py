@@ -109,7 +109,7 @@ class Access:
         return await self._verdict(platform, sender) != REFUSED
 
     async def _verdict(self, platform: str, sender: str) -> port.Verdict | None:
-        return judged(self._rules, platform, sender, await self._db.person(platform, sender))
+        return judged(self._rules, platform, sender, await self._db.contacts.get(platform, sender))
 
     async def _greeting(self, came: port.Came) -> str:
         """What a stranger is told. Each code is told, which is one in ten minutes; anything else, once."""
@@ -117,12 +117,12 @@ class Access:
             return ""
         if self._rules.strangers == "pair":
             # That code is told to nobody: another is made when this is sent.
-            code = await self._db.ask_to_pair(came.platform, came.sender, came.name)
+            code = await self._db.contacts.create_pairing_code(came.platform, came.sender, came.name)
             if code is not None:
                 logger.info("a stranger came to %s, and is given a code to be let in by", came.platform)
-                await self._db.strangers_told(came.platform, came.sender)
+                await self._db.contacts.mark_stranger_notified(came.platform, came.sender)
                 return PAIR
-        return UNKNOWN if await self._db.strangers_told(came.platform, came.sender) else ""
+        return UNKNOWN if await self._db.contacts.mark_stranger_notified(came.platform, came.sender) else ""
 
     def _first(self, platform: str, sender: str) -> bool:
         """Whether somebody was not heard for a while."""

@@ -43,7 +43,7 @@ def part_of(key: str | None) -> Part | None:
 
 async def next_number(db: async_db.AsyncSessionDB, conversation_id: str) -> int:
     """The number of the next question of a conversation."""
-    known = [part_of(each.key) for each in await db.questions(conversation_id)]
+    known = [part_of(each.key) for each in await db.mail.questions(conversation_id)]
     return 1 + max((each.number for each in known if each is not None), default=0)
 
 
@@ -67,7 +67,7 @@ async def _shown(
     """Of these questions, those of which all was in the chat of an answer before that came: their numbers, and what
     came in that their turns are about."""
     missing, found = dict[str, int](), dict[str, tuple[int, int | None]]()
-    for row in reversed(await db.questions(here, MOST)):
+    for row in reversed(await db.mail.questions(here, MOST)):
         part = part_of(row.key)
         if part is None or part.request_id not in asked:
             continue
@@ -79,7 +79,7 @@ async def _shown(
 
 
 async def _may(home: house.House, answer: types.Arrival, of: int | None) -> bool:
-    turn = None if of is None else await home.db.arrival(of)
+    turn = None if of is None else await home.db.mail.arrival(of)
     if turn is not None:
         mine = (turn.platform, turn.sender, turn.route) == (answer.platform, answer.sender, answer.route)
     else:

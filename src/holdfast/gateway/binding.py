@@ -61,7 +61,7 @@ class Binding:
         last = (await self._db.head(conversation_id)).active_at
         if not resets.due(self._policy, last, self._clock()):
             return False
-        return not await self._db.processes(conversation_id, running_only=True)
+        return not await self._db.processes.all(conversation_id, running_only=True)
 
     async def _is_there(self, conversation_id: str) -> bool:
         """Also of one that was there: no other ever has its id."""

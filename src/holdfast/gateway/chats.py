@@ -218,7 +218,7 @@ class Chats:
         listening = self._join(key)
         try:
             async with listening.admitting:
-                arrival = await self._db.arrival_by_key(NAME, key) if repeat else None
+                arrival = await self._db.mail.arrival_by_key(NAME, key) if repeat else None
                 if arrival is None:
                     arrival = await self._admit(self.door, owner, named, asked, key, digest)
             _check_same(arrival, digest)
@@ -277,7 +277,7 @@ class Chats:
             finally:
                 if claim is not None:
                     try:
-                        await self._db.release_claim(claim)
+                        await self._db.mail.release_claim(claim)
                     except Exception as error:  # noqa: BLE001 -- it expires by itself
                         logger.warning("the claim %s could not be released and expires by itself: %s", slot, error)
 
@@ -285,7 +285,7 @@ class Chats:
         try:
             for _ in range(CLAIM_TRIES):
                 with suppress(errors.Busy):
-                    return await self._db.claim(slot)
+                    return await self._db.mail.claim(slot)
                 await asyncio.sleep(CLAIM_PAUSE)
             logger.warning("another process has held the claim %s for long; going on without it", slot)
         except Exception as error:  # noqa: BLE001 -- a claim saves trouble; a request is admitted without one, too
@@ -297,12 +297,12 @@ class Chats:
         with suppress(TimeoutError):
             async with asyncio.timeout(STOPPING):
                 for id_ in [id_ for key, id_ in self._withdrawn.items() if key.startswith(digest)]:
-                    while (found := await self._db.arrival(id_)) is not None and found.open:
+                    while (found := await self._db.mail.arrival(id_)) is not None and found.open:
                         await asyncio.sleep(sse.SOON)
 
     async def _is_busy(self, route: str) -> bool:
         """Return whether a request of this chat is being answered."""
-        return any(each.key not in self._withdrawn for each in await self._db.open_arrivals(route, REMEMBERED))
+        return any(each.key not in self._withdrawn for each in await self._db.mail.open_arrivals(route, REMEMBERED))
 
     async def _arrive(
         self, door: port.Door, owner: str, asked: openai.Asked, place: Place, key: str, digest: str
@@ -341,7 +341,7 @@ class Chats:
             return asked.instructions or ""
         here = place.target or (await self._db.route(route)).conversation_id
         with suppress(errors.NoSuchSession):
-            last = await self._db.last_arrival(here, NAME) if here is not None else None
+            last = await self._db.mail.last_arrival(here, NAME) if here is not None else None
             return port.terms_of(last).instructions if last is not None else ""
         return ""
 
@@ -349,7 +349,7 @@ class Chats:
         """Whether a chat is there."""
         if (await self._db.route(route)).conversation_id is not None:
             return True
-        return bool(await self._db.open_arrivals(route, 1))
+        return bool(await self._db.mail.open_arrivals(route, 1))
 
     async def _write_before(self, route: str, owner: str, id_: str | None, before: Sequence[openai.Said]) -> None:
         """What was said before, as the beginning of the conversation; once, whoever else does the same now."""
@@ -444,7 +444,7 @@ class Chats:
             seen, pause = listening.version, sse.SOON if listening.over else sse.EVERY
             await go_on()
             if listening.sent or loop.time() - looked >= pause:
-                found, looked = await self._db.arrival(wanted), loop.time()
+                found, looked = await self._db.mail.arrival(wanted), loop.time()
                 if found is None:
                     raise wire.Refused(410, "What was asked is deleted.", code="deleted")
                 if not found.open and found.joined is None:
@@ -455,7 +455,7 @@ class Chats:
             await listening.wait(seen, pause)
 
     async def _answer(self, settled: types.Arrival, model: str) -> openai.Answered:
-        said = [each for each in await self._db.replies(settled.id) if each.kind == "reply"]
+        said = [each for each in await self._db.mail.replies(settled.id) if each.kind == "reply"]
         text = "\n".join(each.text for each in said)
         if settled.redacted or any(each.redacted for each in said):
             raise wire.Refused(410, "The answer is deleted.", code="deleted")

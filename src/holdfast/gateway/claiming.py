@@ -62,7 +62,7 @@ class Claims:
     async def _renew(self, mine: Held) -> None:
         mine.renewed_at = _now()
         try:
-            await self._db.renew_claim(mine.claim)
+            await self._db.mail.renew_claim(mine.claim)
         except errors.LeaseLost:
             self._held.discard(mine)
         except Exception as error:  # noqa: BLE001 -- only a lost claim stops the work
@@ -70,7 +70,7 @@ class Claims:
 
     async def give_back(self, claim: types.Claim) -> None:
         try:
-            await self._db.release_claim(claim)
+            await self._db.mail.release_claim(claim)
         except Exception as error:  # noqa: BLE001 -- it changes no outcome
             logger.warning("a claim could not be given back, and runs out by itself: %s", error)
 

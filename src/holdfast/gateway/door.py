@@ -95,13 +95,13 @@ class Door:
         route = keys.route(self._profile, came, self._shared(came))
         key = _key(came.key)
         # Before anybody is asked: what is known already is not counted twice, and whoever sent it was let in.
-        known = await self._db.arrival_by_key(came.platform, key) if self._guards else None
+        known = await self._db.mail.arrival_by_key(came.platform, key) if self._guards else None
         if known is not None:
             return known
         if (verdict := await self._judged(came, route)) is not None:
             await tell(came, key, verdict)
             return port.NotTaken(verdict.why, verdict.say, verdict.retry_after)
-        arrival, new = await self._db.arrive(
+        arrival, new = await self._db.mail.add_arrival(
             types.NewArrival(
                 platform=came.platform,
                 key=key,
@@ -132,7 +132,7 @@ class Door:
         refusal = types.NewOutgoing(
             platform=platform, chat=came.to or keys.chat(came), address=address, text=verdict.say, kind="notice"
         )
-        await self._db.post(refusal, key=f"refused:{_key(f'{came.platform}:{key}')}")
+        await self._db.mail.post(refusal, key=f"refused:{_key(f'{came.platform}:{key}')}")
         self._goes_out(platform)
 
     async def _kept(self, attachment: port.Attachment) -> list[dict[str, Any]]:

@@ -73,7 +73,7 @@ async def find(db: async_db.AsyncSessionDB, platform: str, owner: str, before: S
     if len(before) < 2:
         return None
     sent, tip, other = normalize(before[-1].text), None, None
-    for arrival in await db.arrivals_with_prefix(platform, digest(owner, before[:-1]), MOST_CANDIDATES):
+    for arrival in await db.mail.arrivals_with_prefix(platform, digest(owner, before[:-1]), MOST_CANDIDATES):
         if tip is not None and tip.arrival.at - arrival.at >= APART:
             break
         turn = await _turn(db, arrival) if arrival.sender == owner else None

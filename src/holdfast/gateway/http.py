@@ -222,7 +222,7 @@ class Http:
         """What waits in the store; None where it does not answer."""
         try:
             async with asyncio.timeout(LOOKS):
-                return await self._db.mail_facts()
+                return await self._db.mail.counts()
         except (errors.HoldfastError, TimeoutError) as error:
             logger.warning("the store does not answer: %s", error)
             return None

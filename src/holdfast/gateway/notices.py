@@ -38,7 +38,7 @@ class Notices:
         """The routes and conversations where something waits that was not tried just now."""
         now, found = monotonic(), list[tuple[str, str]]()
         self._tried = {id_: until for id_, until in self._tried.items() if until > now}
-        for each in await self._home.db.waiting_homes(MOST):
+        for each in await self._home.db.mail.waiting_homes(MOST):
             if each.oldest not in self._tried:
                 found.append((each.route, each.conversation_id))
                 self._tried[each.oldest] = now + AGAIN
@@ -51,7 +51,7 @@ class Notices:
         home = await self._homes(inbound.conversation_id)
         text = replies.of(result, 0) if result is not None else None
         if home is None or not text or result is None:
-            return await self._home.db.settle(inbound.id, outcome, seq)
+            return await self._home.db.mail.settle(inbound.id, outcome, seq)
         last = result.messages[-1] if result.messages else None
         outgoing = saying.to(
             house.place_of(home),
@@ -60,7 +60,7 @@ class Notices:
             attachments=saying.pictures(result.messages),
             seq=last.seq if last and last.role == "assistant" else None,
         )
-        settled = await self._home.db.settle(inbound.id, outcome, seq, outgoing)
+        settled = await self._home.db.mail.settle(inbound.id, outcome, seq, outgoing)
         self._home.goes_out(home.platform)
         return settled
 
@@ -76,7 +76,7 @@ class Notices:
             if where is None or self._home.able.get(where.platform, port.Abilities()).mute is not None:
                 return
             for part in saying.to(where, notice.text, self._home.platforms, kind="notice"):
-                await self._home.db.post(part, conversation_id=conversation_id)
+                await self._home.db.mail.post(part, conversation_id=conversation_id)
             self._home.goes_out(where.platform)
         except Exception as error:  # noqa: BLE001 -- a notice never stops a turn
             logger.warning("could not send a notice to the chat of %s: %s", conversation_id, error)
@@ -93,6 +93,6 @@ class Notices:
 
     async def _homes(self, conversation_id: str) -> types.Home | None:
         try:
-            return await self._home.db.home_of(conversation_id)
+            return await self._home.db.mail.home_of(conversation_id)
         except errors.NoSuchSession:
             return None

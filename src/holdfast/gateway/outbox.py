@@ -78,7 +78,7 @@ class Sender:
     async def _due(self) -> list[types.Outgoing]:
         """What is for this process to send; so much of what others have to may be due that it hides the rest."""
         for limit in (MOST, 100 * MOST):
-            found = await self._db.due_outgoing(self._platform.name, limit, self._clock())
+            found = await self._db.mail.due_outgoing(self._platform.name, limit, self._clock())
             mine = [each for each in found if self._is_mine(each)]
             if mine or len(found) < limit:
                 break
@@ -118,7 +118,7 @@ class Sender:
         try:
             claim = await self._claim(outgoing.chat)
             asked = self._clock()
-            begun = await self._db.begin_sending(claim, outgoing.id)
+            begun = await self._db.mail.begin_sending(claim, outgoing.id)
             fault_points.reach("gateway", "sending")
             if claim is not None and abs(self._clock() - asked) > claim.ttl / 3:
                 raise errors.LeaseLost("This process slept: another one may have sent it meanwhile.")
@@ -154,12 +154,12 @@ class Sender:
             logger.exception("%s raised something unexpected", self._platform.name)
             await self._failed(outgoing, type(error).__name__, tries=FEW)
         else:
-            await self._db.delivered(outgoing.id, self._unmarked[outgoing.id])
+            await self._db.mail.mark_delivered(outgoing.id, self._unmarked[outgoing.id])
             del self._unmarked[outgoing.id]
 
     async def _refused(self, outgoing: types.Outgoing, error: errors.SendRefused) -> None:
         logger.warning("%s %d will never be sent: %s", self._platform.name, outgoing.id, error)
-        await self._db.send_failed(outgoing.id, str(error))
+        await self._db.mail.mark_failed(outgoing.id, str(error))
 
     async def _sent(self, claim: types.Claim | None, outgoing: types.Outgoing) -> str:
         """What the platform calls it; the claim is kept while that takes long, so that nobody else sends it, too."""
@@ -181,7 +181,7 @@ class Sender:
     async def _beat(self, claim: types.Claim) -> None:
         while True:
             try:
-                await self._db.renew_claim(claim)
+                await self._db.mail.renew_claim(claim)
             except errors.HoldfastError as error:
                 logger.warning("a claim could not be renewed while something was sent: %s", error)
             await asyncio.sleep(claim.ttl / 3)
@@ -193,7 +193,7 @@ class Sender:
         if not again:
             logger.error("%s %d is given up after %d tries: %s", self._platform.name, outgoing.id, tries, why)
         when = self._clock() + pause(outgoing.attempts, retry_after)
-        await self._db.send_failed(outgoing.id, why, when if again else None)
+        await self._db.mail.mark_failed(outgoing.id, why, when if again else None)
 
     # --- claims: kept for a while, as one message seldom comes alone -----------------------------------
 
@@ -206,7 +206,7 @@ class Sender:
             return known[0]
         if known is not None:
             await self._given_back(chat)
-        claim = await self._db.claim(f"out:{self._platform.name}:{chat}", claiming.TTL)
+        claim = await self._db.mail.claim(f"out:{self._platform.name}:{chat}", claiming.TTL)
         self._claims[chat] = (claim, monotonic() + claiming.TTL / 3)
         return claim
 
@@ -219,7 +219,7 @@ class Sender:
     async def _given_back(self, chat: str) -> None:
         claim, _ = self._claims.pop(chat)
         try:
-            await self._db.release_claim(claim)
+            await self._db.mail.release_claim(claim)
         except errors.HoldfastError as error:
             logger.warning("a claim could not be given back, and runs out by itself: %s", error)
 

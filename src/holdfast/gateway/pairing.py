@@ -6,14 +6,11 @@ knew whether it came, is told another code, and the one before is void.
 
 from __future__ import annotations
 
-from functools import partial
-
 import msgspec
 
 from holdfast import errors, types
 from holdfast.gateway import port
 from holdfast.store import async_db
-from holdfast.store.mail import contacts
 
 STRANGER = "stranger"
 """In the address of such a message: whom the code is for."""
@@ -45,7 +42,7 @@ class Telling:
         stranger = outgoing.address.get(STRANGER)
         if not isinstance(stranger, str):
             return outgoing
-        code = await self._db.run(partial(contacts.code_again, self._db.db, outgoing.platform, stranger))
+        code = await self._db.contacts.renew_pairing_code(outgoing.platform, stranger)
         if code is None:
             raise errors.SendRefused(VOID)
         address = {name: value for name, value in outgoing.address.items() if name != STRANGER}

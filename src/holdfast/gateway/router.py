@@ -89,7 +89,7 @@ class Router:
     async def _look(self) -> None:
         now = monotonic()
         self._paused = {route: until for route, until in self._paused.items() if until > now}
-        waiting = [route for route in await self._home.db.open_routes(MOST) if route not in self._known]
+        waiting = [route for route in await self._home.db.mail.open_routes(MOST) if route not in self._known]
         self._worker.crowded = False
         # Who had a turn while others waited for room comes after them.
         for route in sorted(waiting, key=lambda route: self._served.get(route, 0.0)):

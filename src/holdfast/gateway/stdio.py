@@ -81,10 +81,10 @@ class Stdio(loopback.Loopback):
             await asyncio.sleep(SOON)
 
     async def _is_over(self, arrival_id: int) -> bool:
-        found = await self._db.arrival(arrival_id)
+        found = await self._db.mail.arrival(arrival_id)
         if found is None:
             return True
-        return not found.open and not any(each.open for each in await self._db.replies(found.joined or found.id))
+        return not found.open and not any(each.open for each in await self._db.mail.replies(found.joined or found.id))
 
     async def _write(self, line: bytes) -> None:
         await self._writing.acquire()

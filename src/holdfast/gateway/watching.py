@@ -125,7 +125,7 @@ class Watch:
         said = saying.to(self._where, text, self._home.platforms, kind="question")
         for place, part in enumerate(said):
             key = asking.Part(number, asked.request_id, place, len(said)).key
-            await self._home.db.post(part, key=key, arrival=arrival, conversation_id=self._here)
+            await self._home.db.mail.post(part, key=key, arrival=arrival, conversation_id=self._here)
 
 
 @asynccontextmanager

@@ -157,12 +157,12 @@ class Hooks:
         name, hook = self._hook(request)
         wanted = request.path_params["id"]
         signing.check(hook.secret, request.headers.get(signing.HEADER, ""), wanted.encode(), self._clock())
-        found = await self._db.arrival(int(wanted)) if wanted.isdigit() and len(wanted) < 18 else None
+        found = await self._db.mail.arrival(int(wanted)) if wanted.isdigit() and len(wanted) < 18 else None
         if found is None or (found.platform, found.sender) != (NAME, name):
             raise wire.Refused(404, "Nothing was posted under this id.", code="not_found")
         if hook.place is not None or hook.url is not None:
             raise wire.Refused(404, "Replies of this hook go elsewhere.", code="not_kept")
-        said = await self._db.replies(found.id) if not found.open else []
+        said = await self._db.mail.replies(found.id) if not found.open else []
         return wire.json({"id": found.id, "outcome": found.outcome, "text": "\n".join(each.text for each in said)})
 
     @asynccontextmanager

@@ -114,7 +114,7 @@ class Worker:
         """What is open in the chat, claimed, and the first of it begun where there is nothing to think about."""
         lane.look()
         lane.more = False
-        return await self._db.take_up(
+        return await self._db.mail.take_up(
             lane.route, self._choose, claim=claim, idle=bool(lane.notices), ttl=self.claims.ttl, limit=LOOK
         )
 
@@ -153,7 +153,7 @@ class Worker:
                 return
             named = arrival.target or port.terms_of(arrival).conversation_id
             target = named or await self._bound.target(arrival.route)
-            begun = await self._db.begin_arrival(held.claim, arrival.id, target, [each.id for each in joined])
+            begun = await self._db.mail.begin_arrival(held.claim, arrival.id, target, [each.id for each in joined])
         fault_points.reach("gateway", "begun")
         if begun is None:
             return
@@ -194,7 +194,7 @@ class Worker:
             return
         every = [arrival]
         if arrival.attempts > 1 or self._home.settings.busy in busy.JOINING:
-            every += await self._db.arrivals_joined(arrival.id)
+            every += await self._db.mail.joined_arrivals(arrival.id)
         text = busy.together([busy.message(each.text) or "" for each in every])
         content = saying.content(every, text, keys.is_shared(arrival.route))
         terms = port.terms_of(every[-1])
@@ -325,7 +325,7 @@ class Worker:
                 await lane.came(EVERY)
                 if not running.over:
                     lane.look()
-                    waiting = await self._db.open_arrivals(lane.route, LOOK)
+                    waiting = await self._db.mail.open_arrivals(lane.route, LOOK)
             except errors.StoreError as error:
                 # What cannot be read now is looked at again: a turn that runs long must not be deaf to /stop.
                 logger.warning("what came in beside a turn of %s could not be looked at: %s", lane.route, error)
@@ -368,7 +368,7 @@ class Worker:
         if what not in ("now", "steer") or arrival.attempts:
             return  # Its place is behind the turn.
         try:
-            begun = await self._db.begin_arrival(held.claim, arrival.id, running.here)
+            begun = await self._db.mail.begin_arrival(held.claim, arrival.id, running.here)
         except errors.StoreError:
             running.seen.discard(arrival.id)  # Nothing was done with it: it is looked at again.
             raise
@@ -426,7 +426,7 @@ class Worker:
                 slow = running is None and commanding.name(arrival.text) in commanding.SLOW
                 said = await (self._slowly(held, lane, arrival, runtime, carried) if slow else carried)
         for dropped in said.dropped:
-            await self._db.settle_arrival(held.claim, dropped, "dropped")
+            await self._db.mail.settle_arrival(held.claim, dropped, "dropped")
         if said.say is not None and running is None:
             message = events.Submit(said.say.text, uid_of(arrival), said.say.content, arrival.route)
             await self._answer(held, lane, arrival, message, said.text)
@@ -458,7 +458,7 @@ class Worker:
     async def _still_held(self, held: claiming.Held) -> None:
         """LeaseLost where it is not. A store that cannot say so now is no reason to leave a command that was begun."""
         try:
-            await self._db.renew_claim(held.claim)
+            await self._db.mail.renew_claim(held.claim)
         except errors.StoreError as error:
             logger.warning("a claim could not be renewed: %s", error)
 
@@ -476,7 +476,7 @@ class Worker:
         lane.behind = ()
         try:
             owner = (await self._db.conversation(conversation_id)).owner
-            home = await self._db.home_of(conversation_id)
+            home = await self._db.mail.home_of(conversation_id)
         except errors.NoSuchSession:
             return
         if home is None:
@@ -510,7 +510,7 @@ class Worker:
         outgoing = saying.to(where, text, self._home.platforms, attachments=attachments, seq=answer)
         last = not (lane.more or lane.poked or lane.notices)
         try:
-            first = await self._db.settle_arrival(
+            first = await self._db.mail.settle_arrival(
                 held.claim,
                 arrival.id,
                 outcome,
@@ -521,7 +521,7 @@ class Worker:
             )
         except errors.NoSuchSession:
             # Deleted at this moment, and everything that was said in it with it.
-            first, last = await self._db.settle_arrival(held.claim, arrival.id, "deleted"), False
+            first, last = await self._db.mail.settle_arrival(held.claim, arrival.id, "deleted"), False
         fault_points.reach("gateway", "settled")
         self._harmless.pop(arrival.id, None)
         self._withdrawn.pop(arrival.id, None)

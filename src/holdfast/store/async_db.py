@@ -49,6 +49,11 @@ class AsyncSessionDB(async_mirror.AsyncSessionBase):
     def __init__(self, db: SessionDB, *, threads: int = THREADS) -> None:
         super().__init__(db, self)
         self.db = db
+        self.mail = async_mirror.AsyncMail(db.mail, self)
+        self.contacts = async_mirror.AsyncContacts(db.contacts, self)
+        self.memory = async_mirror.AsyncMemories(db.memory, self)
+        self.permissions = async_mirror.AsyncPermissions(db.permissions, self)
+        self.processes = async_mirror.AsyncProcesses(db.processes, self)
         self.hearing = notification_hub.NotificationHub(db.driver)
         self._pool = executor.Crossing(threads, "holdfast-store", db.driver.write_timeout)
         # Appends have a thread of their own: no long call keeps them waiting.

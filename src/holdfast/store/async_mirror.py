@@ -12,6 +12,11 @@ import inspect
 from functools import partial
 
 from holdfast.store.db import SessionDB
+from holdfast.store.mail.contacts import Contacts
+from holdfast.store.mail.mail import Mail
+from holdfast.store.records.memory import Memories
+from holdfast.store.records.permissions import Permissions
+from holdfast.store.records.processes import Processes
 
 
 class Mirror:
@@ -51,3 +56,8 @@ def _mirror(target, name, without=()):
 # AsyncSessionDB groups appends itself, and closes after them; the last two do not use the database.
 OWN = {"append_message", "append_messages", "append_step", "close", "abandon_lease", "warn_once"}
 AsyncSessionBase = _mirror(SessionDB, "AsyncSessionBase", OWN)
+AsyncMail = _mirror(Mail, "AsyncMail")
+AsyncContacts = _mirror(Contacts, "AsyncContacts")
+AsyncMemories = _mirror(Memories, "AsyncMemories")
+AsyncPermissions = _mirror(Permissions, "AsyncPermissions")
+AsyncProcesses = _mirror(Processes, "AsyncProcesses")

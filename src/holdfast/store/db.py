@@ -39,7 +39,7 @@ from holdfast.store import branches as branches_module
 from holdfast.store.backup import backup, retention
 from holdfast.store.blobs import blobs
 from holdfast.store.driver import Driver, Tx
-from holdfast.store.mail import contacts, inbound, inbox
+from holdfast.store.mail import contacts, mail
 from holdfast.store.postgres import fast_append
 from holdfast.store.records import memory, permissions, processes
 from holdfast.store.search import search
@@ -51,12 +51,6 @@ class SessionDB(
     leases.Leases,
     search.Finding,
     usage.Accounting,
-    memory.Memories,
-    inbox.Inbox,
-    inbound.Arrivals,
-    contacts.People,
-    processes.Processes,
-    permissions.Permits,
     visibility.Pins,
     titles.Titles,
     backup.Backups,
@@ -85,6 +79,11 @@ class SessionDB(
         self._clock = clock or time.time
         super().__init__()
         self.driver: Driver = open_driver(target, clock, durability, write_timeout, begin)
+        self.mail = mail.Mail(self.driver, self._clock)
+        self.contacts = contacts.Contacts(self.driver, self._clock)
+        self.memory = memory.Memories(self.driver, self._clock)
+        self.permissions = permissions.Permissions(self.driver, self._clock)
+        self.processes = processes.Processes(self.driver, self._clock)
         self.searcher = search.Searcher(self.driver)
         self._tips = fast_append.Tips() if self.driver.asks_plainly else None
 

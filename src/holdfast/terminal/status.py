@@ -52,7 +52,7 @@ async def looked(door: Door, conversation_id: str) -> Standing:
     agent = await door.agents.get(conversation_id)
     try:
         used = await accounts.used(door.db, conversation_id)
-        running = await door.db.processes(conversation_id, running_only=True)
+        running = await door.db.processes.all(conversation_id, running_only=True)
     except errors.ConversationDeleted:
         raise
     except errors.NoSuchSession:

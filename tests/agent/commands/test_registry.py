@@ -236,7 +236,7 @@ def test_names_are_completed_and_then_what_the_command_takes() -> None:
         await talk.exchanges(db, 1, "harbour")
         await db.create_session("untitled", source="test")
         await db.pin("talk", 1)
-        kept = await db.remember("", "I eat fish.")
+        kept = await db.memory.add("", "I eat fish.")
         async with talk.door(db, words=Prompts()) as run:
             assert await offered(run, "/co") == ["/compact ", "/compress "]
             assert await offered(run, "/ra") == ["/raw:review "]

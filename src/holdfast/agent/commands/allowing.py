@@ -33,7 +33,7 @@ async def permissions(asked: port.Asked) -> None:
 async def revocable(asked: port.Asked) -> Sequence[port.Candidate]:
     desk = asked.desk
     try:
-        grants = await desk.db.grants(desk.approvals.owner, asked.conversation_id)
+        grants = await desk.db.permissions.grants(desk.approvals.owner, asked.conversation_id)
     except errors.NoSuchSession:
-        grants = await desk.db.grants(desk.approvals.owner)
+        grants = await desk.db.permissions.grants(desk.approvals.owner)
     return [port.Candidate(f"revoke {grant.id}", grant.rule) for grant in grants]

@@ -105,7 +105,7 @@ async def memory(asked: port.Asked) -> None:
 
 
 async def remembered(asked: port.Asked) -> Sequence[port.Candidate]:
-    kept = await asked.desk.db.memories(asked.desk.owner)
+    kept = await asked.desk.db.memory.all(asked.desk.owner)
     every = [port.Candidate("add ", "remember something"), port.Candidate("list", "show what is remembered")]
     for verb in ("edit", "forget"):
         end = " " if verb == "edit" else ""

@@ -11,17 +11,16 @@ from typing import Literal
 
 from holdfast import errors, types
 from holdfast.store import leases, store_meta, validation, write_step
-from holdfast.store.driver import Driver, LeaseClock, Row, Tx
+from holdfast.store.driver import LeaseClock, Row, Tx
+from holdfast.store.facet import Facet
 
 CLAIM_TTL = 30.0
 # Longer than a route, which most claims are about.
 MAX_KEY = validation.MAX_ROUTE + 100
 
 
-class Claims:
-    """The part of SessionDB that says who is at work."""
-
-    driver: Driver
+class Claims(Facet):
+    """The claim methods of `db.mail`: which process works on a chat."""
 
     @write_step.shareable
     def claim(self, key: str, ttl: float = CLAIM_TTL, holder: str | None = None) -> write_step.WriteStep[types.Claim]:

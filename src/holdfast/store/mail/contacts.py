@@ -11,13 +11,13 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
-from collections.abc import Callable
 from hashlib import blake2b
 from typing import NamedTuple
 
 from holdfast import errors, types
 from holdfast.store import validation
-from holdfast.store.driver import Driver, Row, Tx
+from holdfast.store.driver import Row, Tx
+from holdfast.store.facet import Facet
 from holdfast.store.mail import outbox
 
 # Without those that look like others: 0 and O, 1 and I and L, 2 and Z, 5 and S, 8 and B, U and V.
@@ -33,23 +33,20 @@ MAX_NAME = 100
 ANYWHERE = "*"
 
 
-class People:
-    """The part of SessionDB that knows people."""
+class Contacts(Facet):
+    """`db.contacts`: who may talk to the agent from outside, and pairing codes for strangers."""
 
-    driver: Driver
-    _clock: Callable[[], float]
-
-    def person(self, platform: str, sender: str) -> types.Person | None:
+    def get(self, platform: str, sender: str) -> types.Person | None:
         """Somebody who was let in, or denied; None: a stranger."""
         where, who = _checked(platform, sender)
         return self.driver.read(lambda tx: get(tx, where, who))
 
-    def people(self, platform: str | None = None) -> list[types.Person]:
+    def all(self, platform: str | None = None) -> list[types.Person]:
         """All who were let in or denied."""
         where = None if platform is None else outbox.checked_platform(platform)
         return self.driver.read(lambda tx: [_person(row) for row in tx.all("people_all", platform=where)])
 
-    def allow_person(
+    def allow(
         self, platform: str, sender: str, role: types.PersonRole = "user", by: str = "", name: str = ""
     ) -> types.Person:
         """Let somebody in, as a user or an admin, whatever was said of them before."""
@@ -59,24 +56,24 @@ class People:
         giver, called, now = cleaned(by), cleaned(name), self._clock()
         return self.driver.write("people", lambda tx: put(tx, where, who, role, called, giver, now))
 
-    def deny_person(self, platform: str, sender: str, by: str = "") -> types.Person:
+    def deny(self, platform: str, sender: str, by: str = "") -> types.Person:
         """Let somebody in no more; a code they were given is void."""
         where, who = _checked(platform, sender)
         giver, now = cleaned(by), self._clock()
         return self.driver.write("people", lambda tx: put(tx, where, who, "denied", "", giver, now))
 
-    def forget_person(self, platform: str, sender: str) -> bool:
+    def forget(self, platform: str, sender: str) -> bool:
         """Know nothing of somebody any more: a stranger again; whether anything was known."""
         where, who = _checked(platform, sender)
         return self.driver.write("people", lambda tx: forget(tx, where, who))
 
-    def strangers_told(self, platform: str, sender: str, now: float | None = None) -> bool:
+    def mark_stranger_notified(self, platform: str, sender: str, now: float | None = None) -> bool:
         """Whether a stranger is to be told that they are one: the first time only, and then never again."""
         where, who = _checked(platform, sender)
         when = self._clock() if now is None else validation.check_time(now)
         return self.driver.write("people", lambda tx: told(tx, where, who, when))
 
-    def ask_to_pair(self, platform: str, sender: str, name: str = "", now: float | None = None) -> str | None:
+    def create_pairing_code(self, platform: str, sender: str, name: str = "", now: float | None = None) -> str | None:
         """A code for a stranger to bring to whoever runs this.
 
         None: they are known (or denied), had one within ten minutes, too many wait, or wrong codes were given too
@@ -100,19 +97,18 @@ class People:
             raise found
         return found
 
+    def renew_pairing_code(self, platform: str, sender: str) -> str | None:
+        """Another code for a stranger who was given one, which is void from then on.
 
-def code_again(db: People, platform: str, sender: str) -> str | None:
-    """Another code for a stranger who was given one, which is void from then on.
-
-    None: theirs has run out, was used or taken back.
-    """
-    where, who = _checked(platform, sender)
-    code, salt, now = minted(), os.urandom(16), db._clock()
-    values = {"digest": digested(code, salt), "salt": salt, "expires_at": now + GOOD_FOR, "now": now}
-    found = db.driver.write(
-        "people", lambda tx: tx.run("stranger_code_again", platform=where, sender=who, **values) == 1
-    )
-    return code if found else None
+        None: theirs has run out, was used or taken back.
+        """
+        where, who = _checked(platform, sender)
+        code, salt, now = minted(), os.urandom(16), self._clock()
+        values = {"digest": digested(code, salt), "salt": salt, "expires_at": now + GOOD_FOR, "now": now}
+        found = self.driver.write(
+            "people", lambda tx: tx.run("stranger_code_again", platform=where, sender=who, **values) == 1
+        )
+        return code if found else None
 
 
 def minted() -> str:

@@ -6,22 +6,15 @@ next few that came in, so that nobody who writes meanwhile waits for more than t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from holdfast import errors
 from holdfast.store import store_meta
-from holdfast.store.driver import Driver, Tx
+from holdfast.store.driver import Tx
+from holdfast.store.facet import Facet
 
 MOST = 500
 """How many one step looks at."""
-
-
-class Store(Protocol):
-    """What is tidied."""
-
-    driver: Driver
-    _clock: Callable[[], float]
 
 
 class Window(NamedTuple):
@@ -38,16 +31,23 @@ class Tidied(NamedTuple):
     then: Window | None
 
 
-def step(db: Store, days: float, window: Window | None = None) -> Tidied:
-    """Forget what was settled, and what was sent, more than so many days ago. Whatever is not over stays, and so does
-    where a conversation was last spoken to from."""
-    if isinstance(days, bool) or not isinstance(days, int | float) or not 0 <= days < 1e6:
-        raise errors.InvalidArgument("days is a number from 0 on.")
-    now, begun = db._clock(), window or Window()
-    before = now - days * 86_400
-    work = _posted if begun.posted else _arrivals
-    # Nothing waits for it to be on the disk: what is forgotten once more is forgotten.
-    return db.driver.write("tidy", lambda tx: work(tx, begun.after, before, now), lasting=False)
+class Expiry(Facet):
+    """The method of `db.mail` that forgets old mail in short steps."""
+
+    def expire(self, days: float, window: Window | None = None) -> Tidied:
+        """Delete a batch of mail that was settled or sent more than `days` ago, and return where the next batch begins.
+
+        Open mail stays, and so does the address from which a conversation was last spoken to.
+        """
+        if window is not None and not isinstance(window, Window):
+            raise errors.InvalidArgument("`window` must be a Window, or None for the first.")
+        if isinstance(days, bool) or not isinstance(days, int | float) or not 0 <= days < 1e6:
+            raise errors.InvalidArgument("days is a number from 0 on.")
+        now, begun = self._clock(), window or Window()
+        before = now - days * 86_400
+        work = _posted if begun.posted else _arrivals
+        # Nothing waits for it to be on the disk: what is forgotten once more is forgotten.
+        return self.driver.write("tidy", lambda tx: work(tx, begun.after, before, now), lasting=False)
 
 
 def _arrivals(tx: Tx, after: int, before: float, now: float) -> Tidied:

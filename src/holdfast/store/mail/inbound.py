@@ -13,8 +13,17 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store import conversation_row, leases, message_codec, routes, store_meta, validation, write_step
-from holdfast.store.driver import Driver, Row, Tx
+from holdfast.store import (
+    conversation_row,
+    leases,
+    message_codec,
+    routes,
+    store_meta,
+    validation,
+    write_step,
+)
+from holdfast.store.driver import Row, Tx
+from holdfast.store.facet import Facet
 from holdfast.store.mail import chat_leases, outbox
 
 LONGEST = 1_000_000
@@ -45,14 +54,11 @@ class Prepared(msgspec.Struct, frozen=True):
         return arrive(tx, self.uid, self.values)
 
 
-class Arrivals(chat_leases.Claims, outbox.Outbox):
-    """The part of SessionDB that keeps what came in from outside, with what goes out and who is at work on it."""
-
-    driver: Driver
-    _clock: Callable[[], float]
+class Arrivals(Facet):
+    """The methods of `db.mail` for messages that arrive from outside."""
 
     @write_step.shareable
-    def arrive(self, new: types.NewArrival) -> write_step.WriteStep[tuple[types.Arrival, bool]]:
+    def add_arrival(self, new: types.NewArrival) -> write_step.WriteStep[tuple[types.Arrival, bool]]:
         """Write down what came in; when this returns it is kept, and the platform may be told so.
 
         Also, whether it is new. What is known under its key is given as it is stored, whatever was said this time:
@@ -97,17 +103,17 @@ class Arrivals(chat_leases.Claims, outbox.Outbox):
             lambda tx: _one(tx, "arrival_last", conversation=conversation_row.look(tx, session_id).key, platform=where)
         )
 
-    def arrivals_joined(self, arrival_id: int) -> list[types.Arrival]:
+    def joined_arrivals(self, arrival_id: int) -> list[types.Arrival]:
         """What was collected into one, oldest first."""
         validation.check(validation.WholeNumber, arrival_id=arrival_id)
         return self.driver.read(lambda tx: [from_row(row) for row in tx.all("arrivals_joined_to", id=arrival_id)])
 
-    def arrivals_since(self, route: str, at: float) -> int:
+    def count_arrivals_on(self, route: str, at: float) -> int:
         """How many came in on a route from a time on."""
         named, since = validation.check_route(route), validation.check_time(at)
         return int(self.driver.read(lambda tx: tx.one("arrivals_since", route=named, at=since) or (0,))[0])
 
-    def arrivals_from(self, platform: str, sender: str, at: float) -> int:
+    def count_arrivals_from(self, platform: str, sender: str, at: float) -> int:
         """How many came in from somebody from a time on, on whichever routes."""
         of = {"platform": outbox.checked_platform(platform), "sender": validation.check_id(sender, "sender")}
         since = validation.check_time(at)
@@ -213,7 +219,7 @@ class Arrivals(chat_leases.Claims, outbox.Outbox):
         now = self._clock()
         return self.driver.write("tidy", lambda tx: forget(tx, now - older_than_days * 86_400, now))
 
-    def mail_facts(self) -> dict[str, int]:
+    def counts(self) -> dict[str, int]:
         """How much is open: arrivals, the routes they wait on, what is to be sent; and what could not be."""
         names = ("arrivals_open", "routes_waiting", "outgoing_open", "outgoing_failed")
         row = self.driver.read(lambda tx: tx.one("mail_counts")) or (0, 0, 0, 0)

@@ -6,11 +6,12 @@ became of it; the first to say so wins, and that is never rewritten. It goes wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from holdfast import errors, types
 from holdfast.store import conversation_row, message_codec, validation
-from holdfast.store.driver import Driver, Row, Tx
+from holdfast.store.driver import Row, Tx
+from holdfast.store.facet import Facet
 from holdfast.store.mail import outbox
 
 LONGEST = 1_000_000
@@ -18,11 +19,8 @@ LONGEST = 1_000_000
 PROCESS = "process:"
 
 
-class Inbox:
-    """The part of SessionDB that keeps what is not answered yet."""
-
-    driver: Driver
-    _clock: Callable[[], float]
+class Inbox(Facet):
+    """The inbox methods of `db.mail`: messages for a conversation that are answered once."""
 
     def receive(self, session_id: str, key: str, text: str, *, kind: str = "notice") -> types.Inbound:
         """Keep something for a conversation until it is answered; the same key again gives the stored row.

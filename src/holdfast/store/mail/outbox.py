@@ -7,14 +7,15 @@ one first. That it was delivered, or never will be, is final.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, get_args
 
 import msgspec
 
 from holdfast import errors, types
 from holdfast.store import conversation_row, message_codec, validation, write_step
-from holdfast.store.driver import Driver, Row, Tx
+from holdfast.store.driver import Row, Tx
+from holdfast.store.facet import Facet
 from holdfast.store.mail import chat_leases
 from holdfast.store.records import permissions
 
@@ -51,11 +52,8 @@ class Prepared(NamedTuple):
     values: dict[str, Any]
 
 
-class Outbox:
-    """The part of SessionDB that keeps what goes out."""
-
-    driver: Driver
-    _clock: Callable[[], float]
+class Outbox(Facet):
+    """The outbox methods of `db.mail`."""
 
     def post(
         self,
@@ -117,7 +115,7 @@ class Outbox:
         return write_step.WriteStep("send", lambda tx: begin(tx, claim, outgoing_id), lasting=False)
 
     @write_step.shareable
-    def delivered(self, outgoing_id: int, external: str | None = None) -> write_step.WriteStep[bool]:
+    def mark_delivered(self, outgoing_id: int, external: str | None = None) -> write_step.WriteStep[bool]:
         """It went out, and the platform calls it `external`; whether this was the first to say how it ended.
 
         It takes no claim: whoever has sent something says so, whoever has the claim by then.
@@ -128,7 +126,7 @@ class Outbox:
             "delivered", lambda tx: _ended(tx, "outgoing_delivered", id=outgoing_id, external=name, at=now)
         )
 
-    def send_failed(self, outgoing_id: int, error: str, retry_at: float | None = None) -> bool:
+    def mark_failed(self, outgoing_id: int, error: str, retry_at: float | None = None) -> bool:
         """It could not be sent: to be tried again from then on, or (None) never; whether that was written."""
         validation.check(validation.WholeNumber, outgoing_id=outgoing_id)
         due = None if retry_at is None else validation.check_time(retry_at)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast import errors, types
-from holdfast.store import db as store
 from holdfast.store import validation
+from holdfast.store.mail import outbox
 
 MOST = 100
 AGAIN = "again:{id}"
@@ -39,42 +39,45 @@ class Unsent(NamedTuple):
     """Why the platform did not take it, the last time it was tried."""
 
 
-def waiting(db: store.SessionDB, limit: int = MOST) -> list[Waiting]:
-    """The chats where something waits, the longest waiting first."""
-    validation.check(validation.WholeNumber, limit=limit)
-    return db.driver.read(lambda tx: [Waiting(*row) for row in tx.all("backlog_routes", limit=limit)])
+class QueueStatus(outbox.Outbox):
+    """The methods of `db.mail` for operators: the backlog, and messages that could not be sent."""
 
+    def backlog(self, limit: int = MOST) -> list[Waiting]:
+        """The chats where something waits, the longest waiting first."""
+        validation.check(validation.WholeNumber, limit=limit)
+        return self.driver.read(lambda tx: [Waiting(*row) for row in tx.all("backlog_routes", limit=limit)])
 
-def unsent(db: store.SessionDB) -> list[Unsent]:
-    """What is to be sent and was not yet, by platform."""
-    return db.driver.read(lambda tx: [Unsent(*row) for row in tx.all("backlog_outgoing")])
+    def unsent(self) -> list[Unsent]:
+        """What is to be sent and was not yet, by platform."""
+        return self.driver.read(lambda tx: [Unsent(*row) for row in tx.all("backlog_outgoing")])
 
+    def failed(self, limit: int = MOST) -> list[types.Outgoing]:
+        """Return the messages that could not be sent, the last first.
 
-def failed(db: store.SessionDB, limit: int = MOST) -> list[types.Outgoing]:
-    """What could not be sent, the last first; without what was sent again since, and answers to programs that hung up:
-    those are in their conversations."""
-    validation.check(validation.WholeNumber, limit=limit)
-    ids = db.driver.read(lambda tx: [row[0] for row in tx.all("backlog_failed", limit=limit, but=CONNECTIONS)])
-    return [found for id_ in ids if (found := db.outgoing(id_)) is not None]
+        Messages that were sent again since are left out, and answers to HTTP clients that hung up, which are in their
+        conversations.
+        """
+        validation.check(validation.WholeNumber, limit=limit)
+        ids = self.driver.read(lambda tx: [row[0] for row in tx.all("backlog_failed", limit=limit, but=CONNECTIONS)])
+        return [found for id_ in ids if (found := self.outgoing(id_)) is not None]
 
-
-def again(db: store.SessionDB, outgoing_id: int) -> types.Outgoing:
-    """Have something sent that could not be: the same words to the same place, as something new. Once however often
-    this is asked. InvalidArgument where it did not fail, or there is nothing left of it."""
-    found = db.outgoing(outgoing_id)
-    if found is None or found.failed_at is None:
-        raise errors.InvalidArgument(f"There is no message {outgoing_id} that could not be sent.")
-    if found.redacted or found.platform == CONNECTIONS:
-        why = "it was deleted" if found.redacted else "whoever asked has hung up; the answer is in the conversation"
-        raise errors.InvalidArgument(f"Message {outgoing_id} cannot be sent again: {why}.")
-    new = types.NewOutgoing(
-        platform=found.platform,
-        chat=found.chat,
-        address=found.address,
-        text=found.text,
-        attachments=found.attachments,
-        kind=found.kind,
-        seq=found.seq,
-    )
-    key = AGAIN.format(id=outgoing_id)
-    return db.post(new, key=key, arrival=found.arrival, conversation_id=found.conversation_id)
+    def resend(self, outgoing_id: int) -> types.Outgoing:
+        """Have something sent that could not be: the same words to the same place, as something new. Once however often
+        this is asked. InvalidArgument where it did not fail, or there is nothing left of it."""
+        found = self.outgoing(outgoing_id)
+        if found is None or found.failed_at is None:
+            raise errors.InvalidArgument(f"There is no message {outgoing_id} that could not be sent.")
+        if found.redacted or found.platform == CONNECTIONS:
+            why = "it was deleted" if found.redacted else "whoever asked has hung up; the answer is in the conversation"
+            raise errors.InvalidArgument(f"Message {outgoing_id} cannot be sent again: {why}.")
+        new = types.NewOutgoing(
+            platform=found.platform,
+            chat=found.chat,
+            address=found.address,
+            text=found.text,
+            attachments=found.attachments,
+            kind=found.kind,
+            seq=found.seq,
+        )
+        key = AGAIN.format(id=outgoing_id)
+        return self.post(new, key=key, arrival=found.arrival, conversation_id=found.conversation_id)

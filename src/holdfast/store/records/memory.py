@@ -6,24 +6,20 @@ forgets where it is from. A person revises and forgets them; nothing else does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from holdfast import errors, types
 from holdfast.store import conversation_row, store_meta, titles, validation
-from holdfast.store.driver import Driver, Row, Tx
+from holdfast.store.driver import Row, Tx
+from holdfast.store.facet import Facet
 
 MOST = 500
 LONGEST = 500
 # When a memory was last taken out, for whoever asks what the files may still hold.
 
 
-class Memories:
-    """The part of SessionDB that remembers facts."""
+class Memories(Facet):
+    """`db.memory`: facts about an owner, known in all of the owner's conversations."""
 
-    driver: Driver
-    _clock: Callable[[], float]
-
-    def remember(self, owner: str, text: str, *, source: str | None = None) -> types.Memory:
+    def add(self, owner: str, text: str, *, source: str | None = None) -> types.Memory:
         """Remember a fact about an owner; the same text again is the same memory.
 
         The text is cleaned as titles are: what cannot be seen is dropped, spaces are folded. `source` is any session
@@ -33,12 +29,12 @@ class Memories:
         who, said, now = validation.check_owner(owner), clean(text), self._clock()
         return self.driver.write("memory", lambda tx: remember(tx, who, said, source, now))
 
-    def memories(self, owner: str) -> list[types.Memory]:
+    def all(self, owner: str) -> list[types.Memory]:
         """All that is remembered about an owner, oldest first."""
         who = validation.check_owner(owner)
         return self.driver.read(lambda tx: [_memory(row) for row in tx.all("memories_of", owner=who)])
 
-    def revise_memory(self, owner: str, memory_id: int, text: str) -> types.Memory:
+    def revise(self, owner: str, memory_id: int, text: str) -> types.Memory:
         """Put other words in the place of a memory; NotFound when the owner has none of this id.
 
         Where another memory says the same already, that one stays and this one goes.
@@ -47,7 +43,7 @@ class Memories:
         who, said, now = validation.check_owner(owner), clean(text), self._clock()
         return self.driver.write("memory", lambda tx: revise(tx, who, memory_id, said, now))
 
-    def forget_memory(self, owner: str, memory_id: int) -> bool:
+    def forget(self, owner: str, memory_id: int) -> bool:
         """Forget a memory for good; whether there was one."""
         validation.check(validation.WholeNumber, memory_id=memory_id)
         who, now = validation.check_owner(owner), self._clock()

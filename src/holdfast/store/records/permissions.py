@@ -7,21 +7,17 @@ asked for it, when that is redacted; that it was done stays until its conversati
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from holdfast import errors, types
 from holdfast.store import conversation_row, message_codec, validation
-from holdfast.store.driver import Driver, Row, Tx
+from holdfast.store.driver import Row, Tx
+from holdfast.store.facet import Facet
 
 LONGEST = 4_000
 MAX_RULE = 4_000
 
 
-class Permits:
-    """The part of SessionDB that knows what is allowed, and what was done."""
-
-    driver: Driver
-    _clock: Callable[[], float]
+class Permissions(Facet):
+    """`db.permissions`: rules that were granted, and the audit of what tools did."""
 
     # --- grants --------------------------------------------------------------------------------------
 
@@ -51,8 +47,8 @@ class Permits:
 
     # --- the audit -----------------------------------------------------------------------------------
 
-    def audit_begin(self, session_id: str, call_id: str, tool: str, summary: str, allowed: bool, by: str) -> int:
-        """Write down what is about to be done, or is denied, and who decided so; the id for `audit_end`.
+    def begin_audit(self, session_id: str, call_id: str, tool: str, summary: str, allowed: bool, by: str) -> int:
+        """Write down what is about to be done, or is denied, and who decided so; the id for `end_audit`.
 
         Of each text 4,000 characters are kept.
         """
@@ -67,13 +63,13 @@ class Permits:
         }
         return self.driver.write("audit", lambda tx: _begun(tx, session_id, values))
 
-    def audit_end(self, audit_id: int, ok: bool) -> bool:
+    def end_audit(self, audit_id: int, ok: bool) -> bool:
         """How it ended; whether that was written: once, for what was allowed, while its conversation exists."""
         validation.check(validation.WholeNumber, audit_id=audit_id)
         done, now = int(validation.convert(validation.Flag, ok, "ok")), self._clock()
         return self.driver.write("audit", lambda tx: _finished(tx, audit_id, done, now))
 
-    def audit(
+    def audit_log(
         self, session_id: str | None = None, since: float | None = None, denied: bool = False, limit: int = 100
     ) -> list[types.Audited]:
         """What tools did or were denied, newest first: in one conversation or all, from a time on."""

@@ -7,14 +7,14 @@ process that ended is told of once, whoever was there to see it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import get_args
 
 import msgspec
 
 from holdfast import errors, types
 from holdfast.store import conversation_row, message_codec, validation
-from holdfast.store.driver import Driver, Row, Tx
+from holdfast.store.driver import Row, Tx
+from holdfast.store.facet import Facet
 from holdfast.store.mail import inbox
 
 LONGEST = 1_000_000
@@ -31,13 +31,10 @@ def notice_key(process_id: str) -> str:
     return f"{inbox.PROCESS}{process_id}"
 
 
-class Processes:
-    """The part of SessionDB that knows which processes run."""
+class Processes(Facet):
+    """`db.processes`: the background processes of conversations."""
 
-    driver: Driver
-    _clock: Callable[[], float]
-
-    def process_started(self, process: types.Process) -> None:
+    def record_start(self, process: types.Process) -> None:
         """Write down a process that is about to start. The same again is harmless; IdTaken for another of its id.
 
         Deleting its conversation deletes the row; nothing is killed by that.
@@ -45,7 +42,7 @@ class Processes:
         checked = _checked(process)
         self.driver.write("process", lambda tx: started(tx, checked))
 
-    def process_ended(
+    def record_end(
         self, process_id: str, state: types.ProcessState, exit_code: int | None, text: str, *, at: float | None = None
     ) -> bool:
         """A process has ended, and `text` is the notice of it in the inbox: both or neither.
@@ -62,7 +59,7 @@ class Processes:
         when = now if at is None else validation.check_time(at)
         return self.driver.write("process", lambda tx: ended(tx, named, state, exit_code, said, uid, when, now))
 
-    def processes(self, session_id: str | None = None, running_only: bool = False) -> list[types.Process]:
+    def all(self, session_id: str | None = None, running_only: bool = False) -> list[types.Process]:
         """The processes of a conversation, or of all, in the order they were started."""
         validation.check(validation.OptionalFlag, running_only=running_only)
         return self.driver.read(lambda tx: every(tx, session_id, bool(running_only)))

@@ -1,0 +1,9 @@
+"""`db.mail`: messages from outside and to outside, and the claims of the processes that work on them."""
+
+from __future__ import annotations
+
+from holdfast.store.mail import chat_leases, expiry, inbound, inbox, queue_status
+
+
+class Mail(inbound.Arrivals, inbox.Inbox, chat_leases.Claims, queue_status.QueueStatus, expiry.Expiry):
+    """Inbound messages, the inbox of each conversation, the outbox and chat claims."""
