@@ -495,7 +495,7 @@ def test_pages_name_attachments_and_link_to_nothing(db: SessionDB, export: Path,
     out = io.StringIO()
     db.export_pages(out, form=form)
     assert f"file: attachment {digest[:12]}, image/png, 5,000 bytes" in out.getvalue().replace("\\", "")
-    assert f"attachment {'0' * 12}, not known here" in out.getvalue().replace("\\", "")
+    assert f"attachment {'0' * 12}, unknown" in out.getvalue().replace("\\", "")
     assert "href" not in out.getvalue()
     db.export_pages(export, form=form)
     assert (export.read_text("utf-8"), os.listdir(export.parent)) == (out.getvalue(), [export.name])

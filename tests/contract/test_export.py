@@ -154,7 +154,7 @@ def test_what_is_not_what_was_written_is_not_passed_on(db: SessionDB, damage: st
     else:
         backends.drop_triggers(db)
         backends.raw(db, """UPDATE compactions SET body = '{"summary":"forged"}'""")
-    with pytest.raises(errors.StoreCorrupt, match=f"{what} of conversation 'c' is not what was written"):
+    with pytest.raises(errors.StoreCorrupt, match=f"{what} of conversation 'c' is missing or damaged"):
         exported(db)
 
 

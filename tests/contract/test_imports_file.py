@@ -311,7 +311,7 @@ def test_a_compaction_made_without_what_is_shown_since_is_refused(db: SessionDB)
     del objs[shown]
     objs[where(objs, "compaction", 1)]["base_epoch"] = 3
     report = imported(db, resealed(objs))
-    assert "a compaction would stand for messages it has not seen" in str(report.outcomes[0].error)
+    assert "a compaction covers messages that it was made without" in str(report.outcomes[0].error)
 
 
 # --- files of a newer version --------------------------------------------------------------------------
@@ -379,8 +379,8 @@ def test_keys_a_newer_version_added_to_a_summary_are_kept_to_the_byte(db: Sessio
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"new": 1}, "this line has a field 'new' that this Holdfast does not know; a newer one may."),
-        ({"kind": "new"}, "this is a kind of line that this Holdfast does not know; a newer one may."),
+        ({"new": 1}, "this line has an unknown field 'new'; upgrade Holdfast if a newer version wrote it."),
+        ({"kind": "new"}, "this line is of an unknown kind; upgrade Holdfast if a newer version wrote it."),
     ],
     ids=["a field", "a kind"],
 )
@@ -429,11 +429,11 @@ def test_bytes_that_are_no_text_are_refused_with_their_conversation(db: SessionD
 
 
 def test_a_line_longer_than_any_is_refused_and_skipped(db: SessionDB, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(import_, "LONGEST", 1000)
+    monkeypatch.setattr(import_, "MAX_LINE_BYTES", 1000)
     lines = rows()
     lines[4] = "x" * 10_000 + "\n"
     report = imported(db, lines)
-    assert str(report.outcomes[0].error) == "Line 5: this line is longer than any line of an export."
+    assert str(report.outcomes[0].error) == "Line 5: this line is longer than 1,000 bytes."
     assert report.ids("imported") == ["made14"]
 
 
@@ -450,7 +450,7 @@ def test_what_is_no_line_is_refused(db: SessionDB, line: Any) -> None:
 
 
 def test_a_conversation_too_long_for_memory_comes_in_the_same(db: SessionDB, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(import_, "IN_MEMORY", 500)
+    monkeypatch.setattr(import_, "MAX_MEMORY_BYTES", 500)
     assert imported(db, sample()).ok
     assert exported(db) == sample()
 

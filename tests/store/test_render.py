@@ -164,14 +164,14 @@ def test_both_forms_tell_what_became_of_each_message(story: SessionDB) -> None:
 
 def test_both_forms_tell_of_compactions_with_their_summary_and_of_branches(story: SessionDB) -> None:
     markdown, browser = page(story, "markdown", "twig"), page(story, "html", "twig")
-    assert "> **Compaction: in the context, this summary stands for the messages up to 2.**" in markdown
+    assert "> **Compaction: in the context, this summary replaces the messages up to 2.**" in markdown
     assert "> Summary \\<i\\>" in markdown
-    assert "*Session talk ended (compression); second goes on.*" in markdown
-    assert "*Here the branch twig begins.*" in markdown
+    assert "*Session talk ended (compression) and continues as second.*" in markdown
+    assert "*The branch twig begins here.*" in markdown
     said = Tags(browser).text
-    assert "Compaction: in the context, this summary stands for the messages up to 2." in said
+    assert "Compaction: in the context, this summary replaces the messages up to 2." in said
     assert "Summary <i>" in said
-    assert "Here the branch twig begins." in said
+    assert "The branch twig begins here." in said
 
 
 def test_an_undone_compaction_is_marked(story: SessionDB) -> None:
@@ -212,7 +212,7 @@ def test_a_message_that_cannot_be_read_does_not_hide_the_others(db: SessionDB) -
     execute("DROP TRIGGER message_is_only_redacted")
     execute("UPDATE messages SET body = '{broken' WHERE seq = 1")
     text = page(db, "markdown")
-    assert "This message cannot be read back" in text
+    assert "This message cannot be decoded" in text
     assert "\ntwo\n" in text
 
 

@@ -208,11 +208,11 @@ def _conversation(driver: Driver, story: rebuild.Story) -> tuple[list[transfer_f
 def _replayed(driver: Driver, told: list[transfer_format.Line]) -> None:
     head = told[0]
     assert isinstance(head, transfer_format.Conversation)
-    vetted = validate.Vetting(head)
+    vetted = validate.ConversationValidator(head)
     for number, line in enumerate(told):
         vetted.check(number, line)
     vetted.finish(len(told))
-    writing = replay.Replay(head, replay.Names())
+    writing = replay.Replay(head)
     driver.write("salvage", lambda tx: writing.run(tx, enumerate(told), len(told)))
 
 

@@ -29,7 +29,7 @@ from holdfast.store.sqlite import connection as sqlite_connection
 MAX_SEQ = 2**32 - 1
 _KEY = '"blob":"'
 _MENTION = re.compile(r'"blob":"([0-9a-f]{64})"')
-_MEDIA_TYPE = re.compile(r"[\w.+-]{1,60}/[\w.+-]{1,60}(; ?[\w.+-]+=[\w.+\"-]+)*", re.ASCII)
+MEDIA_TYPE = r"[\w.+-]{1,60}/[\w.+-]{1,60}(; ?[\w.+-]+=[\w.+\"-]+)*"
 
 Marks = dict[int, int]
 
@@ -64,7 +64,7 @@ class Blobs:
 
         One that no message names is removed by `collect_blobs` a day later.
         """
-        checked_media_type(media_type)
+        _checked_media_type(media_type)
         self.driver.read(
             lambda _: None
         )  # a store that is closed or was opened before a fork says so before anything is written
@@ -102,8 +102,8 @@ def look(tx: Tx, digest: str) -> types.Blob | None:
     return types.Blob(*row) if row else None
 
 
-def checked_media_type(media_type: object) -> None:
-    if not isinstance(media_type, str) or len(media_type) > 200 or not _MEDIA_TYPE.fullmatch(media_type):
+def _checked_media_type(media_type: object) -> None:
+    if not isinstance(media_type, str) or len(media_type) > 200 or not re.fullmatch(MEDIA_TYPE, media_type, re.ASCII):
         raise errors.InvalidArgument("A media type looks like image/png.")
 
 

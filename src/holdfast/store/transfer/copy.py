@@ -236,10 +236,10 @@ class _SnapshotCopy:
                 tx.run("meta_set", key=key, value=value)
 
     def _write_conversation(self, tx: Tx, snapshot: Tx, key: int) -> None:
-        digest = _DigestedLines(export.told(snapshot, key))
+        digest = _DigestedLines(export.read_lines(snapshot, key))
         # Routes are copied as a table: some are not bound to any conversation.
         lines = (line for line in digest if not isinstance(line, transfer_format.Route))
-        replay.Replay(digest.conversation, replay.Names()).run(tx, enumerate(lines, 1), 0)
+        replay.Replay(digest.conversation).run(tx, enumerate(lines, 1), 0)
         self._written[key] = digest.digest()
 
     def find_differences(self, snapshot: Tx, *, leapt: bool = False) -> list[str]:
@@ -271,7 +271,7 @@ def _differs(table: copy_tables.Table, source: Tx, target: Tx, leapt: bool) -> b
 
 
 def _digest_conversation(tx: Tx, key: int) -> ConversationDigest:
-    lines = _DigestedLines(export.told(tx, key))
+    lines = _DigestedLines(export.read_lines(tx, key))
     for _ in lines:
         pass
     return lines.digest()

@@ -1,8 +1,8 @@
-"""Export: conversations as lines that `imports` makes the very same conversations of; and pages for people.
+"""Export conversations as lines that `import_from` reads, or as Markdown or HTML pages for people.
 
-Each conversation is read in one snapshot, a stretch at a time, so that a long one is never held whole.
-Messages that are no longer what was written are not passed on. Leases stay: they belong to processes.
-Given a path, an export is there in full or not at all, and the attachments its messages name lie beside it.
+Each conversation is read in one snapshot, a batch of messages at a time, so that a long one is never held in memory as
+a whole. A message whose digest does not match raises StoreCorrupt. Leases are not exported, because they belong to
+processes. A file at a path is replaced atomically, after its attachments were copied to `<path>.blobs`.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from holdfast.store.sqlite import paths as sqlite_paths
 from holdfast.store.transfer import format as transfer_format
 from holdfast.store.transfer import render
 
-SESSIONS = 500
-MESSAGES = 1_000
-ROOM = 4 * 1024 * 1024
+BATCH_SESSIONS = 500
+BATCH_MESSAGES = 1_000
+BATCH_BYTES = 4 * 1024 * 1024
 
 
 class Writable(Protocol):
-    """A text file, as far as an export needs one."""
+    """The part of a text file that an export uses."""
 
     def write(self, text: str, /) -> object: ...
 
@@ -50,7 +50,7 @@ Target = Writable | Write | os.PathLike[str]
 
 
 class Exports(blobs.Blobs):
-    """The part of SessionDB that gives conversations away."""
+    """The methods of SessionDB that export conversations."""
 
     def export_to(
         self,
@@ -59,21 +59,20 @@ class Exports(blobs.Blobs):
         *,
         progress: Progress | None = None,
     ) -> reports.ExportReport:
-        """Write conversations (default: all) as JSON Lines: to a path, a text file or a function that takes text.
+        """Write conversations (default: all) as JSON Lines to a path, a text file or a function that takes text.
 
-        What a branch reads from comes along, before it. The same store always gives the same text. Beside a
-        path, in `<path>.blobs`, are the attachments that messages name; whoever gives no path gets none.
-        `progress` is called with how many messages are written, of how many.
+        The origin of a branch is exported before it. The same store always gives the same text. With a path, the
+        attachments of the messages are copied to `<path>.blobs`; otherwise attachments are not exported.
+        `progress` receives the numbers of messages written and of all messages.
         """
-        asked = None if session_ids is None else _checked(session_ids)
-        with _opened(self.driver, write) as (put, path):
-            chosen = self.driver.read(lambda tx: _all(tx) if asked is None else _chosen(tx, asked))
-            export = _Export(self.driver, put, progress, sum(row[2] for row in chosen))
-            report = export.run(chosen, asked)
+        wanted = None if session_ids is None else _check_ids(session_ids)
+        with _open_target(self.driver, write) as (put, path):
+            chosen = self.driver.read(lambda tx: _choose_all(tx) if wanted is None else _choose(tx, wanted))
+            report = _Export(self.driver, put, progress, sum(row[2] for row in chosen)).run(chosen, wanted)
             if path is None:
                 return report
             replaces = os.path.lexists(path)
-            # Before the file has its name: whoever finds that finds what it speaks of.
+            # Before the file gets its name, so that a reader of the file finds its attachments.
             lost = blobs.copied(blobs.beside(path), self._shelf, report.blobs)
         if replaces:
             blobs.beside(path).keep_only(report.blobs)
@@ -82,38 +81,39 @@ class Exports(blobs.Blobs):
     def export_pages(
         self, write: Target, session_ids: Sequence[str] | None = None, form: render.Form = "markdown"
     ) -> None:
-        """Write conversations (default: all) for people: as Markdown, or as one HTML file that needs nothing else.
+        """Write conversations (default: all) for people, as Markdown or as one self-contained HTML file.
 
-        A branch is told with what it shares. Pages are not for importing: see export_to. Attachments are named.
+        A branch includes the messages it shares with its origin. Attachments are listed by name. Pages cannot be
+        imported; see export_to.
         """
         if form not in render.FORMS:
-            raise errors.InvalidArgument(f"A page is one of {', '.join(render.FORMS)}, not {errors.shown(form)}.")
-        asked = None if session_ids is None else _checked(session_ids)
-        with _opened(self.driver, write) as (put, _):
-            found = self.driver.read(lambda tx: _all(tx) if asked is None else _looked_up(tx, asked))
-            put(render.opening(", ".join(name for _, name, _ in found[:3]) or "No conversations", form))
-            for _, name, _ in found:
-                self.driver.read(partial(_page, name, form, put))
+            raise errors.InvalidArgument(f"`form` must be one of {', '.join(render.FORMS)}, not {errors.shown(form)}.")
+        wanted = None if session_ids is None else _check_ids(session_ids)
+        with _open_target(self.driver, write) as (put, _):
+            names = self.driver.read(lambda tx: _conversation_ids(tx, wanted))
+            put(render.opening(", ".join(names[:3]) or "No conversations", form))
+            for name in names:
+                self.driver.read(partial(_write_page, name, form, put))
             put(render.closing(form))
 
 
 @contextlib.contextmanager
-def _opened(driver: Driver, write: Target) -> Iterator[tuple[Write, str | None]]:
-    """What to write with; and where it ends up, if that is a file of ours: there in full, or as it was before."""
+def _open_target(driver: Driver, write: Target) -> Iterator[tuple[Write, str | None]]:
+    """Yield the function to write with, and the path of a file that is replaced atomically when the block ends."""
     found = getattr(write, "write", write)
     if callable(found):
         yield found, None
     elif isinstance(write, os.PathLike):
-        with _replacing(driver, os.fspath(write)) as opened:
+        with _replace_file(driver, os.fspath(write)) as opened:
             yield opened
     else:
         raise errors.InvalidArgument("Give a path, a text file, or a function that takes text.")
 
 
 @contextlib.contextmanager
-def _replacing(driver: Driver, given: object) -> Iterator[tuple[Write, str]]:
+def _replace_file(driver: Driver, given: object) -> Iterator[tuple[Write, str]]:
     if not isinstance(given, str) or "\0" in given:
-        raise errors.InvalidArgument("The path of an export is text.")
+        raise errors.InvalidArgument("The path of an export must be text.")
     path = os.path.realpath(given)
     if not driver.memory:
         sqlite_paths.refuse_own(driver.path, path)
@@ -121,7 +121,7 @@ def _replacing(driver: Driver, given: object) -> Iterator[tuple[Write, str]]:
         if os.path.isdir(path):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         folder, name = os.path.split(path)
-        temp = atomic_file.new(folder, name[:50])  # room for the rest of its name
+        temp = atomic_file.new(folder, name[:50])  # The name of a temporary file is longer.
     try:
         with atomic_file.saying(path), open(temp, "w", encoding="utf-8", newline="\n") as file:
             yield file.write, path
@@ -133,39 +133,41 @@ def _replacing(driver: Driver, given: object) -> Iterator[tuple[Write, str]]:
         raise
 
 
-def _checked(session_ids: object) -> list[str]:
+def _check_ids(session_ids: object) -> list[str]:
     if isinstance(session_ids, str) or not isinstance(session_ids, Sequence):
-        raise errors.InvalidArgument("Give the ids of sessions as a list.")
+        raise errors.InvalidArgument("`session_ids` must be a list of session ids.")
     return [validation.check_id(session_id) for session_id in session_ids]
 
 
+# The key and id of a conversation, and the number of its own messages.
 Choice = tuple[int, str, int]
 
 
-def _all(tx: Tx) -> list[Choice]:
+def _choose_all(tx: Tx) -> list[Choice]:
     return [(row[0], row[1], row[2]) for row in tx.all("export_all")]
 
 
-def _chosen(tx: Tx, session_ids: Sequence[str]) -> list[Choice]:
-    """These conversations and all they read from; an origin has a smaller key than its branches."""
+def _choose(tx: Tx, session_ids: Sequence[str]) -> list[Choice]:
+    """Choose conversations and their origins. An origin has a smaller key than its branches."""
     found: dict[int, Choice] = {}
     for session_id in session_ids:
         key: int | None = conversation_row.look(tx, session_id).key
         while key is not None and key not in found:
             row = tx.one("export_chosen", key=key)
-            if row is None:  # It was looked up in the same snapshot, or a foreign key leads to it.
-                raise errors.StoreCorrupt("A conversation that another reads from is missing. Run `holdfast doctor`.")
+            if row is None:  # A foreign key refers to it.
+                raise errors.StoreCorrupt("The origin of a conversation is missing. Run `holdfast doctor`.")
             found[key], key = (row[0], row[1], row[2]), row[3]
     return [found[key] for key in sorted(found)]
 
 
-def _looked_up(tx: Tx, session_ids: Sequence[str]) -> list[Choice]:
-    found = {here.id: here for here in (conversation_row.look(tx, session_id) for session_id in session_ids)}
-    return [(here.key, here.id, 0) for here in found.values()]
+def _conversation_ids(tx: Tx, session_ids: Sequence[str] | None) -> list[str]:
+    if session_ids is None:
+        return [row[1] for row in tx.all("export_all")]
+    return list(dict.fromkeys(conversation_row.look(tx, session_id).id for session_id in session_ids))
 
 
 class _Export:
-    """One export on its way out."""
+    """The state of one export."""
 
     def __init__(self, driver: Driver, put: Write, progress: Progress | None, total: int) -> None:
         self._driver = driver
@@ -175,51 +177,45 @@ class _Export:
         self._sessions = 0
         self._messages = 0
         self._blobs: dict[str, int] = {}
-        self._ending = transfer_format.EndBuilder()
+        self._end = transfer_format.EndBuilder()
 
-    def run(self, chosen: Sequence[Choice], asked: Sequence[str] | None) -> reports.ExportReport:
-        self._line(transfer_format.encode(transfer_format.Header(transfer_format.VERSION)))
+    def run(self, chosen: Sequence[Choice], wanted: Sequence[str] | None) -> reports.ExportReport:
+        self._put_line(transfer_format.encode(transfer_format.Header(transfer_format.VERSION)))
         for key, _, _ in chosen:
-            self._conversation(key)
-        self._line(transfer_format.encode(self._ending.build()))
-        named = set() if asked is None else self._driver.read(lambda tx: _names(tx, asked))
-        extra = () if asked is None else tuple(name for _, name, _ in chosen if name not in named)
-        counts = (self._ending.conversations, self._sessions, self._messages)
-        return reports.ExportReport(*counts, extra, tuple(sorted(self._blobs)), sum(self._blobs.values()))
+            # Nothing is written for a conversation that was deleted meanwhile.
+            sealed = self._driver.read(partial(self._write_conversation, key=key))
+            if sealed is not None:
+                self._end.add(sealed)
+                self._put_line(transfer_format.encode(sealed))
+                self._sessions += sealed.sessions
+        self._put_line(transfer_format.encode(self._end.build()))
+        named = set() if wanted is None else self._driver.read(lambda tx: _find_ids(tx, wanted))
+        origins = () if wanted is None else tuple(name for _, name, _ in chosen if name not in named)
+        counts = (self._end.conversations, self._sessions, self._messages)
+        return reports.ExportReport(*counts, origins, tuple(sorted(self._blobs)), sum(self._blobs.values()))
 
-    def _conversation(self, key: int) -> None:
-        """All of it as it is now; nothing, when it was deleted meanwhile."""
-        sealed = self._driver.read(lambda tx: self._told(tx, key))
-        if sealed is not None:
-            self._ending.add(sealed)
-            self._line(transfer_format.encode(sealed))
-            self._sessions += sealed.sessions
-
-    def _told(self, tx: Tx, key: int) -> transfer_format.Sealed | None:
-        sealing: transfer_format.SealBuilder | None = None
-        for line in told(tx, key):
+    def _write_conversation(self, tx: Tx, key: int) -> transfer_format.Sealed | None:
+        seal: transfer_format.SealBuilder | None = None
+        for line in read_lines(tx, key):
             if isinstance(line, transfer_format.Conversation):
-                sealing = transfer_format.SealBuilder(line.id)
-            assert sealing is not None  # a conversation begins with its own line
+                seal = transfer_format.SealBuilder(line.id)
+            assert seal is not None  # A conversation begins with its own line.
             data = transfer_format.encode(line)
-            sealing.add(line, data)
-            self._line(data)
-            self._count(line)
-            if isinstance(line, transfer_format.Blob):
+            seal.add(line, data)
+            self._put_line(data)
+            if isinstance(line, transfer_format.Message):
+                self._messages += 1
+                if self._progress and self._messages % BATCH_MESSAGES == 0:
+                    self._progress(self._messages, max(self._total, self._messages))
+            elif isinstance(line, transfer_format.Blob):
                 self._blobs[line.digest] = line.size or 0
-        return sealing.build() if sealing else None
+        return seal.build() if seal else None
 
-    def _count(self, line: transfer_format.Line) -> None:
-        if isinstance(line, transfer_format.Message):
-            self._messages += 1
-            if self._progress and self._messages % MESSAGES == 0:
-                self._progress(self._messages, max(self._total, self._messages))
-
-    def _line(self, data: bytes) -> None:
+    def _put_line(self, data: bytes) -> None:
         self._put(data.decode() + "\n")
 
 
-def _names(tx: Tx, session_ids: Sequence[str]) -> set[str]:
+def _find_ids(tx: Tx, session_ids: Sequence[str]) -> set[str]:
     found = (tx.one("look_conversation", id=session_id) for session_id in session_ids)
     return {conversation_row.State(*row).id for row in found if row is not None}
 
@@ -227,53 +223,53 @@ def _names(tx: Tx, session_ids: Sequence[str]) -> set[str]:
 # --- a conversation as lines -------------------------------------------------------------------------
 
 
-def told(tx: Tx, key: int) -> Iterator[transfer_format.Line]:
-    """Everything of a conversation but its seal, in the order in which it can be written again."""
+def read_lines(tx: Tx, key: int) -> Iterator[transfer_format.Line]:
+    """Read all lines of a conversation but its seal, in the order in which they can be written again."""
     row = tx.one("export_conversation", key=key)
     if row is None:
         return
-    conversation = transfer_format.Conversation(**_named(transfer_format.Conversation, row, live=bool(row[6])))
+    conversation = transfer_format.Conversation(**_fields(transfer_format.Conversation, row, live=bool(row[6])))
     yield conversation
-    named = set[str]()
-    for line in _history(tx, key, conversation):
+    referenced = set[str]()
+    for line in _read_history(tx, key, conversation):
         if isinstance(line, transfer_format.Message):
-            named |= blobs.mentioned(bytes(line.body).decode())
+            referenced |= blobs.mentioned(bytes(line.body).decode())
         yield line
     for route in tx.all("export_routes", conversation=key):
-        yield transfer_format.Route(**_named(transfer_format.Route, route))
-    for digest in sorted(named):
+        yield transfer_format.Route(**_fields(transfer_format.Route, route))
+    for digest in sorted(referenced):
         known = blobs.look(tx, digest)
         size, media_type = (known.size, known.media_type) if known else (None, None)
         yield transfer_format.Blob(digest=digest, size=size, media_type=media_type)
 
 
-def _named(kind: type[msgspec.Struct], row: Row, **other: Any) -> dict[str, Any]:
-    """The values of a row by the names of a line: they are in the same order."""
+def _fields(kind: type[msgspec.Struct], row: Row, **other: Any) -> dict[str, Any]:
+    """Name the values of a row by the fields of a line, which are in the same order."""
     return {**dict(zip(kind.__struct_fields__, row, strict=True)), **other}
 
 
-def _history(tx: Tx, key: int, conversation: transfer_format.Conversation) -> Iterator[transfer_format.Line]:
-    stands, since = None, 0
+def _read_history(tx: Tx, key: int, conversation: transfer_format.Conversation) -> Iterator[transfer_format.Line]:
+    active, since = None, 0
     coming = _next_compaction(tx, key, conversation.id, 0)
-    for session in _sessions(tx, key):
+    for session in _read_sessions(tx, key):
         opened = coming if coming and coming.session == session.ordinal else None
         if opened:
-            yield from _views(tx, key, (stands, opened.base_epoch), since, opened.epoch)
+            yield from _read_view_changes(tx, key, (active, opened.base_epoch), since, opened.epoch)
         yield session
         if opened:
             yield opened
-            stands = since = opened.epoch
+            active = since = opened.epoch
             coming = _next_compaction(tx, key, conversation.id, since)
         last = conversation.last_seq if session.last_seq is None else session.last_seq
-        yield from _messages(tx, key, conversation.id, session.first_seq - 1, last)
-    yield from _views(tx, key, (stands, conversation.compaction_epoch), since, conversation.epoch + 1)
+        yield from _read_messages(tx, key, conversation.id, session.first_seq - 1, last)
+    yield from _read_view_changes(tx, key, (active, conversation.compaction_epoch), since, conversation.epoch + 1)
 
 
-def _sessions(tx: Tx, key: int) -> Iterator[transfer_format.Session]:
+def _read_sessions(tx: Tx, key: int) -> Iterator[transfer_format.Session]:
     after = 0
-    while rows := tx.all("export_sessions", conversation=key, after=after, limit=SESSIONS):
+    while rows := tx.all("export_sessions", conversation=key, after=after, limit=BATCH_SESSIONS):
         for row in rows:
-            yield transfer_format.Session(**_named(transfer_format.Session, row))
+            yield transfer_format.Session(**_fields(transfer_format.Session, row))
         after = rows[-1][0]
 
 
@@ -284,15 +280,15 @@ def _next_compaction(tx: Tx, key: int, conversation_id: str, after: int) -> tran
     *values, digest = row
     if digest is not None and message_codec.summary_digest(conversation_id, row[0], row[7]) != digest:
         raise _damaged(conversation_id, f"Compaction {row[0]}")
-    return transfer_format.Compaction(**_named(transfer_format.Compaction, tuple(values), body=msgspec.Raw(row[7])))
+    return transfer_format.Compaction(**_fields(transfer_format.Compaction, tuple(values), body=msgspec.Raw(row[7])))
 
 
-def _views(
-    tx: Tx, key: int, stands: tuple[int | None, int | None], after: int, before: int
+def _read_view_changes(
+    tx: Tx, key: int, active: tuple[int | None, int | None], after: int, before: int
 ) -> Iterator[transfer_format.ActiveCompaction | transfer_format.Hide | transfer_format.Show]:
-    """What changed of the view between two compactions: what it stood on, what was hidden and shown."""
-    if stands[0] != stands[1]:
-        yield transfer_format.ActiveCompaction(compaction_epoch=stands[1])
+    """Read the changes of the context between two compactions: undos and redos, hides and shows."""
+    if active[0] != active[1]:
+        yield transfer_format.ActiveCompaction(compaction_epoch=active[1])
     for at, from_seq, to_seq, hidden in tx.all("export_hides", conversation=key, after=after, before=before):
         if hidden is None:
             yield transfer_format.Hide(epoch=at, from_seq=from_seq, to_seq=to_seq)
@@ -300,9 +296,11 @@ def _views(
             yield transfer_format.Show(epoch=hidden, from_seq=from_seq, shown_epoch=at)
 
 
-def _messages(tx: Tx, key: int, conversation_id: str, after: int, last: int) -> Iterator[transfer_format.Message]:
+def _read_messages(tx: Tx, key: int, conversation_id: str, after: int, last: int) -> Iterator[transfer_format.Message]:
     while after < last:
-        (upto,) = tx.one("export_reach", conversation=key, after=after, upto=last, limit=MESSAGES, room=ROOM) or (last,)
+        (upto,) = tx.one(
+            "export_reach", conversation=key, after=after, upto=last, limit=BATCH_MESSAGES, room=BATCH_BYTES
+        ) or (last,)
         for row in tx.all("export_messages", conversation=key, after=after, upto=upto):
             seq, session, uid, role, at, body, redacted_at, digest = row
             if seq != after + 1 or message_codec.digest(conversation_id, seq, uid, role, body) != digest:
@@ -317,30 +315,29 @@ def _messages(tx: Tx, key: int, conversation_id: str, after: int, last: int) -> 
 
 
 def _damaged(conversation_id: str, what: str) -> errors.StoreCorrupt:
-    return errors.StoreCorrupt(
-        f"{what} of conversation {errors.shown(conversation_id)} is not what was written. Run `holdfast doctor`."
-    )
+    damaged = f"{what} of conversation {errors.shown(conversation_id)} is missing or damaged."
+    return errors.StoreCorrupt(f"{damaged} Run `holdfast doctor`.")
 
 
 # --- a conversation for people -----------------------------------------------------------------------
 
 
-def _page(conversation_id: str, form: render.Form, put: Write, tx: Tx) -> None:
-    """One conversation as it is now; nothing, when it was deleted meanwhile."""
+def _write_page(conversation_id: str, form: render.Form, put: Write, tx: Tx) -> None:
+    """Write the page of one conversation, unless it was deleted meanwhile."""
     if tx.one("conversation_key", id=conversation_id):
-        for piece in render.render(_story(tx, conversation_row.look(tx, conversation_id)), form):
+        for piece in render.render(_read_page(tx, conversation_row.look(tx, conversation_id)), form):
             put(piece)
 
 
-def _story(tx: Tx, here: conversation_row.State) -> render.Story:
-    line = _line(tx, here)
-    return render.Story(
+def _read_page(tx: Tx, here: conversation_row.State) -> render.Page:
+    lineage = _read_lineage(tx, here)
+    return render.Page(
         sessions.conversation(tx, here),
-        [session for key, limit in line for session in _sessions_upto(tx, key, limit, whole=key == here.key)],
-        {made.session_id: made for key, _ in line for made in _compactions(tx, key)},
+        [session for key, limit in lineage for session in _sessions_upto(tx, key, limit, whole=key == here.key)],
+        {made.session_id: made for key, _ in lineage for made in _compactions(tx, key)},
         visibility.in_force(tx, here.key),
         compactions.current(tx, here),
-        _stretches(tx, here),
+        _read_batches(tx, here),
         partial(blobs.look, tx),
     )
 
@@ -350,12 +347,12 @@ def _sessions_upto(tx: Tx, key: int, limit: int, *, whole: bool) -> list[types.S
     return [session for session in found if whole or session.first_seq <= limit]
 
 
-def _line(tx: Tx, here: conversation_row.State) -> list[tuple[int, int]]:
-    """The keys a conversation reads from, origin first, each with the last seq that is read of it."""
+def _read_lineage(tx: Tx, here: conversation_row.State) -> list[tuple[int, int]]:
+    """Return the keys of a conversation and its origins, oldest first, each with the last seq read of it."""
     found, origin, limit = [(here.key, here.last_seq)], here.origin, here.forked_at
     while origin is not None:
         if any(key == origin for key, _ in found):
-            raise errors.StoreCorrupt("A conversation branches off itself.")
+            raise errors.StoreCorrupt("A conversation is its own origin.")
         found.insert(0, (origin, limit))
         origin, forked_at = (tx.one("origin_of", key=origin) or (None, 0))[:2]
         limit = min(limit, forked_at)
@@ -366,6 +363,6 @@ def _compactions(tx: Tx, key: int) -> list[types.Compaction]:
     return [compactions.from_row(row) for row in tx.all("compactions_of", conversation=key)]
 
 
-def _stretches(tx: Tx, here: conversation_row.State) -> Iterator[types.Message]:
-    for after in range(0, here.last_seq, SESSIONS):
-        yield from log.between(tx, here, after, min(after + SESSIONS, here.last_seq))
+def _read_batches(tx: Tx, here: conversation_row.State) -> Iterator[types.Message]:
+    for after in range(0, here.last_seq, BATCH_SESSIONS):
+        yield from log.between(tx, here, after, min(after + BATCH_SESSIONS, here.last_seq))

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast import types
+from holdfast.store.blobs import blobs
 
 VERSION = 1
 
@@ -22,8 +23,9 @@ VERSION = 1
 Counter = Annotated[int, Meta(ge=0, le=2**62)]
 Seq = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 Ordinal = Annotated[int, Meta(ge=1, le=2**32 - 1)]
-Seal = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
-Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Seal = Annotated[str, Meta(pattern="^[0-9a-f]{32}\\Z")]
+Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}\\Z")]
+MediaType = Annotated[str, Meta(max_length=200, pattern=rf"(?a)^{blobs.MEDIA_TYPE}\Z")]
 
 # The body of a redacted message, which its line omits.
 NO_BODY = msgspec.Raw()
@@ -138,7 +140,7 @@ class Blob(_Line, frozen=True, kw_only=True, tag="blob"):
 
     digest: Digest
     size: Counter | None = None
-    media_type: str | None = None
+    media_type: MediaType | None = None
 
 
 class Sealed(_Line, frozen=True, kw_only=True, tag="sealed"):

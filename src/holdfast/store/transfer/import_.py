@@ -1,8 +1,9 @@
-"""Import: an export is written again, step by step, with every constraint of the database in force.
+"""Import an export, with every constraint of the database in force.
 
-A conversation is gathered and checked first (in memory, or in a nameless file when it is long), and only
-then written, in one transaction: the store is never locked while somebody else's file is read, and a
-conversation is there as a whole or not at all. One that is here already, and the same, is left alone.
+A conversation is read and validated first (in memory, or in an unnamed temporary file when it is long) and only then
+written, in one transaction: the store is never locked while the input is read, and a conversation is imported as a
+whole or not at all. A conversation that the store already has, unchanged, is left alone, so an interrupted import is
+resumed by running it again.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import IO, Any, NamedTuple, Protocol
 
 import msgspec
@@ -28,13 +30,13 @@ from holdfast.store.sqlite import connection as sqlite_connection
 from holdfast.store.transfer import export, replay, validate
 from holdfast.store.transfer import format as transfer_format
 
-LONGEST = message_codec.MAX_BODY + 65_536
-IN_MEMORY = 8 * 1024 * 1024
-OFTEN = 1_000
+MAX_LINE_BYTES = message_codec.MAX_BODY + 65_536
+MAX_MEMORY_BYTES = 8 * 1024 * 1024
+PROGRESS_LINES = 1_000
 
 
 class Readable(Protocol):
-    """A file, as far as an import needs one."""
+    """The part of a file that an import uses."""
 
     def readline(self, limit: int, /) -> str | bytes: ...
 
@@ -43,7 +45,7 @@ Source = Readable | Iterable[str | bytes]
 
 
 class Imports(blobs.Blobs):
-    """The part of SessionDB that takes conversations in."""
+    """The methods of SessionDB that import conversations."""
 
     def import_from(
         self,
@@ -52,32 +54,31 @@ class Imports(blobs.Blobs):
         revive: bool = False,
         progress: Progress | None = None,
     ) -> reports.ImportReport:
-        """Take in what export_to wrote, from a path, a file (text or binary) or anything that gives lines.
+        """Import a file that export_to wrote: a path, an open file (text or binary) or an iterable of lines.
 
-        Beside a path, in `<path>.blobs`, are its attachments; one that is missing is told of and hinders nothing.
-        Raises ImportInvalid when it is no export at all. What is wrong with a conversation is in the report,
-        and that conversation is not in the store; the others are. Repeating an import changes nothing.
-        Ids that were deleted here are refused; with `revive` such a conversation comes in under new ids.
-        `progress` is called with how many messages and how many lines are done.
+        Attachments are read from `<path>.blobs`; missing ones are reported and do not stop the import. Raises
+        ImportInvalid when the input is not an export. An invalid conversation is reported and not imported; the others
+        are. Repeating an import changes nothing. Ids that were deleted from this store are refused; with `revive` such
+        a conversation is imported under new ids. `progress` receives the numbers of messages and lines done.
         """
         validation.check(validation.Flag, revive=revive)
-        with _opened(read) as (source, brought):
-            incoming = blobs.Incoming(self.driver, self._shelf, brought)
-            return _Import(self.driver, incoming, self._clock(), revive, progress).run(_numbered(source))
+        with _open_source(read) as (source, attachments):
+            incoming = blobs.Incoming(self.driver, self._shelf, attachments)
+            return _Import(self.driver, incoming, self._clock(), revive, progress).run(_read_lines(source))
 
 
-# --- lines from outside ------------------------------------------------------------------------------
+# --- input lines -------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def _opened(read: Source | os.PathLike[str]) -> Iterator[tuple[Source, blob_files.Shelf | None]]:
-    """What gives the lines; and the attachments beside it, if it is a path."""
+def _open_source(read: Source | os.PathLike[str]) -> Iterator[tuple[Source, blob_files.Shelf | None]]:
+    """Open a path and the folder of its attachments; pass anything else on."""
     if not isinstance(read, os.PathLike):
         yield read, None
         return
     path = os.fspath(read)
     if not isinstance(path, str) or "\0" in path:
-        raise errors.InvalidArgument("The path of an export is text.")
+        raise errors.InvalidArgument("The path of an export must be text.")
     sqlite_connection.refuse_live(path)
     with atomic_file.saying(path):
         file = open(path, "rb")  # noqa: SIM115 -- closed below, where errors are those of the store
@@ -85,84 +86,98 @@ def _opened(read: Source | os.PathLike[str]) -> Iterator[tuple[Source, blob_file
         yield file, blobs.beside(path)
 
 
-class Numbered(NamedTuple):
-    """A line of the file; what is wrong with it, if it could not even be read as text."""
+class InputLine(NamedTuple):
+    """A line of the input, or the reason why it could not be read."""
 
     number: int
     data: bytes
     problem: str = ""
 
 
-def _numbered(read: Source) -> Iterator[Numbered]:
-    source = _portions(read)
+def _read_lines(read: Source) -> Iterator[InputLine]:
+    source = _read_portions(read)
     for number in itertools.count(1):
         try:
             line = next(source)
         except StopIteration:
             return
         except UnicodeDecodeError:
-            # The file decodes by itself and has lost its place; what comes after cannot be trusted.
-            yield Numbered(number, b"", "this is not valid UTF-8")
+            # A text file lost its position while decoding: the lines after this one cannot be trusted.
+            yield InputLine(number, b"", "this is not valid UTF-8")
             return
-        yield _as_bytes(number, line)
+        yield _to_bytes(number, line)
 
 
-def _portions(read: Source) -> Iterator[str | bytes]:
+def _read_portions(read: Source) -> Iterator[str | bytes]:
     readline = getattr(read, "readline", None)
     if readline is None:
         if isinstance(read, str | bytes) or not isinstance(read, Iterable):
-            raise errors.InvalidArgument("Give a path, an open file, or something that gives lines.")
+            raise errors.InvalidArgument("Give a path, an open file, or an iterable of lines.")
         yield from read
         return
-    while line := readline(LONGEST + 1):
+    while line := readline(MAX_LINE_BYTES + 1):
         yield line
-        while len(line) > LONGEST and line[-1:] not in ("\n", b"\n"):
-            line = readline(LONGEST + 1)  # the rest of a line that is refused anyway
+        while len(line) > MAX_LINE_BYTES and line[-1:] not in ("\n", b"\n"):
+            line = readline(MAX_LINE_BYTES + 1)  # Skip the rest of a line that is refused.
 
 
-def _as_bytes(number: int, line: object) -> Numbered:
+def _to_bytes(number: int, line: object) -> InputLine:
     if isinstance(line, str):
         try:
             line = line.encode()
         except UnicodeEncodeError:
-            return Numbered(number, b"", "this is not valid Unicode")
+            return InputLine(number, b"", "this is not valid Unicode")
     if not isinstance(line, bytes):
-        return Numbered(number, b"", "this is neither text nor bytes")
-    if len(line) > LONGEST:
-        return Numbered(number, b"", "this line is longer than any line of an export")
-    return Numbered(number, line.rstrip(b"\r\n"))
+        return InputLine(number, b"", "this is neither text nor bytes")
+    if len(line) > MAX_LINE_BYTES:
+        return InputLine(number, b"", f"this line is longer than {MAX_LINE_BYTES:,} bytes")
+    return InputLine(number, line.rstrip(b"\r\n"))
 
 
-def _decoded(line: Numbered) -> transfer_format.Line:
+def _decode(line: InputLine) -> transfer_format.Line:
     problem = line.problem
     if not problem:
         try:
             return transfer_format.decode(line.data)
         except msgspec.ValidationError as error:
-            problem = _misfit(str(error))
+            problem = _explain(str(error))
         except (msgspec.DecodeError, UnicodeDecodeError):
             problem = "this is not JSON"
         except RecursionError:
             problem = "this is nested too deep"
-    # Raised outside of the handlers: the error at hand may hold the text itself.
+    # Raised outside of the handlers: the original error may hold the text.
     raise errors.ImportInvalid(line.number, problem)
 
 
-def _misfit(problem: str) -> str:
-    """What a newer Holdfast added to its lines has no place here, so it cannot be kept: it is never dropped."""
-    new = re.fullmatch(r"Object contains unknown field `(.{1,60})`", problem)
-    if new:
-        return f"this line has a field {errors.shown(new[1])} that this Holdfast does not know; a newer one may"
+def _explain(problem: str) -> str:
+    """Explain a validation error. A field of a newer version cannot be stored, so it is refused, never dropped."""
+    unknown = re.fullmatch(r"Object contains unknown field `(.{1,60})`", problem)
+    if unknown:
+        return (
+            f"this line has an unknown field {errors.shown(unknown[1])}; upgrade Holdfast if a newer version wrote it"
+        )
     if problem.startswith("Invalid value") and problem.endswith("`$.kind`"):
-        return "this is a kind of line that this Holdfast does not know; a newer one may"
-    return f"this is no line of an export ({problem})"
+        return "this line is of an unknown kind; upgrade Holdfast if a newer version wrote it"
+    return f"this is not a line of an export ({problem})"
+
+
+def _check_header(line: InputLine) -> None:
+    try:
+        version = transfer_format.decode_header(line.data).version
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        version = 0
+    if version < 1:
+        raise errors.ImportInvalid(1, line.problem or "this is not an export of Holdfast")
+    if version > transfer_format.VERSION:
+        newer = f"export format {version} is newer than format {transfer_format.VERSION}: upgrade Holdfast to read it"
+        raise errors.ImportInvalid(1, newer)
 
 
 # --- one conversation --------------------------------------------------------------------------------
 
 
-class Part(AbstractContextManager["Part"]):
-    """The lines of one conversation, gathered and checked; or why they are refused."""
+class ConversationBuffer(AbstractContextManager["ConversationBuffer"]):
+    """The validated lines of one conversation, or the first problem with them."""
 
     def __init__(self, first: int, conversation: transfer_format.Conversation | None) -> None:
         self.first = first
@@ -171,21 +186,21 @@ class Part(AbstractContextManager["Part"]):
         self.count = 0
         self.blobs: list[transfer_format.Blob] = []
         self.sessions: list[str] = []
-        self._sealing = transfer_format.SealBuilder(conversation.id if conversation else "")
-        self._vetting = validate.Vetting(conversation) if conversation else None
-        self._kept: IO[bytes] = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115 -- closed by __exit__
+        self._seal = transfer_format.SealBuilder(conversation.id if conversation else "")
+        self._validator = validate.ConversationValidator(conversation) if conversation else None
+        self._file: IO[bytes] = tempfile.SpooledTemporaryFile(MAX_MEMORY_BYTES)  # noqa: SIM115 -- closed by __exit__
 
     def __exit__(self, *_: object) -> None:
-        self._kept.close()
+        self._file.close()
 
     def refuse(self, number: int, problem: str) -> None:
         self.problem = self.problem or errors.ImportInvalid(number, problem)
 
     def add(self, number: int, line: transfer_format.Line, data: bytes) -> None:
-        if self.problem or self._vetting is None:
+        if self.problem or self._validator is None:
             return
         try:
-            self._vetting.check(number, line)
+            self._validator.check(number, line)
         except errors.ImportInvalid as error:
             self.problem = error
             return
@@ -193,36 +208,36 @@ class Part(AbstractContextManager["Part"]):
             self.blobs.append(line)
         elif isinstance(line, transfer_format.Session):
             self.sessions.append(line.id)
-        self._sealing.add(line, data)
-        self._kept.write(data + b"\n")
+        self._seal.add(line, data)
+        self._file.write(data + b"\n")
         self.count += 1
 
     def close(self, number: int, sealed: transfer_format.Sealed) -> None:
-        """The last line came: was it all, and as it was written?"""
-        if self.problem or self._vetting is None:
+        """Check that the lines are complete and that the seal matches them."""
+        if self.problem or self._validator is None:
             return
         try:
-            self._vetting.finish(number)
+            self._validator.finish(number)
         except errors.ImportInvalid as error:
             self.problem = error
-        if sealed != self._sealing.build():
+        if sealed != self._seal.build():
             self.refuse(number, f"lines of conversation {errors.shown(sealed.id)} were changed, lost or added")
 
     @property
     def messages(self) -> int:
-        return self._sealing.messages
+        return self._seal.messages
 
     def lines(self) -> Iterator[tuple[int, transfer_format.Line]]:
-        """Every line with its number, as often as asked."""
-        self._kept.seek(0)
+        """Read the lines again, with their numbers."""
+        self._file.seek(0)
         for offset in range(self.count):
-            yield self.first + offset, transfer_format.decode(self._kept.readline())
+            yield self.first + offset, transfer_format.decode(self._file.readline())
 
 
 # --- the whole file ----------------------------------------------------------------------------------
 
 
-# What is wrong with one conversation; every other error ends the import.
+# Errors that refuse one conversation. Any other error ends the import.
 _REFUSALS = (
     errors.ImportConflict,
     errors.IdTaken,
@@ -233,7 +248,7 @@ _REFUSALS = (
 
 
 class _Import:
-    """One import on its way in."""
+    """The state of one import."""
 
     def __init__(
         self,
@@ -249,228 +264,196 @@ class _Import:
         self._revive = revive
         self._progress = progress
         self._outcomes: list[reports.ImportOutcome] = []
-        self._ending = transfer_format.EndBuilder()
+        self._end = transfer_format.EndBuilder()
         self._messages = 0
-        # What became of each conversation: the id it has here, or None when it is not here.
-        self._here: dict[str, str | None] = {}
+        # The id in this store of each conversation of the file; None: it was not imported.
+        self._imported: dict[str, str | None] = {}
 
-    def run(self, source: Iterator[Numbered]) -> reports.ImportReport:
-        _check_header(next(source, Numbered(1, b"")))
-        part: Part | None = None
+    def run(self, source: Iterator[InputLine]) -> reports.ImportReport:
+        _check_header(next(source, InputLine(1, b"")))
+        buffer: ConversationBuffer | None = None
         end: transfer_format.End | None = None
         number = 1
-        for number, data, problem in source:
-            part, end = self._line(Numbered(number, data, problem), part, end)
-            if self._progress and number % OFTEN == 0:
+        for line in source:
+            number = line.number
+            buffer, end = self._add_line(line, buffer, end)
+            if self._progress and number % PROGRESS_LINES == 0:
                 self._progress(self._messages, number)
-        if part is not None:
-            self._cut_short(part, number, "the file ends in the middle of a conversation")
+        if buffer is not None:
+            self._refuse_incomplete(buffer, number, "the file ends inside a conversation")
         elif end is None:
-            self._refused(None, number, "the file has no last line: conversations may be missing at its end")
+            self._refuse(number, "the file has no end line: conversations may be missing")
         self._incoming.settle()
         lost = tuple(sorted(self._incoming.lost))
         return reports.ImportReport(tuple(self._outcomes), self._messages, self._incoming.came, lost)
 
-    def _line(
-        self, numbered: Numbered, part: Part | None, end: transfer_format.End | None
-    ) -> tuple[Part | None, transfer_format.End | None]:
-        """One more line; the conversation that is open after it, and the end of the file if it was that."""
-        number = numbered.number
+    def _add_line(
+        self, source: InputLine, buffer: ConversationBuffer | None, end: transfer_format.End | None
+    ) -> tuple[ConversationBuffer | None, transfer_format.End | None]:
+        """Process one line. Return the conversation that is open after it, and the end line if it was reached."""
+        number = source.number
         try:
-            line = _decoded(numbered)
+            line = _decode(source)
         except errors.ImportInvalid as error:
-            part = part or Part(number, None)
-            part.refuse(number, error.reason)
-            return part, end
+            buffer = buffer or ConversationBuffer(number, None)
+            buffer.refuse(number, error.reason)
+            return buffer, end
         if end is not None:
-            self._refused(None, number, "there are lines after the last one")
-            return part, end
+            self._refuse(number, "there are lines after the end line")
+            return buffer, end
         match line:
             case transfer_format.Conversation():
-                if part is not None:
-                    self._cut_short(part, number, "a conversation begins before the last one is sealed")
-                part = Part(number, line)
-                part.add(number, line, numbered.data)
+                if buffer is not None:
+                    self._refuse_incomplete(buffer, number, "a conversation begins before the last one is sealed")
+                buffer = ConversationBuffer(number, line)
+                buffer.add(number, line, source.data)
             case transfer_format.Sealed():
-                self._seal(part or Part(number, None), number, line)
+                self._seal(buffer or ConversationBuffer(number, None), number, line)
                 return None, end
             case transfer_format.End():
-                if part is not None:
-                    self._cut_short(part, number, "the file ends in the middle of a conversation")
-                self._check_end(number, line)
+                if buffer is not None:
+                    self._refuse_incomplete(buffer, number, "the file ends inside a conversation")
+                if line != self._end.build():
+                    self._refuse(number, "conversations were lost, added, repeated or reordered")
                 return None, line
             case _:
-                part = part or Part(number, None)
-                part.add(number, line, numbered.data)
-                if part.conversation is None:
-                    part.refuse(number, "this line belongs to no conversation")
-        return part, end
+                buffer = buffer or ConversationBuffer(number, None)
+                buffer.add(number, line, source.data)
+                if buffer.conversation is None:
+                    buffer.refuse(number, "this line is not part of a conversation")
+        return buffer, end
 
-    def _check_end(self, number: int, line: transfer_format.End) -> None:
-        if line != self._ending.build():
-            self._refused(None, number, "conversations were lost, added, repeated or put in another order")
+    def _refuse_incomplete(self, buffer: ConversationBuffer, number: int, problem: str) -> None:
+        with buffer:
+            buffer.refuse(number, problem)
+            self._import(buffer, number)
 
-    def _cut_short(self, part: Part, number: int, problem: str) -> None:
-        with part:
-            part.refuse(number, problem)
-            self._outcome(part, None)
-
-    def _refused(self, conversation_id: str | None, number: int, problem: str) -> None:
+    def _refuse(self, number: int, problem: str) -> None:
         error = errors.ImportInvalid(number, problem)
-        self._outcomes.append(reports.ImportOutcome(conversation_id, "refused", number, error))
+        self._outcomes.append(reports.ImportOutcome(None, "refused", number, error))
 
-    def _seal(self, part: Part, number: int, sealed: transfer_format.Sealed) -> None:
-        with part:
-            self._ending.add(sealed)
-            if part.conversation is None:
-                part.refuse(number, "the end of a conversation without its beginning")
-            elif part.conversation.id in self._here:
-                part.refuse(part.first, f"conversation {errors.shown(part.conversation.id)} was told before")
-            part.close(number, sealed)
-            self._outcome(part, number)
+    def _seal(self, buffer: ConversationBuffer, number: int, sealed: transfer_format.Sealed) -> None:
+        with buffer:
+            self._end.add(sealed)
+            if buffer.conversation is None:
+                buffer.refuse(number, "a conversation ends without its first line")
+            elif buffer.conversation.id in self._imported:
+                buffer.refuse(buffer.first, f"conversation {errors.shown(buffer.conversation.id)} is repeated")
+            buffer.close(number, sealed)
+            self._import(buffer, number)
 
-    def _outcome(self, part: Part, sealed_at: int | None) -> None:
-        told = part.conversation
-        name = told.id if told and _is_id(told.id) else None
+    def _import(self, buffer: ConversationBuffer, sealed_at: int) -> None:
+        """Import a conversation, and record the outcome."""
+        conversation = buffer.conversation
+        name = conversation.id if conversation and _is_id(conversation.id) else None
         try:
-            if part.problem:
-                raise part.problem
-            assert told is not None  # a part without its conversation has a problem
-            assert sealed_at is not None
-            outcome = self._brought(part, told, sealed_at)
+            if buffer.problem:
+                raise buffer.problem
+            assert conversation is not None  # A buffer without its conversation has a problem.
+            try:
+                outcome = self._write(buffer, conversation, sealed_at)
+            except errors.IdTaken:
+                # A concurrent import of the same file may have written it after the check: look again.
+                outcome = self._write(buffer, conversation, sealed_at)
         except (errors.ImportConflict, errors.IdTaken) as error:
-            outcome = reports.ImportOutcome(name, "conflict", part.first, error)
+            outcome = reports.ImportOutcome(name, "conflict", buffer.first, error)
         except errors.ImportInvalid as error:
             outcome = reports.ImportOutcome(name, "refused", error.line, error)
-        except errors.InvalidArgument as error:  # an id that became too long by its new ending
-            outcome = reports.ImportOutcome(name, "refused", part.first, errors.ImportInvalid(part.first, str(error)))
+        except errors.InvalidArgument as error:  # An id is too long with its suffix.
+            invalid = errors.ImportInvalid(buffer.first, str(error))
+            outcome = reports.ImportOutcome(name, "refused", buffer.first, invalid)
         except errors.ConversationDeleted as error:
-            outcome = reports.ImportOutcome(name, "refused", part.first, error)
+            outcome = reports.ImportOutcome(name, "refused", buffer.first, error)
         self._outcomes.append(outcome)
-        if told is not None:
-            self._here.setdefault(told.id, outcome.kept_as or outcome.conversation_id if outcome.ok else None)
+        if conversation is not None:
+            stored_as = outcome.kept_as or outcome.conversation_id if outcome.ok else None
+            self._imported.setdefault(conversation.id, stored_as)
 
-    def _brought(self, part: Part, told: transfer_format.Conversation, sealed_at: int) -> reports.ImportOutcome:
-        try:
-            return self._take(part, told, sealed_at)
-        except errors.IdTaken:
-            # It was not here, and then its ids were: another import of the same file may have come between two looks.
-            return self._take(part, told, sealed_at)
-
-    def _take(self, part: Part, told: transfer_format.Conversation, sealed_at: int) -> reports.ImportOutcome:
-        """Write a conversation that was gathered and is sound, unless it is here already."""
-        names = self._driver.read(lambda tx: self._names(tx, told))
-        new_id = names.here(told.id)
-        renamed = new_id if new_id != told.id else None
-        writing = replay.Replay(told, names)
+    def _write(
+        self, buffer: ConversationBuffer, conversation: transfer_format.Conversation, sealed_at: int
+    ) -> reports.ImportOutcome:
+        """Write a validated conversation, unless the store has it already."""
+        ids = self._driver.read(lambda tx: self._choose_ids(tx, conversation))
+        new_id = ids.apply(conversation).id
+        outcome = partial(
+            reports.ImportOutcome, conversation.id, line=buffer.first, kept_as=new_id if ids.suffix else None
+        )
+        writer = replay.Replay(conversation, ids)
 
         def look(tx: Tx) -> bool:
-            here = _is_here(tx, new_id, part, names)
-            if not here:
-                writing.refuse(tx, part.first, part.sessions)
-            return here
+            if _is_stored(tx, new_id, buffer, ids):
+                return True
+            writer.check_ids(tx, buffer.first, buffer.sessions)
+            return False
 
-        # Attachments come first, so that no message names what is not there; but not for what is refused anyway.
-        here = self._driver.read(look)
-        known = {line.digest: _blob(line, self._now) for line in part.blobs}
-        self._incoming.take(known, named=here)
-        if here:
-            return reports.ImportOutcome(told.id, "already_there", part.first, kept_as=renamed)
-        written = self._written(part, new_id, names, writing, sealed_at, known)
-        if not written:
-            return reports.ImportOutcome(told.id, "already_there", part.first, kept_as=renamed)
-        self._messages += part.messages
-        return reports.ImportOutcome(
-            told.id, "imported", part.first, kept_as=renamed, title=writing.title, routes=tuple(writing.routes)
-        )
-
-    def _written(
-        self,
-        part: Part,
-        new_id: str,
-        names: replay.Names,
-        writing: replay.Replay,
-        sealed_at: int,
-        known: dict[str, types.Blob | None],
-    ) -> bool:
-        """In one transaction; whether it was this one that did it. What came for it goes when it is refused."""
+        # Attachments are stored first, so that no message refers to a missing one; but not if the ids are refused.
+        stored = self._driver.read(look)
+        known = {line.digest: _to_blob(line, self._now) for line in buffer.blobs}
+        self._incoming.take(known, named=stored)
 
         def step(tx: Tx) -> bool:
-            # Another import of the same file may have been faster.
-            if _is_here(tx, new_id, part, names):
+            # A concurrent import of the same file may have been faster.
+            if _is_stored(tx, new_id, buffer, ids):
                 return False
-            writing.run(tx, part.lines(), sealed_at)
+            writer.run(tx, buffer.lines(), sealed_at)
             for blob in filter(None, known.values()):
                 tx.run("blob_known", **msgspec.structs.asdict(blob))
             return True
 
         try:
-            return self._driver.write("import", step)
+            if stored or not self._driver.write("import", step):
+                return outcome("already_there")
         except errors.StoreRefused as error:
             self._incoming.give_back()
-            raise errors.ImportInvalid(writing.number, str(error)) from error
+            raise errors.ImportInvalid(writer.number, str(error)) from error
         except _REFUSALS:
             self._incoming.give_back()
             raise
+        self._messages += buffer.messages
+        return outcome("imported", title=writer.title, routes=tuple(writer.routes))
 
-    def _names(self, tx: Tx, told: transfer_format.Conversation) -> replay.Names:
-        """Under which ids this conversation and its origin are written here."""
+    def _choose_ids(self, tx: Tx, conversation: transfer_format.Conversation) -> replay.IdSuffixes:
+        """Choose the suffix for a deleted conversation that is revived, and find the one its origin got."""
         suffix = ""
-        if self._revive and tx.one("tombstone", id=told.id):
-            number = next(n for n in range(2, 1_000_000) if not tx.one("tombstone", id=f"{told.id}~{n}"))
+        if self._revive and tx.one("tombstone", id=conversation.id):
+            number = next(n for n in range(2, 1_000_000) if not tx.one("tombstone", id=f"{conversation.id}~{n}"))
             suffix = f"~{number}"
-        if told.origin is None:
-            return replay.Names(suffix)
-        origin = self._here.get(told.origin)
-        return replay.Names(suffix, None if origin is None else origin.removeprefix(told.origin))
-
-
-def _check_header(line: Numbered) -> None:
-    try:
-        version = transfer_format.decode_header(line.data).version
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        version = 0
-    if version < 1:
-        raise errors.ImportInvalid(1, line.problem or "this is not an export of Holdfast")
-    if version > transfer_format.VERSION:
-        raise errors.ImportInvalid(
-            1,
-            f"export format {version} is newer than format {transfer_format.VERSION}: upgrade Holdfast to read it",
-        )
+        if conversation.origin is None:
+            return replay.IdSuffixes(suffix)
+        origin = self._imported.get(conversation.origin)
+        return replay.IdSuffixes(suffix, None if origin is None else origin.removeprefix(conversation.origin))
 
 
 def _is_id(text: str) -> bool:
     return 0 < len(text) <= validation.MAX_ID and text.isprintable()
 
 
-def _blob(line: transfer_format.Blob, now: float) -> types.Blob | None:
-    """What an export knows of an attachment; None where it has no more than the name."""
+def _to_blob(line: transfer_format.Blob, now: float) -> types.Blob | None:
     if line.size is None or line.media_type is None:
         return None
     return types.Blob(line.digest, line.size, line.media_type, now)
 
 
-def _is_here(tx: Tx, new_id: str, part: Part, names: replay.Names) -> bool:
-    """Whether this very conversation is here; ImportConflict when another one has its id."""
+def _is_stored(tx: Tx, new_id: str, buffer: ConversationBuffer, ids: replay.IdSuffixes) -> bool:
+    """Tell whether the store has this conversation. Raises ImportConflict when a different one has its id."""
     row = tx.one("conversation_key", id=new_id)
     if row is None:
         return False
-    mine = (line for line in export.told(tx, row[0]) if not isinstance(line, _BESIDE))
-    theirs = ((number, line) for number, line in part.lines() if not isinstance(line, _BESIDE))
+    ours = (line for line in export.read_lines(tx, row[0]) if not isinstance(line, _RELATED))
+    theirs = ((number, line) for number, line in buffer.lines() if not isinstance(line, _RELATED))
     for number, line in theirs:
-        if _content(names.renamed(line)) != _content(next(mine, None)):
+        if _comparable(ids.apply(line)) != _comparable(next(ours, None)):
             raise errors.ImportConflict(new_id, number)
-    if next(mine, None) is not None:
-        raise errors.ImportConflict(new_id, part.first + part.count)
+    if next(ours, None) is not None:
+        raise errors.ImportConflict(new_id, buffer.first + buffer.count)
     return True
 
 
-# What hangs on a conversation and is no part of what was said in it.
-_BESIDE = (transfer_format.Route, transfer_format.Blob)
+# Lines that do not decide whether two conversations are the same.
+_RELATED = (transfer_format.Route, transfer_format.Blob)
 
 
-def _content(line: transfer_format.Line | None) -> Any:
-    """What makes two conversations the same: not the name people gave it, nor where they work on it by now, nor the
-    leases it has seen."""
+def _comparable(line: transfer_format.Line | None) -> Any:
+    """Return a line without the fields that two copies of one conversation may differ in."""
     same = {"title": None, "folder": None, "fence": 0}
     return msgspec.structs.replace(line, **same) if isinstance(line, transfer_format.Conversation) else line

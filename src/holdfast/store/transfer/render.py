@@ -1,7 +1,7 @@
-"""A conversation as a page for people: Markdown, or one HTML file that needs nothing else. Pure.
+"""Render a conversation as a page for people: Markdown, or one self-contained HTML file.
 
-What was said is data: it is escaped wherever it stands, so that no text of a message becomes a heading,
-a link, a script or a picture from elsewhere. Characters that cannot be seen are spelled out.
+All text is escaped, so that no text of a message becomes a heading, a link, a script or an external image. Invisible
+characters are written as escape sequences.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Form = Literal["markdown", "html"]
 FORMS: tuple[Form, ...] = ("markdown", "html")
 
 
-class Story(NamedTuple):
-    """All there is to tell: a branch with the sessions, compactions and messages it shares."""
+class Page(NamedTuple):
+    """The content of a page. A branch includes the sessions, compactions and messages that it shares."""
 
     conversation: types.Conversation
     sessions: Sequence[types.Session]
@@ -33,7 +33,6 @@ class Story(NamedTuple):
 
 
 def opening(title: str, form: Form) -> str:
-    """What stands before the first conversation of a page."""
     return _Html.opening(title) if form == "html" else ""
 
 
@@ -41,25 +40,25 @@ def closing(form: Form) -> str:
     return _Html.closing if form == "html" else ""
 
 
-def render(story: Story, form: Form) -> Iterator[str]:
-    """One conversation in pieces, so that a long one is never held whole."""
-    page = _Html() if form == "html" else _Markdown()
-    yield page.heading(story.conversation, _facts(story.conversation))
-    for beat in _beats(story):
-        match beat:
-            case Said():
-                yield page.said(beat)
-            case Cut():
-                yield page.cut(beat)
-            case Turn():
-                yield page.turn(beat.text)
+def render(page: Page, form: Form) -> Iterator[str]:
+    """Render one conversation piece by piece, so that a long one is never held in memory as a whole."""
+    writer = _Html() if form == "html" else _Markdown()
+    yield writer.heading(page.conversation, _facts(page.conversation))
+    for entry in _entries(page):
+        match entry:
+            case MessageEntry():
+                yield writer.message(entry)
+            case CompactionEntry():
+                yield writer.compaction(entry)
+            case str():
+                yield writer.note(entry)
 
 
-# --- what there is to tell, in order -----------------------------------------------------------------
+# --- entries of a page -------------------------------------------------------------------------------
 
 
-class Said(NamedTuple):
-    """A message, and what the context has of it."""
+class MessageEntry(NamedTuple):
+    """A message, and whether the context contains it."""
 
     heading: str
     role: str
@@ -68,91 +67,75 @@ class Said(NamedTuple):
     folds: list[tuple[str, str]]
 
 
-class Cut(NamedTuple):
-    """A compaction."""
-
+class CompactionEntry(NamedTuple):
     heading: str
     summary: str
 
 
-class Turn(NamedTuple):
-    """A session ended and another went on, or a branch began."""
-
-    text: str
-
-
-def _beats(story: Story) -> Iterator[Said | Cut | Turn]:
-    place = {session.id: number for number, session in enumerate(story.sessions)}
+def _entries(page: Page) -> Iterator[MessageEntry | CompactionEntry | str]:
+    """List messages, compactions and notes about sessions in order."""
+    positions = {session.id: number for number, session in enumerate(page.sessions)}
     at = 0
-    for message in story.messages:
-        upto = place.get(message.session_id, at)
-        yield from _turns(story, at, upto)
+    for message in page.messages:
+        upto = positions.get(message.session_id, at)
+        yield from _session_changes(page, at, upto)
         at = max(at, upto)
-        yield _said(story, message)
-    yield from _turns(story, at, len(story.sessions) - 1)
+        yield _message_entry(page, message)
+    yield from _session_changes(page, at, len(page.sessions) - 1)
 
 
-def _turns(story: Story, at: int, upto: int) -> Iterator[Cut | Turn]:
-    for ended, begun in zip(story.sessions[at:upto], story.sessions[at + 1 : upto + 1], strict=True):
+def _session_changes(page: Page, at: int, upto: int) -> Iterator[CompactionEntry | str]:
+    for ended, begun in zip(page.sessions[at:upto], page.sessions[at + 1 : upto + 1], strict=True):
         if begun.conversation_id != ended.conversation_id:
-            yield Turn(f"Here the branch {begun.conversation_id} begins.")
+            yield f"The branch {begun.conversation_id} begins here."
         else:
-            yield Turn(f"Session {ended.id} ended ({ended.end_reason}); {begun.id} goes on.")
-        made = story.compactions.get(begun.id)
+            yield f"Session {ended.id} ended ({ended.end_reason}) and continues as {begun.id}."
+        made = page.compactions.get(begun.id)
         if made is not None:
-            in_force = story.current is not None and story.current.session_id == made.session_id
-            heading = f"Compaction{'' if in_force else ' (not in force)'}: in the context, this summary stands for the "
-            yield Cut(f"{heading}messages up to {made.cut_seq}.", made.summary or "(empty)")
+            in_force = page.current is not None and page.current.session_id == made.session_id
+            state = "" if in_force else " (not in force)"
+            heading = f"Compaction{state}: in the context, this summary replaces the messages up to {made.cut_seq}."
+            yield CompactionEntry(heading, made.summary or "(empty)")
 
 
-def _said(story: Story, message: types.Message) -> Said:
+def _message_entry(page: Page, message: types.Message) -> MessageEntry:
     try:
-        texts, folds = _content(story, message), [*_results(story, message), *_calls(message)]
+        parts = _parts(page, message.content)
+        result = [(f"result of {message.tool_call_id or 'a call'}", "\n".join(parts))]
+        texts, folds = ([], result) if message.role == "tool" else (parts, [])
+        folds = [*folds, *_calls(message)]
     except (errors.StoreCorrupt, msgspec.MsgspecError):
-        texts, folds = ["(This message cannot be read back. Run `holdfast doctor`.)"], []
-    return Said(
-        f"{message.seq} · {message.role} · {when(message.at)}", message.role, _state(story, message), texts, folds
-    )
+        texts, folds = ["(This message cannot be decoded. Run `holdfast doctor`.)"], []
+    heading = f"{message.seq} · {message.role} · {when(message.at)}"
+    return MessageEntry(heading, message.role, _state(page, message), texts, folds)
 
 
-def _state(story: Story, message: types.Message) -> str:
+def _state(page: Page, message: types.Message) -> str:
     if message.redacted:
         return "redacted"
-    if any(low <= message.seq <= high for low, high in story.hidden):
+    if any(low <= message.seq <= high for low, high in page.hidden):
         return "hidden"
-    if story.current and message.seq <= story.current.cut_seq:
-        return "pinned" if message.seq in story.current.pinned else "in the summary"
+    if page.current and message.seq <= page.current.cut_seq:
+        return "pinned" if message.seq in page.current.pinned else "in the summary"
     return ""
 
 
-def _content(story: Story, message: types.Message) -> list[str]:
-    if message.role == "tool":
-        return []
-    return _parts(story, message.content)
-
-
-def _parts(story: Story, content: types.Content) -> list[str]:
+def _parts(page: Page, content: types.Content) -> list[str]:
     if isinstance(content, str):
         return [content] if content else []
-    return [part_text(part, story.blob) for part in content if part.get("type") != "note"]
+    return [part_text(part, page.blob) for part in content if part.get("type") != "note"]
 
 
 def part_text(part: Mapping[str, Any], look: Callable[[str], types.Blob | None]) -> str:
-    """A part of a message as text: an attachment by its name, size and kind, so that it can be found."""
+    """Render a part of a message as text: an attachment by digest, type and size."""
     text, digest, kind = part.get("text"), part.get("blob"), part.get("type", "part")
     if isinstance(text, str):
         return text
     if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
         return f"({kind})"
     known = look(digest)
-    about = f"{known.media_type}, {known.size:,} bytes" if known else "not known here"
+    about = f"{known.media_type}, {known.size:,} bytes" if known else "unknown"
     return f"({kind}: attachment {digest[:12]}, {about})"
-
-
-def _results(story: Story, message: types.Message) -> list[tuple[str, str]]:
-    if message.role != "tool":
-        return []
-    return [(f"result of {message.tool_call_id or 'a call'}", "\n".join(_parts(story, message.content)))]
 
 
 def _calls(message: types.Message) -> list[tuple[str, str]]:
@@ -180,19 +163,19 @@ def when(at: float) -> str:
         return f"@{at:.0f}"
 
 
-# --- text that is safe to show -----------------------------------------------------------------------
+# --- safe text ---------------------------------------------------------------------------------------
 
-# Joiners are part of the spelling of several scripts and of composed emoji, and can do no harm.
+# Several scripts and composed emoji need the zero-width joiners, which are harmless.
 _KEPT = "\n\u200c\u200d"
 
 
 def visible(text: str) -> str:
-    """The text with tabs as spaces, and with everything spelled out that cannot be seen."""
+    """Expand tabs, and write invisible characters as escape sequences."""
     text = text.replace("\r\n", "\n").expandtabs(4)
-    return text if text.isprintable() else "".join(map(_shown, text))
+    return text if text.isprintable() else "".join(map(_show_character, text))
 
 
-def _shown(character: str) -> str:
+def _show_character(character: str) -> str:
     if character.isprintable() or character in _KEPT:
         return character
     if character.isspace() and ord(character) > 0x9F and character not in "\u2028\u2029":
@@ -200,27 +183,27 @@ def _shown(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
-_MEANT = re.compile(r"[\\`*_\[\]<>&|~$@{}^#]|:(?=[^\s\d])|(?<=www)\.", re.IGNORECASE)
+_SPECIAL = re.compile(r"[\\`*_\[\]<>&|~$@{}^#]|:(?=[^\s\d])|(?<=www)\.", re.IGNORECASE)
 _AT_START = re.compile(r"^(\d*)([+=.)-])")
 
 
 def escaped(text: str) -> str:
-    """Text as Markdown that says just this text: lines stay lines, nothing in it means anything."""
+    """Escape text for Markdown: lines are kept, and no character has a special meaning."""
     paragraphs = re.split(r"\n(?:[^\S\n]*\n)+", visible(text).strip("\n"))
     return "\n\n".join("  \n".join(map(_escaped_line, paragraph.split("\n"))) for paragraph in paragraphs)
 
 
 def _escaped_line(line: str) -> str:
     words = line.strip()
-    safe = _MEANT.sub(lambda found: "\\" + found[0], words)
+    safe = _SPECIAL.sub(lambda found: "\\" + found[0], words)
     return "&nbsp;" * (len(line) - len(line.lstrip())) + _AT_START.sub(r"\1\\\2", safe)
 
 
 def fenced(text: str) -> str:
-    """Text as a block of code, whatever fences it has inside."""
-    shown = visible(text)
-    fence = "`" * max(3, 1 + max(map(len, re.findall(r"`+", shown)), default=0))
-    return f"{fence}\n{shown}\n{fence}"
+    """Format text as a code block with a fence that is longer than any inside."""
+    plain = visible(text)
+    fence = "`" * max(3, 1 + max(map(len, re.findall(r"`+", plain)), default=0))
+    return f"{fence}\n{plain}\n{fence}"
 
 
 # --- Markdown ----------------------------------------------------------------------------------------
@@ -230,18 +213,19 @@ class _Markdown:
     def heading(self, here: types.Conversation, facts: Sequence[str]) -> str:
         return f"\n# {_line(here.title or here.id)}\n\n{_line(' · '.join(facts))}\n"
 
-    def said(self, said: Said) -> str:
-        heading = f"\n### {_line(said.heading)}{f' · *{said.state}*' if said.state else ''}\n"
+    def message(self, entry: MessageEntry) -> str:
+        heading = f"\n### {_line(entry.heading)}{f' · *{entry.state}*' if entry.state else ''}\n"
         folds = (
-            f"\n<details><summary>{_tag(name)}</summary>\n\n{fenced(text)}\n\n</details>\n" for name, text in said.folds
+            f"\n<details><summary>{_tag(name)}</summary>\n\n{fenced(text)}\n\n</details>\n"
+            for name, text in entry.folds
         )
-        return heading + "".join(f"\n{escaped(text)}\n" for text in said.texts) + "".join(folds)
+        return heading + "".join(f"\n{escaped(text)}\n" for text in entry.texts) + "".join(folds)
 
-    def cut(self, cut: Cut) -> str:
-        quoted = f"**{_line(cut.heading)}**\n\n{escaped(cut.summary)}"
+    def compaction(self, entry: CompactionEntry) -> str:
+        quoted = f"**{_line(entry.heading)}**\n\n{escaped(entry.summary)}"
         return "\n" + "".join(f"> {line}\n" for line in quoted.split("\n"))
 
-    def turn(self, text: str) -> str:
+    def note(self, text: str) -> str:
         return f"\n---\n\n*{_line(text)}*\n"
 
 
@@ -287,21 +271,21 @@ class _Html:
         title = _tag(here.title or here.id)
         return f'<h1 dir="auto">{title}</h1>\n<p class="facts">{_tag(" · ".join(facts))}</p>\n'
 
-    def said(self, said: Said) -> str:
-        marked = f" <em>{_tag(said.state)}</em>" if said.state else ""
-        kinds = f"message {said.role} {said.state if said.state in ('hidden', 'redacted') else ''}".rstrip()
+    def message(self, entry: MessageEntry) -> str:
+        marked = f" <em>{_tag(entry.state)}</em>" if entry.state else ""
+        kinds = f"message {entry.role} {entry.state if entry.state in ('hidden', 'redacted') else ''}".rstrip()
         folds = "".join(
             f'<details><summary>{_tag(name)}</summary><pre dir="auto">{_block(text)}</pre></details>\n'
-            for name, text in said.folds
+            for name, text in entry.folds
         )
-        texts = "".join(f'<div class="said" dir="auto">{_block(text)}</div>\n' for text in said.texts)
-        return f'<section class="{kinds}">\n<h2>{_tag(said.heading)}{marked}</h2>\n{texts}{folds}</section>\n'
+        texts = "".join(f'<div class="said" dir="auto">{_block(text)}</div>\n' for text in entry.texts)
+        return f'<section class="{kinds}">\n<h2>{_tag(entry.heading)}{marked}</h2>\n{texts}{folds}</section>\n'
 
-    def cut(self, cut: Cut) -> str:
-        summary = f'<div class="said" dir="auto">{_block(cut.summary)}</div>'
-        return f'<section class="cut">\n<h2>{_tag(cut.heading)}</h2>\n{summary}\n</section>\n'
+    def compaction(self, entry: CompactionEntry) -> str:
+        summary = f'<div class="said" dir="auto">{_block(entry.summary)}</div>'
+        return f'<section class="cut">\n<h2>{_tag(entry.heading)}</h2>\n{summary}\n</section>\n'
 
-    def turn(self, text: str) -> str:
+    def note(self, text: str) -> str:
         return f'<p class="turn">{_tag(text)}</p>\n'
 
 

@@ -1,9 +1,9 @@
-"""Writes a conversation again from its lines, with the statements the store itself would have used.
+"""Write a conversation from its lines, with the statements that the store itself uses.
 
-Nothing is switched off for it: messages are counted, sessions end and go on, compactions stand on what
-they stood on, and the database refuses whatever could not have come about. Of the history only the
-outcome of some steps is known (that the head moved, not at which epoch); those are taken at the first
-epoch that is free for them, which always exists, since each of them had one of its own.
+No constraint is disabled: messages are counted, sessions end and continue, compactions build on each other, and the
+database refuses a history that could not have happened. The lines give only the outcome of some steps (that the head
+moved, not at which epoch). Each such step is replayed at the first free epoch, which always exists, because each step
+had an epoch of its own.
 """
 
 from __future__ import annotations
@@ -21,55 +21,55 @@ from holdfast.store.transfer import format as transfer_format
 L = TypeVar("L", bound=transfer_format.Line)
 
 
-class Names(NamedTuple):
-    """What is put behind the ids of a conversation, and behind those of its origin (None: it is not here)."""
+class IdSuffixes(NamedTuple):
+    """The suffixes for the ids of a conversation and of its origin (None: the origin is not in the store)."""
 
     suffix: str = ""
     origin: str | None = ""
 
-    def here(self, session_id: str) -> str:
-        return session_id + self.suffix
-
-    def renamed(self, line: L) -> L:
+    def apply(self, line: L) -> L:
         change = msgspec.structs.replace
         if isinstance(line, transfer_format.Session):
-            return change(line, id=self.here(line.id)) if self.suffix else line
+            return change(line, id=line.id + self.suffix) if self.suffix else line
         if not isinstance(line, transfer_format.Conversation):
             return line
-        line = change(line, id=self.here(line.id))
+        line = change(line, id=line.id + self.suffix)
         if line.origin is None or not self.origin or line.forked_from is None:
             return line
         return change(line, origin=line.origin + self.origin, forked_from=line.forked_from + self.origin)
 
 
 class Replay:
-    """One conversation on its way in. `number` is the line it is at, for whoever has to tell of a refusal."""
+    """Writes one conversation. `number` is the current line, for the report of a refusal.
 
-    def __init__(self, told: transfer_format.Conversation, names: Names) -> None:
-        self._told = names.renamed(told)
-        self._names = names
+    `title` is the title the conversation got because its own was taken. `routes` are keys that were bound before.
+    """
+
+    def __init__(self, conversation: transfer_format.Conversation, ids: IdSuffixes | None = None) -> None:
+        self._ids = ids or IdSuffixes()
+        self._conversation = self._ids.apply(conversation)
         self.number = 0
-        self._begun = self._again = False
+        self._attempts = 0
         self.title: str | None = None
         self.routes: list[str] = []
 
-    def refuse(self, tx: Tx, first: int, session_ids: Iterable[str]) -> None:
-        """Raise what `run` would raise for its names: its own, those of its sessions, or that of its origin."""
+    def check_ids(self, tx: Tx, first: int, session_ids: Iterable[str]) -> None:
+        """Raise the error that `run` would raise for an id that is taken or an origin that is missing."""
         self.number = first
-        for session_id in (self._told.id, *map(self._names.here, session_ids)):
+        for session_id in (self._conversation.id, *(id_ + self._ids.suffix for id_ in session_ids)):
             sessions.refuse_taken(tx, validation.check_id(session_id))
-        if self._told.origin is not None:
-            self._origin(tx, self._told)
+        if self._conversation.origin is not None:
+            self._find_origin(tx, self._conversation)
 
-    def run(self, tx: Tx, told: Iterable[tuple[int, transfer_format.Line]], sealed_at: int) -> None:
-        """It may run again, from the beginning; and does when it is refused, which is then told of the right line."""
-        self._again, self._begun = self._begun, True
+    def run(self, tx: Tx, lines: Iterable[tuple[int, transfer_format.Line]], sealed_at: int) -> None:
+        """Write all lines. The driver may run this again; a second run finds the exact line that is refused."""
+        self._attempts += 1
         self.title, self.routes = None, []
         self._epoch = self._head = 1
-        self._stands: int | None = None
+        self._active: int | None = None
         self._session: transfer_format.Session | None = None
-        for self.number, line in told:
-            self._write(tx, self._names.renamed(line))
+        for self.number, line in lines:
+            self._write(tx, self._ids.apply(line))
         self.number = sealed_at
         self._finish(tx)
 
@@ -82,7 +82,7 @@ class Replay:
             case transfer_format.Compaction():
                 self._compaction(tx, line)
             case transfer_format.ActiveCompaction():
-                self._stands = line.compaction_epoch
+                self._active = line.compaction_epoch
             case transfer_format.Hide():
                 self._advance(tx, line.epoch, self._ordinal)
                 tx.run("hide_insert", conversation=self._key, **_columns(line))
@@ -91,15 +91,15 @@ class Replay:
             case transfer_format.Route():
                 self._route(tx, line)
             case transfer_format.Conversation():
-                self._born(tx, line)
+                self._begin(tx, line)
             case transfer_format.Blob():
-                pass  # it lies beside the log, and is the import's to take in
+                pass  # Its caller takes the content in.
             case _:
-                raise errors.ImportInvalid(self.number, "this line belongs to no conversation")
+                raise errors.ImportInvalid(self.number, "this line is not part of a conversation")
 
     # --- the conversation ------------------------------------------------------------------------------
 
-    def _born(self, tx: Tx, line: transfer_format.Conversation) -> None:
+    def _begin(self, tx: Tx, line: transfer_format.Conversation) -> None:
         validation.check_id(line.id)
         sessions.refuse_taken(tx, line.id)
         title = line.title
@@ -116,45 +116,45 @@ class Replay:
             forked_from=line.forked_from,
             forked_at=line.forked_at,
             forked_epoch=line.forked_epoch,
-            origin=None if line.origin is None else self._origin(tx, line),
+            origin=None if line.origin is None else self._find_origin(tx, line),
             folder=line.folder,
         )
         (self._key,) = tx.one("conversation_key", id=line.id) or (0,)
         tx.run("import_fence", key=self._key, fence=line.fence)
 
-    def _origin(self, tx: Tx, line: transfer_format.Conversation) -> int:
-        """The key of the conversation a branch reads from, which came in before it or was here."""
+    def _find_origin(self, tx: Tx, line: transfer_format.Conversation) -> int:
+        """Return the key of the origin, which an earlier line of the import wrote or which was in the store."""
         found = tx.one("conversation_key", id=line.origin)
-        if self._names.origin is None or found is None:
-            raise errors.ImportInvalid(self.number, f"its origin, {errors.shown(line.origin)}, did not come in")
+        if self._ids.origin is None or found is None:
+            raise errors.ImportInvalid(self.number, f"its origin {errors.shown(line.origin)} was not imported")
         forked_from = tx.one("session_place", id=line.forked_from)
         if forked_from is None or forked_from[0] != found[0]:
             raise errors.ImportInvalid(self.number, "it was not forked from a session of its origin")
         return int(found[0])
 
     def _finish(self, tx: Tx) -> None:
-        told = self._told
+        final = self._conversation
         self._end_session(tx)
-        self._stands = told.compaction_epoch
-        self._advance(tx, told.epoch, told.head)
-        self._epoch, self._head = told.epoch, told.head
-        self._move(tx, told.redo_epoch)
+        self._active = final.compaction_epoch
+        self._advance(tx, final.epoch, final.head)
+        self._epoch, self._head = final.epoch, final.head
+        self._update(tx, final.redo_epoch)
         if tx.one("import_unsound", key=self._key):
-            raise errors.ImportInvalid(self.number, "a compaction would stand for messages it has not seen")
+            raise errors.ImportInvalid(self.number, "a compaction covers messages that it was made without")
 
     @property
     def _ordinal(self) -> int:
         return self._session.ordinal if self._session else 0
 
     def _advance(self, tx: Tx, epoch: int, head: int) -> None:
-        """Up to an epoch. On the way there the head takes its steps, one an epoch, and the view follows."""
+        """Advance to an epoch. The head moves by at most one per epoch."""
         while self._epoch < epoch:
             behind = head - self._head
             self._epoch = self._epoch + 1 if behind > 1 else epoch
             self._head += 1 if behind > 0 else 0
-            self._move(tx)
+            self._update(tx)
 
-    def _move(self, tx: Tx, redo_epoch: int | None = None) -> None:
+    def _update(self, tx: Tx, redo_epoch: int | None = None) -> None:
         live = self._session is not None and self._session.ended_at is None
         tx.run(
             "import_moves",
@@ -162,11 +162,11 @@ class Replay:
             epoch=self._epoch,
             head=self._head,
             live=1 if live else None,
-            compaction_epoch=self._stands,
+            compaction_epoch=self._active,
             redo_epoch=redo_epoch,
         )
 
-    # --- what it is made of ----------------------------------------------------------------------------
+    # --- sessions, messages and the rest ---------------------------------------------------------------
 
     def _next_session(self, tx: Tx, line: transfer_format.Session) -> None:
         self._end_session(tx)
@@ -205,27 +205,27 @@ class Replay:
 
     def _message(self, tx: Tx, line: transfer_format.Message) -> None:
         values = _columns(line)
-        digest = message_codec.digest(self._told.id, line.seq, line.uid, line.role, values["body"])
-        # Gathered, a message is refused after its line was left behind; then each goes by itself.
-        write = tx.run if self._again else tx.later
+        digest = message_codec.digest(self._conversation.id, line.seq, line.uid, line.role, values["body"])
+        # A batched message is refused after later lines were read, so a second attempt writes them one by one.
+        write = tx.later if self._attempts == 1 else tx.run
         write("import_message", conversation=self._key, digest=digest, **values)
 
     def _compaction(self, tx: Tx, line: transfer_format.Compaction) -> None:
-        self._stands = line.base_epoch
+        self._active = line.base_epoch
         self._advance(tx, line.epoch - 1, line.session - 1)
         values = _columns(line)
-        digest = message_codec.summary_digest(self._told.id, line.epoch, values["body"])
+        digest = message_codec.summary_digest(self._conversation.id, line.epoch, values["body"])
         tx.run("import_compaction", conversation=self._key, digest=digest, **values)
-        self._epoch, self._head, self._stands = line.epoch, line.session, line.epoch
-        self._move(tx)
+        self._epoch, self._head, self._active = line.epoch, line.session, line.epoch
+        self._update(tx)
 
     def _show(self, tx: Tx, line: transfer_format.Show) -> None:
         self._advance(tx, line.shown_epoch, self._ordinal)
         if tx.run("hide_shown", conversation=self._key, **_columns(line)) != 1:
-            raise errors.ImportInvalid(self.number, "it shows what is not hidden")
+            raise errors.ImportInvalid(self.number, "it shows a range that is not hidden")
 
     def _route(self, tx: Tx, line: transfer_format.Route) -> None:
-        """A key that is known here stays what it is here."""
+        """Bind a route, unless the store knows its key already."""
         if tx.one("route_get", key=line.key):
             self.routes.append(line.key)
             return
@@ -233,7 +233,7 @@ class Replay:
 
 
 def _columns(line: transfer_format.Line) -> dict[str, Any]:
-    """The values of a line, which the columns are named after; a body as text."""
+    """Return the fields of a line, which are named like the columns, with a body as text."""
     values = msgspec.structs.asdict(line)
     if "body" in values:
         values["body"] = bytes(values["body"]).decode()

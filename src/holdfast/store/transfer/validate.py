@@ -1,13 +1,12 @@
-"""What a conversation told by lines must be like before anything of it is written. Pure.
+"""Validate the lines of one conversation before they are written.
 
-The database refuses states that must not exist. This refuses what the database cannot know: values no
-call of the store would have let in, bodies that no append would have made, and lines in another order.
+The database refuses impossible states. This module refuses input that the database cannot recognise: values that no
+method of the store accepts, bodies that no append writes, and lines in the wrong order.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,27 +16,13 @@ from holdfast.store import compactions, message_codec, sessions, titles, validat
 from holdfast.store.blobs import blobs
 from holdfast.store.transfer import format as transfer_format
 
-_decode_body = msgspec.json.Decoder(types.Body).decode
-_decode_compaction = msgspec.json.Decoder(compactions.Body).decode
-
 _encode = msgspec.json.Encoder().encode
 
-_NO_MESSAGE = "The message has a body that no message has."
-_NO_COMPACTION = "The compaction has a body that no compaction has."
-
-T = TypeVar("T")
-
-_REFUSALS = (
-    errors.InvalidArgument,
-    errors.InvalidArgument,
-    errors.InvalidArgument,
-    errors.InvalidArgument,
-    errors.MessageInvalid,
-)
+T = TypeVar("T", bound=msgspec.Struct)
 
 
-class Vetting:
-    """Follows the lines of one conversation; ImportInvalid at the first that cannot be right."""
+class ConversationValidator:
+    """Checks the lines of one conversation in order. Raises ImportInvalid for the first invalid line."""
 
     def __init__(self, conversation: transfer_format.Conversation) -> None:
         self._conversation = conversation
@@ -45,75 +30,69 @@ class Vetting:
         self._ordinal = 0
         self._seq = conversation.forked_at or 0
         self._begun = False
-        self._named = set[str]()
+        self._blobs = set[str]()
 
     def check(self, number: int, line: transfer_format.Line) -> None:
         try:
             self._check(line)
-        except _REFUSALS as error:
+        except (errors.InvalidArgument, errors.MessageInvalid) as error:
             raise errors.ImportInvalid(number, str(error)) from None
 
     def finish(self, number: int) -> None:
-        told, session = self._conversation, self._session
+        """Check that the conversation is complete."""
+        declared, session = self._conversation, self._session
         try:
-            self._session_is_whole()
+            self._check_session_complete()
         except errors.InvalidArgument as error:
             raise errors.ImportInvalid(number, str(error)) from None
         live = session is not None and session.ended_at is None
-        if (told.head, told.last_seq, told.live) != (self._ordinal, self._seq, live):
-            raise errors.ImportInvalid(number, "the sessions and messages are not those the conversation speaks of.")
+        if (declared.head, declared.last_seq, declared.live) != (self._ordinal, self._seq, live):
+            raise errors.ImportInvalid(number, "the sessions and messages do not match the conversation's line.")
 
     def _check(self, line: transfer_format.Line) -> None:
         match line:
             case transfer_format.Message():
-                self._message(line)
+                self._check_message(line)
             case transfer_format.Session():
-                self._next_session(line)
+                self._check_session(line)
             case transfer_format.Compaction():
-                self._compaction(line)
+                self._check_compaction(line)
             case transfer_format.Route():
                 validation.check_route(line.key)
             case transfer_format.Blob():
-                self._blob(line)
+                _require(line.digest in self._blobs, "No message before this line refers to this attachment.")
+                _require((line.size is None) == (line.media_type is None), "An attachment has a size and a media type.")
             case transfer_format.Conversation():
-                _require(not self._begun, "A conversation begins with its own line, which comes once.")
+                _require(not self._begun, "A conversation has one line of its own, the first.")
                 self._begun = True
-                _conversation(line)
+                _check_conversation(line)
             case _:
-                pass  # numbers only, and what they may be is the database's to say
+                pass  # The other lines hold only numbers, which the database checks.
 
-    def _message(self, line: transfer_format.Message) -> None:
+    def _check_message(self, line: transfer_format.Message) -> None:
         session = self._session
-        if line.seq != self._seq + 1:
-            raise errors.InvalidArgument(f"Message {self._seq + 1} should stand here, not message {line.seq}.")
-        if session is None or line.session != session.ordinal:
-            raise errors.InvalidArgument(f"Message {line.seq} stands in the wrong session.")
-        if session.last_seq is not None and line.seq > session.last_seq:
-            raise errors.InvalidArgument(f"Message {line.seq} came after the end of its session.")
+        _require(line.seq == self._seq + 1, f"Expected message {self._seq + 1}, not message {line.seq}.")
         _require(
-            (line.redacted_at is None) == (line.body != transfer_format.NO_BODY), "Only a redacted message has no body."
+            session is not None and line.session == session.ordinal, f"Message {line.seq} is in the wrong session."
         )
+        ended = session is not None and session.last_seq is not None and line.seq > session.last_seq
+        _require(not ended, f"Message {line.seq} is after the end of its session.")
+        redacted = line.redacted_at is not None
+        _require(redacted == (line.body == transfer_format.NO_BODY), "A message has no body only if it is redacted.")
         validation.check_id(line.uid, "uid")
         validation.check_time(line.at)
-        if line.redacted_at is None:
-            self._named |= blobs.mentioned(_body(bytes(line.body)))
+        if not redacted:
+            self._blobs |= blobs.mentioned(_check_body(bytes(line.body)))
         self._seq = line.seq
 
-    def _blob(self, line: transfer_format.Blob) -> None:
-        """Nothing comes along that no message names: it would be nobody's."""
-        _require(line.digest in self._named, "No message before this line names this attachment.")
-        _require((line.size is None) == (line.media_type is None), "An attachment has a size and a media type.")
-        if line.media_type is not None:
-            blobs.checked_media_type(line.media_type)
-
-    def _next_session(self, line: transfer_format.Session) -> None:
-        self._session_is_whole()
-        before, ended = self._session, (line.ended_at is None, line.end_reason is None, line.last_seq is None)
-        _require(line.ordinal == self._ordinal + 1, f"Session {self._ordinal + 1} should stand here.")
-        _require(before is None or before.ended_at is not None, "A session goes on though it has not ended.")
-        _require(line.first_seq == self._seq + 1, "A session begins where its parent stopped.")
-        _require(len(set(ended)) == 1, "A session is live, or has ended with time, reason and last message.")
-        _require(line.ordinal > 1 or line.id == self._conversation.id, "The first session bears the conversation's id.")
+    def _check_session(self, line: transfer_format.Session) -> None:
+        self._check_session_complete()
+        before, open_fields = self._session, {line.ended_at is None, line.end_reason is None, line.last_seq is None}
+        _require(line.ordinal == self._ordinal + 1, f"Expected session {self._ordinal + 1}.")
+        _require(before is None or before.ended_at is not None, "The session before has not ended.")
+        _require(line.first_seq == self._seq + 1, "A session begins after the last message of the one before.")
+        _require(len(open_fields) == 1, "An ended session has an end time, a reason and a last message.")
+        _require(line.ordinal > 1 or line.id == self._conversation.id, "The first session has the conversation's id.")
         validation.check_id(line.id)
         validation.check_id(line.source, "source")
         if line.model is not None:
@@ -122,71 +101,68 @@ class Vetting:
             validation.check_text(line.end_reason, "end_reason", sessions.MAX_REASON)
         self._session, self._ordinal = line, line.ordinal
 
-    def _session_is_whole(self) -> None:
+    def _check_session_complete(self) -> None:
         last = self._session.last_seq if self._session else None
-        _require(last in (None, self._seq), f"The session should have ended at message {last}.")
+        _require(last in (None, self._seq), f"The session should end with message {last}.")
 
-    def _compaction(self, line: transfer_format.Compaction) -> None:
+    def _check_compaction(self, line: transfer_format.Compaction) -> None:
         opens = self._session is not None and line.session == self._ordinal and self._session.first_seq == self._seq + 1
-        _require(opens, "A compaction stands right behind the session it opened.")
+        _require(opens, "A compaction follows the session that it opened.")
         text = bytes(line.body)
-        body = _decoded(text, _decode_compaction, _NO_COMPACTION)
+        body = _decode(text, compactions.Body)
         made = compactions.draft(line.cut_seq, line.seen_seq, body.summary, body.pinned, body.ledger, None)
-        forms = (made.text.encode(),)
-        _require(text in forms or _adds(text, forms, compactions.Body), _NO_COMPACTION)
-        silent = text in forms and not (body.summary or body.ledger)
-        _require(line.redacted_at is None or silent, "A redacted compaction says nothing.")
+        canonical = (made.text.encode(),)
+        _require_canonical(text, canonical, compactions.Body)
+        empty = text in canonical and not (body.summary or body.ledger)
+        _require(line.redacted_at is None or empty, "A redacted compaction has no summary and no ledger.")
 
 
-def _conversation(line: transfer_format.Conversation) -> None:
+def _check_conversation(line: transfer_format.Conversation) -> None:
     validation.check_id(line.id)
     validation.check_id(line.source, "source")
     for other in (line.owner or None, line.forked_from, line.origin):
         if other is not None:
             validation.check_id(other)
-    _require(line.title is None or titles.clean(line.title) == line.title, "The title is not one that can be kept.")
-    _require(titles.clean_folder_or_none(line.folder) == line.folder, "The folder is not one that can be kept.")
+    _require(line.title is None or titles.clean(line.title) == line.title, "The title is not in its stored form.")
+    _require(titles.clean_folder_or_none(line.folder) == line.folder, "The folder is not in its stored form.")
 
 
-def _body(text: bytes) -> str:
-    """Exactly what an append of the same content would store, since a repeated uid is told by it.
-
-    A newer version may have said more: keys that are not known here stay with the rest, and are not read.
-    """
-    body = _decoded(text, _decode_body, _NO_MESSAGE)
+def _check_body(text: bytes) -> str:
+    """Check that an append of the same content stores exactly this body, because a repeated uid is compared with it."""
+    body = _decode(text, types.Body)
     for call in body.tool_calls:
         message_codec.tool_call(call)
     known = message_codec.exact(body, "message").encode()
-    # Text that is empty is written down all the same.
-    forms = (known, message_codec.encode("").encode()) if known == b"{}" else (known,)
-    _require(text in forms or _adds(text, forms, types.Body), _NO_MESSAGE)
+    # An append stores empty text explicitly.
+    _require_canonical(text, (known, message_codec.encode("").encode()) if known == b"{}" else (known,), types.Body)
     return text.decode()
 
 
-def _decoded(text: bytes, decode: Callable[[bytes], T], problem: str) -> T:
+def _decode(text: bytes, kind: type[T]) -> T:
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return decode(text)
-    # Raised outside of a handler: the error at hand may hold the text itself.
-    raise errors.MessageInvalid(problem)
+        return msgspec.json.decode(text, type=kind)
+    # Raised outside of a handler: the original error may hold the text.
+    raise errors.MessageInvalid("The body cannot be decoded.")
 
 
-def _adds(text: bytes, forms: tuple[bytes, ...], kind: type[msgspec.Struct]) -> bool:
-    """Whether this is the known body with keys added that mean nothing here, written as we would write them."""
+def _require_canonical(text: bytes, forms: tuple[bytes, ...], kind: type[msgspec.Struct]) -> None:
+    """Accept one of the canonical forms, also with keys added by a newer version, which are kept and not read."""
+    if text in forms:
+        return
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         whole = msgspec.json.decode(text)
-        deep = message_codec.too_deep(
-            whole, message_codec.MAX_DEPTH + 3
-        )  # inside of the body, its calls and one of them
-        if deep or len(text) > message_codec.MAX_BODY or _encode(whole) != text:
-            return False
-        less = _known_of(whole, kind)
-        # What is known comes first: readers tell by the first key whether there are calls.
-        return _encode(less) in forms and [*whole][: len(less)] == [*less]
-    return False
+        # Three levels more: the body, its tool calls and one of them.
+        deep = message_codec.too_deep(whole, message_codec.MAX_DEPTH + 3)
+        if not deep and len(text) <= message_codec.MAX_BODY and _encode(whole) == text:
+            known = _known_fields(whole, kind)
+            # Known keys come first: readers look at the first key to tell whether there are tool calls.
+            if _encode(known) in forms and [*whole][: len(known)] == [*known]:
+                return
+    raise errors.MessageInvalid("The body is not in its stored form.")
 
 
-def _known_of(body: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """A body without the keys that are not known here, and its calls without theirs."""
+def _known_fields(body: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return a body without the keys that this version does not know, in it and in its tool calls."""
     kept = {key: value for key, value in body.items() if key in kind.__struct_fields__}
     if kept.get("tool_calls"):
         known = types.ToolCall.__struct_fields__

@@ -1,30 +1,30 @@
 -- name: export_all
--- Every conversation and how many messages of its own it has; an origin comes before its branches.
+-- List every conversation with the number of its own messages, an origin before its branches.
 SELECT key, id, last_seq - coalesce(forked_at, 0) FROM conversations ORDER BY key;
 
 -- name: export_chosen
--- The same of one conversation, with the key of its origin.
+-- Read the same for one conversation, with the key of its origin.
 SELECT key, id, last_seq - coalesce(forked_at, 0), origin FROM conversations WHERE key = :key;
 
 -- name: export_conversation
--- A conversation without its inner keys.
+-- Read a conversation without internal keys.
 SELECT c.id, c.owner, c.source, c.title, c.created_at, c.head, c.live IS NOT NULL, c.epoch, c.last_seq, c.fence,
        c.compaction_epoch, c.redo_epoch, c.forked_from, c.forked_at, c.forked_epoch, o.id, c.folder
   FROM conversations c LEFT JOIN conversations o ON o.key = c.origin
  WHERE c.key = :key;
 
 -- name: export_sessions
--- Some sessions of a conversation, in order.
+-- Read a batch of sessions.
 SELECT ordinal, id, source, model, started_at, ended_at, end_reason, first_seq, last_seq FROM sessions
  WHERE conversation = :conversation AND ordinal > :after ORDER BY ordinal LIMIT :limit;
 
 -- name: export_compaction
--- The next compaction of a conversation.
+-- Read the next compaction of a conversation.
 SELECT epoch, base_epoch, session, cut_seq, seen_seq, token, at, body, redacted_at, digest FROM compactions
  WHERE conversation = :conversation AND epoch > :after ORDER BY epoch LIMIT 1;
 
 -- name: export_hides
--- What was hidden and shown between two epochs, in order.
+-- Read the hides and shows between two epochs.
 SELECT epoch AS at, from_seq, to_seq, CAST(NULL AS bigint) FROM hides
  WHERE conversation = :conversation AND epoch > :after AND epoch < :before
  UNION ALL
@@ -33,33 +33,33 @@ SELECT shown_epoch, from_seq, to_seq, epoch FROM hides
  ORDER BY at, from_seq;
 
 -- name: export_routes
--- The routes that name a conversation.
+-- Read the routes bound to a conversation.
 SELECT key, version, updated_at FROM routes WHERE conversation = :conversation ORDER BY key;
 
 -- name: import_compaction
--- A compaction as it stands in the end.
+-- Insert a compaction in its final state.
 INSERT INTO compactions (conversation, epoch, base_epoch, session, cut_seq, seen_seq, token, body, at,
                          redacted_at, digest)
 VALUES (:conversation, :epoch, :base_epoch, :session, :cut_seq, :seen_seq, :token, :body, :at,
         :redacted_at, :digest);
 
 -- name: import_moves
--- Where the conversation stands at an epoch of its history.
+-- Set the state of the conversation at an epoch of its history.
 UPDATE conversations
    SET epoch = :epoch, head = :head, live = :live, compaction_epoch = :compaction_epoch, redo_epoch = :redo_epoch
  WHERE key = :key;
 
 -- name: import_fence
--- How many lease tokens the conversation has given out.
+-- Set the highest lease token of the conversation.
 UPDATE conversations SET fence = :fence WHERE key = :key;
 
 -- name: import_route
--- A key nobody ever bound here.
+-- Insert a route whose key is new in this store.
 INSERT INTO routes (key, conversation, version, updated_at) VALUES (:key, :conversation, :version, :at);
 
 -- name: import_unsound
--- Shown messages that lie before the cut of a compaction which was made without them and is in force, or
--- which redo would bring back; and a redo that would not go back to what was undone.
+-- Find shown messages before the cut of a compaction that was made without them and is active or could be redone,
+-- and a redo that does not lead back to the compaction that was undone.
 WITH RECURSIVE chain (epoch, base_epoch, cut_seq) AS (
   SELECT k.epoch, k.base_epoch, k.cut_seq FROM conversations c
     JOIN compactions k ON k.conversation = c.key AND k.epoch = coalesce(c.redo_epoch, c.compaction_epoch)
