@@ -246,7 +246,7 @@ def test_other_content_titles_and_routes_are_told(holdfast: Holdfast, lines: Pat
         db.create_session("mine", source="test", title="Trip to Lisbon")
     done = holdfast("sessions", "import", lines, "--db", tmp_path / "other.db")
     assert done.code == 1
-    assert "Conversation 'other' is here already with other content" in done.err
+    assert "Conversation 'other' exists with other content" in done.err
     assert f"{TRIP} is now titled 'Trip to Lisbon #2': its own title is taken." in done.err
 
 
