@@ -124,7 +124,7 @@ class Kept:
             return
         spoiled.discard(db)
         db.searcher.close()
-        db.searcher, db._tips = search.Searcher(db.driver), fast_append.Tips()
+        db.searcher, db.driver._tails = search.Searcher(db.driver), fast_append.Tails()
         db._said.clear()
 
     def close(self) -> None:

@@ -47,7 +47,9 @@ class Mutant(NamedTuple):
 
 CAS = "if (here.head_id, here.epoch, here.live) != (seen.head_id, seen.epoch, 1):"
 HELD = "row is not None and row[0] == lease.token and decode_holder(row[1]).name == lease.holder"
-ROTATE = "rotate(tx, here, child_id, draft, lease.token if lease else None, now)"
+ROTATE = "rotate(tx, here, child_id, draft, lease.token if lease else None, now, look.head.source, model)"
+CHECK = "leases.check_row(tx, here, lease, look.lease)"
+FREE = 'tx.later("lease_delete", conversation=here.key, purpose=lease.purpose, token=lease.token)'
 
 CUT = "cut_seq=draft.cut_seq,\n        seen_seq=draft.seen_seq"
 TAIL = "tail = between(tx, here, cut, last)"
@@ -81,9 +83,7 @@ MUTANTS: dict[str, Mutant] = {
     "no look at whether it has ended": Mutant(
         "ending", (Edit(compactions, "commit", CAS, "if (here.head_id, here.epoch) != (seen.head_id, seen.epoch):"),)
     ),
-    "no look at the lease": Mutant(
-        "expiring", (Edit(compactions, "commit", "leases.check_held(tx, here, lease)", "pass"),)
-    ),
+    "no look at the lease": Mutant("expiring", (Edit(compactions, "commit", CHECK, "pass"),)),
     "cut at the last message": Mutant(
         "ending",
         (Edit(compactions, "rotate", CUT, "cut_seq=here.last_seq,\n        seen_seq=here.last_seq"),),
@@ -98,11 +98,9 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "tail copied into the continuation": Mutant("ending", (Edit(compactions, "commit", ROTATE, ROTATE + COPY),)),
     "commit that does not know its own result": Mutant(
-        "ending", (Edit(compactions, "_committed_before", "if row is None:", "if True:"),)
+        "ending", (Edit(compactions, "_committed_before", "if look.place is None:", "if True:"),)
     ),
-    "commit that keeps the lease": Mutant(
-        "ending", (Edit(compactions, "commit", "leases.free(tx, here, lease.purpose, lease.token)", "pass"),)
-    ),
+    "commit that keeps the lease": Mutant("ending", (Edit(compactions, "commit", FREE, "pass"),)),
     "route moved by a compaction": Mutant(
         "ending",
         (Edit(compactions, "commit", ROTATE, ROTATE + '\n    tx.run("routes_unbind", conversation=here.key, at=now)'),),
@@ -120,7 +118,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     # leases
     "expiry ignored by the commit": Mutant(
-        "expiring", (Edit(leases, "check_held", "left = tx.clock.left(row[3], row[2])", "left = 1.0"),)
+        "expiring", (Edit(leases, "check_row", "left = tx.clock.left(row[3], row[2])", "left = 1.0"),)
     ),
     "expiry ignored by the next": Mutant("expiring", (Edit(leases, "_refuse_if_held", "left > 0", "True"),)),
     "living holder taken for dead": Mutant(
@@ -131,11 +129,9 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "fence that stands still": Mutant("ending", (Query("fence_next", "fence + 1", "max(fence, 1)"),)),
     "token ignored": Mutant(
-        "asking again", (Edit(leases, "check_held", HELD, HELD.replace("row[0] == lease.token and ", "")),)
+        "asking again", (Edit(leases, "check_row", HELD, HELD.replace("row[0] == lease.token and ", "")),)
     ),
-    "turn that is not fenced": Mutant(
-        "turning", (Edit(log.Append, "_check", "if self.lease is not None:", "if False:"),)
-    ),
+    "turn that is not fenced": Mutant("turning", (Edit(log, "append", "if request.lease is not None:", "if False:"),)),
     "renewal after the end": Mutant("turning", (Edit(leases, "renew", "check_held(tx, here, lease)", "pass"),)),
     # the log
     "acknowledged before the commit": Mutant(
@@ -149,22 +145,28 @@ MUTANTS: dict[str, Mutant] = {
             ),
         ),
     ),
-    "no look for a known uid": Mutant("repeating", (Edit(log, "_known", "if row is None:", "if True:"),)),
+    "no look for a known uid": Mutant("repeating", (Edit(log, "_find_stored", "if row is None:", "if True:"),)),
     "other content under a known uid": Mutant(
         "repeating",
-        (Edit(log, "_known", "if role != message.role or (not redacted and body != message.body):", "if False:"),),
+        (
+            Edit(
+                log, "_find_stored", "if role != message.role or (not redacted and body != message.body):", "if False:"
+            ),
+        ),
     ),
     "message in the session that was asked for": Mutant(
-        "ending", (Edit(log, "_write", "session=here.head,", "session=here.asked,"),), ("message_joins_a_live_session",)
+        "ending",
+        (Edit(log, "_insert", "session=here.head,", "session=here.asked,"),),
+        ("message_joins_a_live_session",),
     ),
     "message in the session that was asked for, triggers in place": Mutant(
-        "ending", (Edit(log, "_write", "session=here.head,", "session=here.asked,"),)
+        "ending", (Edit(log, "_insert", "session=here.head,", "session=here.asked,"),)
     ),
     "receipt that does not tell of the move": Mutant(
-        "ending", (Edit(log.Append, "_moved", "if session != self.session_id else None", "if False else None"),)
+        "ending", (Edit(log, "make_receipt", "if session != session_id else None", "if False else None"),)
     ),
     "strict append that follows": Mutant(
-        "turning", (Edit(log.Append, "_check", "if self.expect_head and", "if False and"),)
+        "turning", (Edit(log, "append", "if request.expect_head and", "if False and"),)
     ),
     "context that begins after what was seen": Mutant(
         "ending",

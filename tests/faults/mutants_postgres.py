@@ -51,31 +51,29 @@ MUTANTS: dict[str, Mutant] = {
             Function("lock_conversation", "= place.conversation;\nEND", "= place.conversation FOR UPDATE OF c;\nEND"),
         ),
     ),
-    "no lock in the plain append": Mutant(
-        "following alone", (Query("append_plain", "FOR NO KEY UPDATE SKIP LOCKED", "", "postgres"),), (LIVE,)
-    ),
-    "no lock in the shared append": Mutant("following", (Function("append_shared", "FOR NO KEY UPDATE", ""),), (LIVE,)),
+    "no lock in the fast append": Mutant("following", (Function("append_messages", "FOR NO KEY UPDATE", ""),), (LIVE,)),
     # the commit and its lease
     "no comparison of head and epoch": Mutant("overlapping", (Edit(compactions, "commit", mutants.CAS, "if False:"),)),
-    "no look at the lease": Mutant(
-        "overtaking", (Edit(compactions, "commit", "leases.check_held(tx, here, lease)", "pass"),)
+    "no look at the lease": Mutant("overtaking", (Edit(compactions, "commit", mutants.CHECK, "pass"),)),
+    "no look at the lease by a commit that waited": Mutant(
+        "committing meanwhile", (Edit(compactions, "commit", mutants.CHECK, "pass"),)
     ),
-    "no look at the lease in the plain commit": Mutant(
-        "committing meanwhile",
-        (Function("commit_plain", "own_token IS NOT NULL AND NOT EXISTS", "false AND NOT EXISTS"),),
+    "no comparison of the epoch by a commit that waited": Mutant(
+        "committing meanwhile", (Edit(compactions, "commit", mutants.CAS, "if False:"),)
     ),
-    "no comparison of the epoch in the plain commit": Mutant(
-        "committing meanwhile", (Function("commit_plain", "OR here.epoch <> seen_epoch", ""),)
+    "fast append of a turn that is not fenced": Mutant(
+        "overtaking", (Function("append_messages", "lease_token IS NOT NULL AND NOT EXISTS", "false AND NOT EXISTS"),)
+    ),
+    "fast append of a turn that has expired": Mutant(
+        "expired turn", (Function("append_messages", "AND l.expires > coalesce", "AND 0 < coalesce"),)
     ),
     "turn that is not fenced": Mutant(
-        "overtaking", (Edit(log.Append, "_check", "if self.lease is not None:", "if False:"),)
+        "overtaking", (Edit(log, "append", "if request.lease is not None:", "if False:"),)
     ),
     "lease given to everybody": Mutant(
         "overlapping", (Edit(leases, "_refuse_if_held", "if holder.name != name", "if False"),)
     ),
-    "commit that keeps the lease": Mutant(
-        "overlapping", (Edit(compactions, "commit", "leases.free(tx, here, lease.purpose, lease.token)", "pass"),)
-    ),
+    "commit that keeps the lease": Mutant("overlapping", (Edit(compactions, "commit", mutants.FREE, "pass"),)),
     "fence that stands still": Mutant(
         "overlapping", (Query("fence_next", "fence + 1", "greatest(fence, 1)", "postgres"),)
     ),
@@ -106,30 +104,21 @@ MUTANTS: dict[str, Mutant] = {
     "append that steps over a known uid": Mutant(
         "retrying",
         (
-            Function("append_shared", "IF NOT fresh AND EXISTS", "IF false AND EXISTS"),
-            Function("append_shared", "FOR 16));", "FOR 16)) ON CONFLICT DO NOTHING;"),
+            Function("append_messages", "IF is_retry AND EXISTS", "IF false AND EXISTS"),
+            Function("append_messages", "body, number);", "body, number) ON CONFLICT DO NOTHING;"),
         ),
     ),
-    "plain append behind the end": Mutant(
-        "coming after", (Query("append_plain", "AND live = 1", "", "postgres"),), (LIVE,)
+    "fast append behind the end": Mutant(
+        "coming after", (Function("append_messages", "OR here.live IS NULL", ""),), (LIVE,)
     ),
-    "plain append to the session that was the head": Mutant(
-        "coming after", (Query("append_plain", "AND head = %(head)s", "", "postgres"),), (LIVE,)
+    "fast append to the session that was asked for": Mutant(
+        "following", (Function("append_messages", "here.head, m.uid", "here.ordinal, m.uid"),), (LIVE,)
     ),
-    "plain append that follows though it must not": Mutant(
-        "coming after", (Edit(log.Append, "guess", "tip.place.head_id != self.session_id", "False"),)
+    "fast append that follows though it must not": Mutant(
+        "coming after", (Function("append_messages", "(expect_head AND here.head <> here.ordinal)", "false"),)
     ),
-    "shared append behind the end": Mutant(
-        "following", (Function("append_shared", "OR here.live IS NULL", ""),), (LIVE,)
-    ),
-    "shared append to the session that was asked for": Mutant(
-        "following", (Function("append_shared", "here.head, new_uid", "here.ordinal, new_uid"),), (LIVE,)
-    ),
-    "shared append that follows though it must not": Mutant(
-        "following", (Function("append_shared", "(strict AND here.head <> here.ordinal)", "false"),)
-    ),
-    "shared append with the digest of another number": Mutant(
-        "taking turns", (Function("append_shared", "(step * 16 + 1)::int", "1"),)
+    "fast append with the digest of another number": Mutant(
+        "taking turns", (Function("append_messages", "((start + m.number - 1) * 16 + 1)::int", "1"),)
     ),
     # reading
     "reading without a snapshot": Mutant(
@@ -140,7 +129,7 @@ MUTANTS: dict[str, Mutant] = {
     "lost connection that is not made again": Mutant(
         "in doubt", (Edit(postgres_errors.Patience, "spend", "isinstance(error, errors.StoreUnreachable)", "False"),)
     ),
-    "no look for a known uid": Mutant("in doubt", (Edit(log, "_known", "if row is None:", "if True:"),)),
+    "no look for a known uid": Mutant("in doubt", (Edit(log, "_find_stored", "if row is None:", "if True:"),)),
     "compaction undone twice": Mutant(
         "in doubt", (Edit(compactions, "undo", "not _in_force(tx, here, meant)", "False"),)
     ),

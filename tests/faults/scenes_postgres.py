@@ -185,8 +185,22 @@ def _overtaking(inside: Inside, without_triggers: Without) -> list[str]:
         return found + both.wrong()
 
 
+def _expired_turn(inside: Inside, without_triggers: Without) -> list[str]:
+    """A turn writes after its time is up, though no other process has taken over."""
+    with pair(inside, without_triggers) as both:
+        lease, found = both.other.acquire_lease("c", "turn", "slow", 30), list[str]()
+        both.say(both.other, "c", "in time", lease=lease)
+        both.clock[0] += 31
+        try:
+            both.say(both.other, "c", "late", lease=lease)
+            found.append("an expired turn has written")
+        except errors.LeaseLost:
+            pass
+        return found + both.wrong()
+
+
 def _committed_meanwhile(inside: Inside, without_triggers: Without) -> list[str]:
-    """A commit in one statement waits while its lease is taken over, and another while the view changes."""
+    """A commit waits while its lease is taken over, and another while the view changes."""
     with pair(inside, without_triggers) as both:
         lost, taken = both.other.acquire_lease("c", "compact", "slow", 30), leases.this_process("other")
         both.clock[0] += 31
@@ -220,6 +234,8 @@ def _acknowledging(inside: Inside, without_triggers: Without) -> list[str]:
 def _retrying(inside: Inside, without_triggers: Without) -> list[str]:
     """Two send the same message at once, as after a connection that was lost."""
     with pair(inside, without_triggers) as both:
+        for db in (both.other, both.one):
+            both.say(db, "c", f"again {id(db)}")
         first = both.one.append_step("c", [types.NewMessage(role="user", content="once", uid="once")])
         answer = both.meanwhile(first, lambda: both.say(both.other, "c", "once"))
         again = both.say(both.one, "c", "once")
@@ -310,6 +326,7 @@ SCENES: dict[str, Callable[[Inside, Without], list[str]]] = {
     "following alone": _following_alone,
     "coming after": _coming_after,
     "overtaking": _overtaking,
+    "expired turn": _expired_turn,
     "committing meanwhile": _committed_meanwhile,
     "watching": _watching,
     "acknowledging": _acknowledging,

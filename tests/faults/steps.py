@@ -259,8 +259,15 @@ def two_calls(db: SessionDB, args: Args) -> Any:
     return db.create_session(f"{c}-1", source="fault", parent_session_id=c)
 
 
+def _append_twice(db: SessionDB, args: Args) -> None:
+    """The second one of a process is a single statement on PostgreSQL, and so is every one under a lease."""
+    _append(db, args)
+    db.append_message(args["id"], role="user", content="again", uid=f"{args['id']}:again")
+
+
 STEPS: dict[str, Step] = {
     "append": Step(("append",), say, _append),
+    "append_twice": Step(("append",), say, _append_twice),
     "append_batch": Step(("append",), say, _batch),
     "append_create": Step(("append",), _nothing, _create_with_route),
     "append_resuming": Step(("append",), _ended, _append),

@@ -12,13 +12,13 @@ from holdfast.store import executor
 
 
 @pytest.fixture
-def threads() -> Iterator[executor.Crossing]:
-    made = executor.Crossing(2, "test", 10.0)
+def threads() -> Iterator[executor.LoopExecutor]:
+    made = executor.LoopExecutor(2, "test", 10.0)
     yield made
     made.close()
 
 
-def test_every_call_has_its_own_answer(threads: executor.Crossing) -> None:
+def test_every_call_has_its_own_answer(threads: executor.LoopExecutor) -> None:
     async def ask() -> list[int]:
         async with asyncio.timeout(60):
             return await asyncio.gather(*(threads.call(lambda n=n: n * n) for n in range(1_000)))  # type: ignore[misc]
@@ -26,7 +26,7 @@ def test_every_call_has_its_own_answer(threads: executor.Crossing) -> None:
     assert asyncio.run(ask()) == [n * n for n in range(1_000)]
 
 
-def test_what_a_call_raises_is_raised_where_it_is_awaited(threads: executor.Crossing) -> None:
+def test_what_a_call_raises_is_raised_where_it_is_awaited(threads: executor.LoopExecutor) -> None:
     def fail() -> None:
         raise KeyError("gone")
 
@@ -39,7 +39,7 @@ def test_what_a_call_raises_is_raised_where_it_is_awaited(threads: executor.Cros
     asyncio.run(ask())
 
 
-def test_no_more_calls_are_made_at_once_than_there_are_threads(threads: executor.Crossing) -> None:
+def test_no_more_calls_are_made_at_once_than_there_are_threads(threads: executor.LoopExecutor) -> None:
     both, count, most = threading.Barrier(2, timeout=20), [0], [0]
     counting = threading.Lock()
 
@@ -59,7 +59,7 @@ def test_no_more_calls_are_made_at_once_than_there_are_threads(threads: executor
     assert most == [2]
 
 
-def test_call_of_who_stopped_waiting_is_made_and_keeps_nobody(threads: executor.Crossing) -> None:
+def test_call_of_who_stopped_waiting_is_made_and_keeps_nobody(threads: executor.LoopExecutor) -> None:
     begun, go_on, made = threading.Event(), threading.Event(), threading.Event()
 
     def slow() -> None:
@@ -81,7 +81,7 @@ def test_call_of_who_stopped_waiting_is_made_and_keeps_nobody(threads: executor.
     assert made.wait(60)
 
 
-def test_loop_that_ended_keeps_nothing_from_the_next_one(threads: executor.Crossing) -> None:
+def test_loop_that_ended_keeps_nothing_from_the_next_one(threads: executor.LoopExecutor) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     async def leave() -> None:

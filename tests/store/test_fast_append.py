@@ -1,54 +1,138 @@
-"""Where logs ended: a guess that is right for one writer, and wide enough for several."""
+"""The single-statement append: when it is used, and how it predicts the next seq."""
 
 from __future__ import annotations
 
+import pytest
+
+from holdfast import SessionDB, errors, types
+from holdfast.store import fault_points
 from holdfast.store.postgres import fast_append
+from tests import postgres
+from tests.contract import steps
+from tests.store import hosts
 
-TALK = fast_append.Place(1, 1, "talk", "talk")
+CANDIDATES = fast_append.CANDIDATES
 
 
-def noted(*seqs: int) -> fast_append.Tip:
-    seen = fast_append.Tips()
+def receipt(seq: int, duplicate: bool = False) -> types.Receipt:
+    return types.Receipt(seq, f"u{seq}", "talk", "talk", 1, None, duplicate, False)
+
+
+def after(*seqs: int) -> fast_append.Tail | None:
+    tails = fast_append.Tails()
     for seq in seqs:
-        seen.note("talk", TALK, seq)
-    found = seen.get("talk")
-    assert found is not None
-    return found
+        tails.note("talk", [receipt(seq)])
+    return tails._known.get("talk")
 
 
-def test_who_writes_alone_guesses_one_number() -> None:
-    assert noted(1, 2, 3) == fast_append.Tip(TALK, 3, 1)
-    assert noted(3).digests("short") == 1
+def test_single_writer_predicts_one_seq() -> None:
+    assert after(1, 2, 3) == fast_append.Tail("talk", 3, 1)
 
 
-def test_where_others_write_the_next_numbers_are_guessed_until_they_stop() -> None:
-    assert noted(1, 5).spread == fast_append.SPREAD
-    assert noted(1, 5, 6, 7).spread == fast_append.SPREAD - 2
-    assert noted(1, *range(5, 6 + fast_append.SPREAD)).spread == 1
+def test_contended_conversation_gets_several_candidates_until_the_others_stop() -> None:
+    assert after(1, 5) == fast_append.Tail("talk", 5, CANDIDATES)
+    assert after(1, 5, 6, 7) == fast_append.Tail("talk", 7, CANDIDATES - 2)
+    assert after(1, *range(5, 6 + CANDIDATES)) == fast_append.Tail("talk", 5 + CANDIDATES, 1)
 
 
-def test_a_batch_of_our_own_is_no_sign_of_others() -> None:
-    seen = fast_append.Tips()
-    seen.note("talk", TALK, 3)
-    seen.note("talk", TALK, 8, 5)
-    assert seen.get("talk") == fast_append.Tip(TALK, 8, 1)
+def test_batch_of_this_process_is_no_contention() -> None:
+    tails = fast_append.Tails()
+    tails.note("talk", [receipt(3)])
+    tails.note("talk", [receipt(4), receipt(5), receipt(4, duplicate=True), receipt(6)])
+    assert tails._known["talk"] == fast_append.Tail("talk", 6, 1)
 
 
-def test_a_head_that_moved_is_followed_at_the_same_number() -> None:
-    seen = fast_append.Tips()
-    seen.note("talk", TALK, 3)
-    seen.follow(("talk", "unknown"), 2, "child")
-    assert seen.get("talk") == fast_append.Tip(fast_append.Place(1, 2, "talk", "child"), 3, 1)
-    assert seen.get("unknown") is None
+def test_only_so_many_conversations_are_remembered() -> None:
+    tails = fast_append.Tails()
+    for number in range(fast_append.MAX_CONVERSATIONS + 1):
+        tails.note(f"s{number}", [receipt(1)])
+    assert "s0" not in tails._known
+    assert f"s{fast_append.MAX_CONVERSATIONS}" in tails._known
 
 
-def test_long_texts_are_guessed_for_once() -> None:
-    assert noted(1, 5).digests("x" * fast_append.LONG) == 1
+@pytest.fixture
+def points(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The points that were reached; those of a transaction begin with `append.begun`."""
+    reached: list[str] = []
+    monkeypatch.setattr(fault_points, "hook", reached.append)
+    return reached
 
 
-def test_only_so_many_are_remembered() -> None:
-    seen = fast_append.Tips()
-    for number in range(fast_append.MOST + 1):
-        seen.note(f"s{number}", TALK, 1)
-    assert seen.get("s0") is None
-    assert seen.get(f"s{fast_append.MOST}") is not None
+FAST = ["append.queued", "append.committing", "append.committed"]
+SHARED = ["append.queued", "append.committing", "append.flushing", "append.committed"]
+
+
+@pytest.fixture
+def db() -> SessionDB:
+    made = SessionDB(postgres.fresh())
+    steps.begin(made, "talk", "a", "b")
+    return made
+
+
+def test_plain_append_is_one_statement(db: SessionDB, points: list[str]) -> None:
+    with db:
+        assert db.append_message("talk", role="user", content="c").seq == 3
+        assert points == FAST
+
+
+def test_batch_is_one_statement(db: SessionDB, points: list[str]) -> None:
+    with db:
+        receipts = db.append_messages("talk", [{"role": "user", "content": text} for text in "cde"])
+        assert [each.seq for each in receipts] == [3, 4, 5]
+        assert points == FAST
+        assert steps.contents(db.transcript("talk")) == ["a", "b", "c", "d", "e"]
+        assert db.fsck().ok
+
+
+@pytest.mark.parametrize("opened", ["the process that appended", "another one"])
+def test_append_under_a_turn_lease_is_one_statement(db: SessionDB, points: list[str], opened: str) -> None:
+    with db, SessionDB(db.driver.target) as other:
+        turn = db if opened == "the process that appended" else other
+        lease = turn.acquire_lease("talk", "turn")
+        points.clear()
+        for number in (3, 4):
+            assert turn.append_message("talk", role="user", content="c", lease=lease).seq == number
+        assert points == FAST * 2
+        assert db.fsck().ok
+
+
+def test_append_under_a_lease_that_was_released_is_refused(db: SessionDB) -> None:
+    with db:
+        lease = db.acquire_lease("talk", "turn", "me")
+        db.append_message("talk", role="user", content="c", lease=lease)
+        db.release_lease(lease)
+        with pytest.raises(errors.LeaseLost):
+            db.append_message("talk", role="user", content="d", lease=lease)
+        again = db.acquire_lease("talk", "turn", "me")
+        for lost in (lease, types.Lease(again.snapshot, "turn", again.token, "another", 30.0)):
+            with pytest.raises(errors.LeaseLost):
+                db.append_message("talk", role="user", content="d", lease=lost)
+        assert db.append_message("talk", role="user", content="d", lease=again).seq == 4
+
+
+def test_lease_of_another_conversation_is_refused(db: SessionDB) -> None:
+    with db:
+        steps.begin(db, "other", "x")
+        lease = db.acquire_lease("other", "turn")
+        with pytest.raises(errors.LeaseLost):
+            db.append_message("talk", role="user", content="c", lease=lease)
+
+
+def test_contended_append_waits_for_the_disk_outside_of_the_lock(pair: hosts.Pair, points: list[str]) -> None:
+    steps.begin(pair.one, "talk", "a")
+    for number in range(4):
+        for each in (pair.one, pair.other):
+            points.clear()
+            each.append_message("talk", role="user", content=str(number))
+    assert points == SHARED
+    assert pair.one.fsck().ok
+
+
+def test_stored_uid_and_ended_conversation_take_the_transaction(db: SessionDB, points: list[str]) -> None:
+    with db:
+        db.append_message("talk", role="user", content="c", uid="u")
+        points.clear()
+        assert db.append_message("talk", role="user", content="c", uid="u").duplicate
+        assert points[:2] + points[2:4] == ["append.queued", "append.committing", "append.queued", "append.begun"]
+        db.end_conversation("talk", "done")
+        assert db.append_message("talk", role="user", content="d").resumed

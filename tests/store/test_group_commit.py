@@ -22,7 +22,7 @@ from tests.contract import mail, steps
 from tests.faults import storms
 from tests.store import hosts
 
-Group = group_commit.Group
+Group = group_commit.GroupCommit
 Arrive = write_step.WriteStep[tuple[types.Arrival, bool]]
 
 

@@ -74,7 +74,6 @@ CHANGES = re.compile(
     r"DELETE FROM (?:messages|conversations|leases|hides|compactions))\b"
 )
 SILENT = {
-    "a step in one statement, which says itself what it changed": {"append_plain", "append_several"},
     "the head moves with it": {"hide_insert", "hide_shown", "compaction_insert"},
     "the conversation goes with it": {"erase_messages", "erase_compactions", "erase_hides"},
     "nobody waits for it": {"fence_next", "title_set", "folder_set", "message_redact"},

@@ -6,12 +6,11 @@ A step that waits for a lock is let go on only after the other one has done its 
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import pytest
 
 from holdfast import NewConversation, NewMessage, SessionDB, errors
-from holdfast.store import compactions, conversation_row, deletion, leases, routes, titles, together
+from holdfast.store import compactions, conversation_row, deletion, leases, routes, titles
 from holdfast.store.backup import schedule as backup_schedule
 from holdfast.store.blobs import blobs
 from holdfast.store.driver import Tx
@@ -294,22 +293,6 @@ def _deadlocks() -> int:
     )
     assert row is not None
     return int(row[0])
-
-
-def test_groups_of_appends_wait_in_one_order(pair: hosts.Pair) -> None:
-    names = [f"talk{number}" for number in range(6)]
-    for name in names:
-        steps.begin(pair.one, name)
-    before = _deadlocks()
-
-    def group(db: SessionDB, order: list[str]) -> list[Any]:
-        appends = [hosts.append(db, name, "x") for name in order]
-        return db.driver.write("append", together.Together(appends))
-
-    for _ in range(25):
-        steps.at_once(lambda: group(pair.one, names), lambda: group(pair.other, names[::-1]))
-    assert _deadlocks() == before
-    assert {pair.one.conversation(name).last_seq for name in names} == {50}
 
 
 def test_locks_in_a_circle_are_undone_and_both_get_done(pair: hosts.Pair) -> None:

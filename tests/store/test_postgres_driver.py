@@ -29,7 +29,7 @@ def test_what_is_acknowledged_among_several_writers_is_on_the_disk(
 
     def noted(tx: transaction.Transaction, query: str, /, **values: Any) -> Any:
         row = one(tx, query, **values)
-        if query == "append_shared" and row is not None:
+        if query == "append_messages" and row is not None and values["unsynced"]:
             # Its commit is the last that was written, and the disk need not have it yet.
             committed.append(postgres.admin().execute("SELECT pg_current_wal_insert_lsn()").fetchone())
         return row
@@ -54,7 +54,7 @@ def test_a_writer_cut_off_before_the_disk_has_its_message_writes_it_once(
     one = transaction.Transaction.one
 
     def cut(tx: transaction.Transaction, query: str, /, **values: Any) -> Any:
-        if query == "flushed":
+        if query == "flush_wal":
             tx.connection.close()
         return one(tx, query, **values)
 

@@ -66,8 +66,9 @@ def _continue(tx: Tx, here: conversation_row.State, session_id: str, birth: Birt
     if birth.folder is not None:
         tx.run("folder_set", key=here.key, folder=birth.folder)
     last = here.last_seq
+    _, model, _ = tx.one("session_origin", conversation=here.key, ordinal=here.head) or ("", None, None)
     draft = compactions.draft(last, last, "", (), None, birth.model)
-    compactions.rotate(tx, here, session_id, draft, None, now, source=birth.source)
+    compactions.rotate(tx, here, session_id, draft, None, now, birth.source, birth.model or model)
 
 
 def _branch_off(tx: Tx, session_id: str, birth: Birth, here: conversation_row.State | None, now: float) -> None:
@@ -136,9 +137,9 @@ def _session_at(tx: Tx, here: conversation_row.State, at_seq: int | None) -> str
     return row[1] if row else here.head_id
 
 
-def begin(tx: Tx, step: log.Append, who: leases.Holder, ttl: float) -> tuple[types.Receipt, types.Lease]:
+def begin(tx: Tx, step: log.AppendRequest, who: leases.Holder, ttl: float) -> tuple[types.Receipt, types.Lease]:
     """A conversation, its first message and the lease of its first turn; harmless to repeat by the same holder."""
     receipt = step(tx)[0]
-    if not step.born and not receipt.duplicate:
+    if not step.created and not receipt.duplicate:
         raise errors.IdTaken(step.session_id)  # Rolls the message back, too.
     return receipt, leases.acquire(tx, step.session_id, "turn", who, ttl)

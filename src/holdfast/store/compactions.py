@@ -7,13 +7,13 @@ under the conversation's lock. Its cost does not grow with the history: no messa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store import conversation_row, leases, message_codec, notifications, sessions, validation
-from holdfast.store.driver import Asked, Row, Tx
+from holdfast.store import conversation_row, leases, message_codec, sessions, validation
+from holdfast.store.driver import Query, Row, Tx
 
 
 class Body(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -61,76 +61,82 @@ def draft(
     return Draft(cut_seq, seen_seq, body, message_codec.exact(body, "summary or its ledger"), model, keep_lease)
 
 
-def commit(tx: Tx, work: types.Lease | types.Snapshot, child_id: str, draft: Draft, now: float) -> None:
-    """End the head, open its continuation, and let the context stand on the summary: all or nothing.
+def commit(tx: Tx, work: types.Lease | types.Snapshot, child_id: str, draft: Draft, now: float) -> types.Session:
+    """End the head, open its continuation, put the summary in force, and return the new head: all or nothing.
 
-    Raises LeaseLost when the lease no longer holds, Superseded when head or view changed meanwhile.
+    Raises LeaseLost when the lease is not held any more, Superseded when head or view changed meanwhile.
     A commit repeated with the same child id finds its result and changes nothing.
     """
     lease = work if isinstance(work, types.Lease) else None
-    seen = lease.snapshot if lease else work
-    assert isinstance(seen, types.Snapshot)
+    seen = work.snapshot if isinstance(work, types.Lease) else work
     here = conversation_row.lock(tx, seen.conversation_id)
-    if _committed_before(tx, here, child_id, draft, lease):
-        return
+    look = _look(tx, here, child_id, lease)
+    if _committed_before(tx, here, child_id, look, draft, lease):
+        found = sessions.get(tx, child_id)
+        assert found is not None  # a foreign key keeps it
+        return found
     if lease is not None:
-        leases.check_held(tx, here, lease)
+        leases.check_row(tx, here, lease, look.lease)
     if (here.head_id, here.epoch, here.live) != (seen.head_id, seen.epoch, 1):
         raise errors.Superseded(here.head_id, here.epoch)
-    _check_cut(tx, here, draft, seen)
-    rotate(tx, here, child_id, draft, lease.token if lease else None, now)
+    _check_cut(draft, seen, look.base)
+    model = draft.model or look.head.model
+    rotate(tx, here, child_id, draft, lease.token if lease else None, now, look.head.source, model)
     if lease is not None and not draft.keep_lease:
-        leases.free(tx, here, lease.purpose, lease.token)
+        tx.later("lease_delete", conversation=here.key, purpose=lease.purpose, token=lease.token)
+    return types.Session(
+        child_id,
+        here.id,
+        here.head + 1,
+        here.head_id,
+        here.owner,
+        look.head.source,
+        model,
+        here.title,
+        now,
+        None,
+        None,
+        here.last_seq + 1,
+        here.last_seq,
+        look.head.active_at if here.last_seq > here.forked_at else now,
+        look.head.folder,
+    )
 
 
-class Commit:
-    """A commit as a step of its own, which gives the new head; it may run again."""
+class _Look(NamedTuple):
+    """Everything that a commit compares, read in one round trip after the conversation was locked."""
 
-    def __init__(
-        self, work: types.Lease | types.Snapshot, child: conversation_row.NewId, made: Draft, now: float
-    ) -> None:
-        self._work, self._child, self._draft, self._now = work, child, made, now
-        self._lease = work if isinstance(work, types.Lease) else None
-        self._seen = work.snapshot if isinstance(work, types.Lease) else work
-        self._tried = False
+    place: Row | None
+    deleted: bool
+    head: types.Session
+    base: types.Compaction | None
+    lease: Row | None
 
-    def __call__(self, tx: Tx) -> types.Session:
-        if self._tried and tx.one("session_place", id=self._child.id):
-            # Ours, if the attempt nobody heard the end of was done; or an id that somebody else has.
-            self._child.keep(tx, self._seen.conversation_id)
-        commit(tx, self._work, self._child.settle(tx), self._draft, self._now)
-        found = sessions.get(tx, self._child.id)
-        assert found is not None  # it was just made
-        return found
 
-    def plain(self) -> Asked | None:
-        made, seen, lease = self._draft, self._seen, self._lease
-        if made.seen_seq > seen.last_seq:
-            return None
-        self._tried = True
-        values = {
-            "conversation": seen.conversation_id,
-            "head": seen.head_id,
-            "epoch": seen.epoch,
-            "child": self._child.id,
-            "token": lease.token if lease else None,
-            "holder": lease.holder if lease else None,
-            "now": None,
-            "at": self._now,
-            "cut_seq": made.cut_seq,
-            "seen_seq": made.seen_seq,
-            "body": made.text,
-            "digest": message_codec.summary_digest(seen.conversation_id, seen.epoch + 1, made.text),
-            "model": made.model,
-            "keep_lease": made.keep_lease,
-        }
-        told = [notifications.Hint("moved", seen.conversation_id)]
-        if lease and not made.keep_lease:
-            told.append(notifications.Hint("freed", seen.conversation_id))
-        return Asked("commit_plain", values, told)
-
-    def answered(self, row: Row) -> types.Session:
-        return types.Session(*row)
+def _look(tx: Tx, here: conversation_row.State, child_id: str, lease: types.Lease | None) -> _Look:
+    queries: list[Query] = [
+        ("session_place", {"id": child_id}),
+        ("tombstone", {"id": child_id}),
+        ("session_get", {"id": here.head_id}),
+    ]
+    if here.compaction_epoch is not None:
+        queries.append(("compaction_at", {"conversation": here.key, "epoch": here.compaction_epoch}))
+    if lease is None:
+        place, tombstone, head, *base = tx.batch(*queries)
+        row = []
+    else:
+        with leases.reachable():
+            asked: Query = ("lease_row", {"conversation": here.key, "purpose": lease.purpose})
+            place, tombstone, head, *base, row = tx.batch(*queries, asked)
+    if not head:
+        raise errors.StoreCorrupt(f"The head of conversation {here.id} is missing. Run `holdfast doctor`.")
+    return _Look(
+        place[0] if place else None,
+        bool(tombstone),
+        types.Session(*head[0]),
+        _required(here.compaction_epoch, base[0]) if base else current(tx, here),
+        row[0] if row else None,
+    )
 
 
 def rotate(
@@ -140,14 +146,21 @@ def rotate(
     draft: Draft,
     token: int | None,
     now: float,
-    source: str | None = None,
+    source: str,
+    model: str | None,
 ) -> conversation_row.State:
-    """The one way a compaction is written; the head is live, or was ended for this very purpose."""
-    origin, model, _ = tx.one("session_origin", conversation=here.key, ordinal=here.head) or ("", None, None)
+    """Write a compaction; the head is live, or was ended for this purpose."""
     if here.live:
-        sessions.end_head(tx, here, "compression", now)
-    sessions.add(tx, here, child_id, source or origin, draft.model or model, now)
-    tx.run(
+        tx.later(
+            "session_end",
+            conversation=here.key,
+            ordinal=here.head,
+            at=now,
+            reason="compression",
+            last_seq=here.last_seq,
+        )
+    sessions.add(tx, here, child_id, source, model, now)
+    tx.later(
         "compaction_insert",
         conversation=here.key,
         epoch=here.epoch + 1,
@@ -166,13 +179,13 @@ def rotate(
 
 
 def _committed_before(
-    tx: Tx, here: conversation_row.State, child_id: str, draft: Draft, lease: types.Lease | None
+    tx: Tx, here: conversation_row.State, child_id: str, look: _Look, draft: Draft, lease: types.Lease | None
 ) -> bool:
-    row = tx.one("session_place", id=child_id)
-    if row is None:
-        sessions.refuse_taken(tx, child_id)
+    if look.place is None:
+        if look.deleted:
+            raise errors.ConversationDeleted(child_id)
         return False
-    conversation, ordinal = row
+    conversation, ordinal = look.place
     made = tx.one("compaction_of_session", conversation=conversation, session=ordinal)
     mine = (draft.cut_seq, draft.seen_seq, lease.token if lease else None)
     if conversation == here.key and made is not None and made[1:] == mine:
@@ -180,12 +193,11 @@ def _committed_before(
     raise errors.IdTaken(child_id)
 
 
-def _check_cut(tx: Tx, here: conversation_row.State, draft: Draft, seen: types.Snapshot) -> None:
+def _check_cut(draft: Draft, seen: types.Snapshot, base: types.Compaction | None) -> None:
     if draft.seen_seq > seen.last_seq:
         raise errors.InvalidArgument(
             f"seen_seq {draft.seen_seq} lies beyond {seen.last_seq}, the last message when the work began."
         )
-    base = current(tx, here)
     if base and draft.cut_seq < base.cut_seq:
         raise errors.InvalidArgument(f"cut_seq {draft.cut_seq} lies before {base.cut_seq}, where the last cut was.")
 
@@ -228,10 +240,13 @@ def newest_seen(tx: Tx, key: int, epoch: int | None, limit: int) -> types.Compac
 
 
 def at(tx: Tx, key: int, epoch: int) -> types.Compaction:
-    row = tx.one("compaction_at", conversation=key, epoch=epoch)
-    if row is None:
+    return _required(epoch, tx.all("compaction_at", conversation=key, epoch=epoch))
+
+
+def _required(epoch: int | None, rows: Sequence[Row]) -> types.Compaction:
+    if not rows:
         raise errors.StoreCorrupt(f"Compaction {epoch}, on which a context stands, does not exist.")
-    return from_row(row)
+    return from_row(rows[0])
 
 
 def from_row(row: Row) -> types.Compaction:

@@ -43,11 +43,6 @@ def lock_all(tx: Tx, session_ids: Iterable[str]) -> None:
     tx.all("lock_conversations", ids=sorted(set(session_ids)))
 
 
-def lock_unheld(tx: Tx, session_ids: Iterable[str]) -> set[str]:
-    """Those that nobody else has locked, without waiting; which of the ids name others."""
-    return {row[0] for row in tx.all("lock_unheld", ids=sorted(set(session_ids)))}
-
-
 def look(tx: Tx, session_id: str) -> State:
     """The same without the lock, for readers."""
     return _found(tx, session_id, tx.one("look_conversation", id=validation.check_id(session_id)))
@@ -101,24 +96,32 @@ def moved(
 
 
 class NewId:
-    """The id of a session to be made. A minted one is made sure of at the first attempt (six characters of
-    chance meet now and then) and kept by every further one, so that a retry finds what the first made."""
+    """The id of a session to be created: given by the caller, or generated.
+
+    The first attempt of a step replaces a generated id that is taken (it has six random characters). Later attempts
+    keep it, so that a retry finds what the first one created.
+    """
 
     def __init__(self, given: str | None, now: float) -> None:
         self.id = mint_session_id(now) if given is None else validation.check_id(given)
-        self._sure = given is not None
+        self._settled = given is not None
         self._now = now
 
-    def keep(self, tx: Tx, conversation_id: str) -> None:
-        """It is known, and sure if it is that of a session of this conversation."""
-        place, here = tx.one("session_place", id=self.id), tx.one("conversation_key", id=conversation_id)
-        self._sure = self._sure or (place is not None and here is not None and place[0] == here[0])
-
     def settle(self, tx: Tx) -> str:
-        while not self._sure and (tx.one("session_place", id=self.id) or tx.one("tombstone", id=self.id)):
+        while not self._settled and self._is_taken(tx):
             self.id = mint_session_id(self._now)
-        self._sure = True
+        self._settled = True
         return self.id
+
+    def renew(self, tx: Tx) -> bool:
+        """Replace a generated id that was refused because it is taken; return whether it was replaced."""
+        if self._settled or not self._is_taken(tx):
+            return False
+        self.settle(tx)
+        return True
+
+    def _is_taken(self, tx: Tx) -> bool:
+        return tx.one("session_place", id=self.id) is not None or tx.one("tombstone", id=self.id) is not None
 
 
 def mint_session_id(now: float) -> str:

@@ -40,7 +40,6 @@ from holdfast.store.backup import backup, retention
 from holdfast.store.blobs import blobs
 from holdfast.store.driver import Driver, Tx
 from holdfast.store.mail import contacts, mail
-from holdfast.store.postgres import fast_append
 from holdfast.store.records import memory, permissions, processes
 from holdfast.store.search import search
 from holdfast.store.sqlite import driver as sqlite_driver
@@ -85,7 +84,6 @@ class SessionDB(
         self.permissions = permissions.Permissions(self.driver, self._clock)
         self.processes = processes.Processes(self.driver, self._clock)
         self.searcher = search.Searcher(self.driver)
-        self._tips = fast_append.Tips() if self.driver.asks_plainly else None
 
     def __enter__(self) -> Self:
         return self
@@ -281,7 +279,7 @@ class SessionDB(
         expect_head: bool = False,
         create: types.NewConversation | None = None,
         lease: types.Lease | None = None,
-    ) -> log.Append:
+    ) -> log.AppendRequest:
         """An append checked and encoded, to be run in a transaction with others."""
         now = self._clock()
         if lease is not None:
@@ -291,7 +289,7 @@ class SessionDB(
         request = self._request(create) if create is not None else None
         target = conversation_row.NewId(session_id, now) if request else validation.check_id(session_id)
         prepared = [message_codec.prepare(message_codec.given(message), now) for message in messages]
-        return log.Append(target, prepared, expect_head, request, lease, now, self._tips)
+        return log.AppendRequest(target, prepared, expect_head, request, lease, now)
 
     def begin_conversation(
         self, session_id: str, message: types.NewMessage, create: types.NewConversation, ttl: float = leases.LEASE_TTL
@@ -380,10 +378,16 @@ class SessionDB(
         seen = snapshot.last_seq if seen_seq is None else seen_seq
         named = validation.check_optional_id(model, "model")
         draft = compactions.draft(cut_seq, seen, summary, pinned, ledger, named, keep_lease)
-        made = self.driver.write("commit", compactions.Commit(work, child, draft, now))
-        if self._tips is not None:
-            self._tips.follow((snapshot.conversation_id, snapshot.head_id), made.ordinal, made.id)
-        return made
+
+        def commit(tx: Tx) -> types.Session:
+            while True:
+                try:
+                    return compactions.commit(tx, work, child.id, draft, now)
+                except (errors.IdTaken, errors.ConversationDeleted):
+                    if not child.renew(tx):
+                        raise
+
+        return self.driver.write("commit", commit)
 
     def undo_compaction(self, session_id: str) -> types.Compaction:
         """Stand on what the newest compaction stood on; the messages it represented are back."""

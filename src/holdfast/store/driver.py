@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -18,7 +18,6 @@ from holdfast import alive
 from holdfast.store import notifications, schema_plan
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 Row = tuple[Any, ...]
 Query = tuple[str, dict[str, Any]]
 """The name of a query, and its values."""
@@ -93,35 +92,6 @@ class Tx(Protocol):
         """The clock that leases of this database are measured by."""
 
 
-class Asked(NamedTuple):
-    """A step in one statement, and what others are told of it. A value `now` is for the driver to set: the time by the
-    clock it was given, or None. Where it is shared, others write there too: then the disk is waited for after it."""
-
-    query: str
-    values: dict[str, Any]
-    told: Sequence[notifications.Hint]
-    shared: bool = False
-
-
-class Plain(Protocol[T_co]):
-    """A step that is one statement where nothing is special about it. A driver may ask for that first."""
-
-    def plain(self) -> Asked | None:
-        """None when it cannot be said in one statement. A row that comes back is the whole effect, committed; when
-        none does, nothing happened."""
-
-    def answered(self, row: Row) -> T_co:
-        """The result of the step, from that row."""
-
-
-class Passing(Protocol[T_co]):
-    """A step that does not stand in line: a driver that would let it wait for others for more than a moment undoes
-    it, and returns what it says then."""
-
-    def held(self) -> T_co:
-        """What became of it: nothing, and others are in the way."""
-
-
 class Readable(Protocol):
     """A database that may be looked at."""
 
@@ -169,8 +139,7 @@ class Driver(Protocol):
     path: str  # for people; without a password
     pid: int  # the process that opened it: any other is a forked child and gets StoreForked
     memory: bool  # no file of it is on this machine
-    asks_plainly: bool  # asks a step for its plain form first
-    writers: int  # how many threads of a process write at once to some use
+    concurrent_writes: bool  # whether transactions of several threads write at the same time
     keeps_blobs: bool  # has a table for the content of attachments
     stems: bool  # its index of words cuts and stems texts itself
     write_timeout: float  # seconds a write waits for others before it is StoreBusy
@@ -181,6 +150,12 @@ class Driver(Protocol):
         One that is not `lasting` may be undone by a power loss, with all that came after it and nothing before.
 
         Raises StoreBusy, StoreFull, StoreCorrupt, StoreRefused; after any of them nothing was written.
+        """
+
+    def append_to_each(self, requests: Sequence[Any]) -> list[Any]:
+        """Append requests (log.AppendRequest) to different conversations in one round trip, where that is possible.
+
+        Returns the receipts of each, or None for a request that is left to `write`. It waits for no lock.
         """
 
     def read(self, step: Callable[[Tx], T]) -> T:

@@ -1,7 +1,7 @@
-"""Calls that tasks of an event loop have made by threads, and how their results come back.
+"""Threads that run blocking calls for the tasks of an event loop.
 
-What a thread has to tell is told together with what others have: where many calls are under way, the loop is woken
-once for several of them, and a thread that is done takes the next call without being asked.
+Results that are ready together are delivered with one wake-up of the loop, and a thread that is done takes the next
+call itself. asyncio's executor wakes the loop for every call.
 """
 
 from __future__ import annotations
@@ -20,87 +20,97 @@ from holdfast import errors
 T = TypeVar("T")
 
 
-class Call(NamedTuple):
-    """A call, and who waits for it where."""
-
+class _Call(NamedTuple):
     work: Callable[[], Any]
-    answered: asyncio.Future[Any]
+    future: asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop
-    overdue: float
-    """When it has waited for a thread for as long as a server is tried."""
+    deadline: float
 
 
-class Crossing:
-    """At most so many calls at once, in the order they came in. `patience` is how long a server is tried: a call that
-    waited longer for a thread fails with the next call that cannot reach the server."""
+class LoopExecutor:
+    """Runs at most `threads` calls at once, in the order of submission.
 
-    def __init__(self, threads: int, name: str, patience: float) -> None:
-        self._threads, self._patience = threads, patience
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
-        self._calls = deque[Call]()
-        self._busy = 0
-        self._changing = threading.Lock()
-        self._done = deque[tuple[Call, Any, BaseException | None]]()
-        self._telling: asyncio.AbstractEventLoop | None = None
-        """The loop that was woken and has not looked yet."""
+    A call that has waited for a thread for more than `timeout` seconds fails as soon as another call finds the server
+    unreachable: behind a server that is down no call waits much longer than the first one.
+    """
+
+    def __init__(self, threads: int, name: str, timeout: float) -> None:
+        self._max_threads, self._timeout = threads, timeout
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._queue = deque[_Call]()
+        self._running = 0
+        self._lock = threading.Lock()
+        self._results = deque[tuple[_Call, Any, BaseException | None]]()
+        self._woken: asyncio.AbstractEventLoop | None = None
+        """The loop that was woken and has not delivered the results yet."""
+
+    def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Return a future for the result of the call. Cancelling the future does not stop the call."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        with self._lock:
+            self._queue.append(_Call(work, future, loop, time.monotonic() + self._timeout))
+            starts_thread = self._running < self._max_threads
+            self._running += starts_thread
+        if starts_thread:
+            self._threads.submit(self._run)
+        return future
 
     async def call(self, work: Callable[[], T]) -> T:
-        """What the call returns or raises. Cancelling the wait does not stop it."""
-        loop = asyncio.get_running_loop()
-        answered: asyncio.Future[T] = loop.create_future()
-        with self._changing:
-            self._calls.append(Call(work, answered, loop, time.monotonic() + self._patience))
-            more = self._busy < self._threads
-            self._busy += more
-        if more:
-            self._pool.submit(self._work)
-        return await answered
+        return await self.submit(work)
 
     def close(self) -> None:
-        """Threads end when they are done with what was asked for."""
-        self._pool.shutdown(wait=False)
+        """End the threads when they have run what was submitted."""
+        self._threads.shutdown(wait=False)
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         while True:
-            with self._changing:
-                if not self._calls:
-                    self._busy -= 1
+            with self._lock:
+                if not self._queue:
+                    self._running -= 1
                     return
-                call = self._calls.popleft()
+                call = self._queue.popleft()
             try:
-                self._tell(call, call.work(), None)
-            except BaseException as error:  # noqa: BLE001 -- it is theirs who wait, and nobody may wait for ever
-                self._tell(call, None, error)
+                self._deliver_later(call, call.work(), None)
+            except BaseException as error:  # noqa: BLE001 -- delivered to the task that awaits it
+                self._deliver_later(call, None, error)
                 if isinstance(error, errors.StoreUnreachable):
                     self._fail_overdue(error)
 
     def _fail_overdue(self, error: errors.StoreUnreachable) -> None:
-        with self._changing:
-            now, overdue = time.monotonic(), list[Call]()
-            while self._calls and self._calls[0].overdue <= now:
-                overdue.append(self._calls.popleft())
+        with self._lock:
+            now, overdue = time.monotonic(), list[_Call]()
+            while self._queue and self._queue[0].deadline <= now:
+                overdue.append(self._queue.popleft())
         for call in overdue:
-            self._tell(call, None, error)
+            self._deliver_later(call, None, error)
 
-    def _tell(self, call: Call, result: Any, error: BaseException | None) -> None:
-        self._done.append((call, result, error))
-        if self._telling is not call.loop:
-            self._telling = call.loop
-            with suppress(RuntimeError):  # The loop is closed, and nobody waits any more.
-                call.loop.call_soon_threadsafe(self._told)
+    def _deliver_later(self, call: _Call, result: Any, error: BaseException | None) -> None:
+        self._results.append((call, result, error))
+        if self._woken is not call.loop:
+            self._woken = call.loop
+            with suppress(RuntimeError):  # the loop is closed
+                call.loop.call_soon_threadsafe(self._deliver)
 
-    def _told(self) -> None:
-        # First: whatever is put there after this line comes with a call of its own.
-        self._telling = None
-        while self._done:
-            call, result, error = self._done.popleft()
-            if call.answered.done() or call.loop.is_closed():
-                continue
-            if error is None:
-                call.answered.set_result(result)
-            elif isinstance(error, asyncio.CancelledError):
-                call.answered.cancel()
-            elif isinstance(error, StopIteration):
-                call.answered.set_exception(RuntimeError("a call stopped an iteration that is not its own"))
-            else:
-                call.answered.set_exception(error)
+    def _deliver(self) -> None:
+        # Cleared first: a result that is added after this line wakes the loop again.
+        self._woken = None
+        while self._results:
+            call, result, error = self._results.popleft()
+            if not call.loop.is_closed():
+                settle(call.future, result if error is None else error)
+
+
+def settle(future: asyncio.Future[Any], outcome: Any) -> None:
+    """Resolve a future with a result or an exception, unless its task has stopped waiting."""
+    if future.done():
+        return
+    if isinstance(outcome, asyncio.CancelledError):
+        future.cancel()
+    elif isinstance(outcome, StopIteration):
+        # A future does not accept StopIteration, and its task would wait for ever.
+        future.set_exception(RuntimeError("The call raised StopIteration."))
+    elif isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

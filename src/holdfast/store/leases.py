@@ -342,11 +342,17 @@ def snapshot(here: conversation_row.State) -> types.Snapshot:
 
 
 def check_held(tx: Tx, here: conversation_row.State, lease: types.Lease) -> None:
-    """The lease's own row, under the conversation's lock: this token, this holder, not run out."""
+    """Raise LeaseLost unless the lease is held. The conversation is locked."""
+    with reachable():
+        row = tx.one("lease_row", conversation=here.key, purpose=lease.purpose)
+    check_row(tx, here, lease, row)
+
+
+def check_row(tx: Tx, here: conversation_row.State, lease: types.Lease, row: Row | None) -> None:
+    """Raise LeaseLost unless this row has the token and the holder of the lease, and has not expired."""
     if lease.conversation_id != here.id:
         raise errors.LeaseLost("The lease belongs to another conversation.")
     with reachable():
-        row = tx.one("lease_row", conversation=here.key, purpose=lease.purpose)
         left = 0.0
         if row is not None and row[0] == lease.token and decode_holder(row[1]).name == lease.holder:
             left = tx.clock.left(row[3], row[2])

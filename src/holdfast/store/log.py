@@ -1,13 +1,12 @@
-"""The log: append, and the two ways to read it.
+"""Append to the log of a conversation, and read it.
 
-An append is acknowledged only after its commit, has a uid that makes repeating it harmless, and always
-finds the head: the id it was given may be any session of the conversation, however old.
+An append is acknowledged only after its commit. Its uid makes a retry harmless, and it always goes to the head: the
+given id may be any session of the conversation, however old.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from holdfast import errors, types
 from holdfast.store import (
@@ -15,26 +14,19 @@ from holdfast.store import (
     conversation_row,
     leases,
     message_codec,
-    notifications,
     routes,
     sessions,
     titles,
     tool_pairs,
     visibility,
 )
-from holdfast.store.driver import Asked, Row, Tx
-from holdfast.store.postgres import fast_append
-
-# Characters that one statement may bring.
-AT_ONCE = 16 * 1024 * 1024
+from holdfast.store.driver import Row, Tx
 
 
-class Append:
-    """An append checked and encoded, to be run in a transaction, alone or with others; it may run again."""
+class AppendRequest:
+    """An append, validated and encoded. It is the step that a driver runs, once or several times."""
 
-    __slots__ = (
-        *("born", "create", "expect_head", "fresh", "lease", "messages", "new_id", "now", "session_id", "tip", "tips"),
-    )
+    __slots__ = ("create", "created", "expect_head", "is_retry", "lease", "messages", "new_id", "now", "session_id")
 
     def __init__(
         self,
@@ -44,7 +36,6 @@ class Append:
         create: types.NewConversation | None,
         lease: types.Lease | None,
         now: float,
-        seen: fast_append.Tips | None = None,
     ) -> None:
         self.session_id = session_id if isinstance(session_id, str) else session_id.id
         self.new_id = None if isinstance(session_id, str) else session_id
@@ -53,156 +44,66 @@ class Append:
         self.create = create
         self.lease = lease
         self.now = now
-        self.tips = seen
-        self.tip: fast_append.Tip | None = None
-        self.born = False
-        # Uids minted just now cannot be known yet, so the first attempt need not look for them.
-        self.fresh = messages[0].minted and (len(messages) == 1 or all(message.minted for message in messages))
+        self.created = False
+        """Whether the last attempt created the conversation."""
+        # A uid generated for this request can only be stored by an earlier attempt of this request.
+        self.is_retry = not all(message.minted for message in messages)
 
     def __call__(self, tx: Tx) -> list[types.Receipt]:
-        """Known uids return what is stored, the others get the next numbers in order."""
-        fresh, self.fresh = self.fresh, False
-        if self.new_id is not None:
-            self.session_id = self.new_id.settle(tx)
-        messages, row = self.messages, self._locked(tx)
-        self.born = row is None
-        here = conversation_row.State(*row) if row is not None else self._born(tx)
-        if self.create is not None and self.create.owner != here.owner:
-            raise errors.IdTaken(self.session_id)
-        known = {} if fresh or row is None else _known(tx, here, messages)
-        resumed = False
-        # What is stored already stays acknowledged, whatever became of the head or the lease since.
-        if not known or any(message.uid not in known for message in messages):
-            self._check(tx, here)
-            resumed = here.live is None
-        if resumed:
-            here = sessions.continue_(tx, here, self.now)
-        stored = _write(tx, here, messages, known)
-        if self.tips is not None:
-            new = sum(not duplicate for _, _, duplicate in stored)
-            place = fast_append.Place(here.key, here.head, here.id, here.head_id)
-            self.tips.note(self.session_id, place, here.last_seq + new, new)
-        return [
-            types.Receipt(seq, message.uid, session, here.id, here.epoch, self._moved(session), duplicate, resumed)
-            for message, (seq, session, duplicate) in zip(messages, stored, strict=True)
-        ]
+        return append(tx, self)
 
-    def plain(self) -> Asked | None:
-        """In one statement, where nothing is special about it and the end of the log can be guessed; once."""
-        if len(self.messages) > 1:
-            return several([self])
-        tip = self.tip = self.guess()
-        if tip is None:
-            return None
-        (message,), (fresh, self.fresh), place, seen = self.messages, (self.fresh, False), tip.place, tip.last_seq
-        said = {"uid": message.uid, "role": message.role, "at": message.at, "body": message.body, "seen": seen}
-        digests = [_digest(place, seq, message) for seq in range(seen + 1, seen + 1 + tip.digests(message.body))]
-        told = (notifications.Hint("moved", place.conversation_id),)
-        if len(digests) == 1:
-            where = {
-                "key": place.key,
-                "conversation": place.conversation_id,
-                "head": place.head,
-                "digest": digests[0],
-            }
-            return Asked("append_plain", said | where, told)
-        # Where others write too, none of them is to wait for the disk.
-        how = {"id": self.session_id, "strict": self.expect_head, "fresh": fresh, "digests": b"".join(digests)}
-        return Asked("append_shared", said | how, told, shared=True)
 
-    def guess(self) -> fast_append.Tip | None:
-        """Where the log seems to end, if that is all there is to know for this append."""
-        if self.tips is None or self.create is not None or self.lease is not None:
-            return None
-        tip = self.tips.get(self.session_id)
-        return None if tip and self.expect_head and tip.place.head_id != self.session_id else tip
+def append(tx: Tx, request: AppendRequest) -> list[types.Receipt]:
+    """Append the messages of a request to the head of its conversation and return a receipt for each.
 
-    @property
-    def conversation_id(self) -> str | None:
-        """The conversation, if this process has written to it by this id."""
-        tip = self.tips.get(self.session_id) if self.tips else None
-        return tip.place.conversation_id if tip else None
-
-    def shares(self) -> bool:
-        """Whether others seem to write there, too."""
-        tip = self.guess()
-        return tip is not None and tip.spread > 1
-
-    def answered(self, row: Row) -> list[types.Receipt]:
-        assert self.tip is not None  # there was something to ask
-        place, seq = self.tip.place, self.tip.last_seq + len(self.messages)
-        if len(self.messages) > 1:
-            (epoch,), (head_id,) = row[1:]
-        elif len(row) == 2:
-            epoch, head_id = row
-        else:
-            seq, head_id, epoch, key, head = row
-            place = place._replace(key=key, head=head)
-        return self.written(place._replace(head_id=head_id), seq, epoch)
-
-    def written(self, place: fast_append.Place, last: int, epoch: int) -> list[types.Receipt]:
-        """What is to be told of messages that were new, the last of which got this number."""
-        if self.tips is not None:
-            self.tips.note(self.session_id, place, last, len(self.messages))
-        moved = self._moved(place.head_id)
-        return [
-            types.Receipt(seq, message.uid, place.head_id, place.conversation_id, epoch, moved, False, False)
-            for seq, message in enumerate(self.messages, last - len(self.messages) + 1)
-        ]
-
-    def _locked(self, tx: Tx) -> Row | None:
-        """None when it is not there, which is looked at last: another may have begun it since the first look."""
-        row = tx.one("lock_conversation", id=self.session_id)
-        while row is None and self.create is not None and tx.one("session_place", id=self.session_id):
-            row = tx.one("lock_conversation", id=self.session_id)
-        return row
-
-    def _moved(self, session: str) -> str | None:
-        return self.session_id if session != self.session_id else None
-
-    def _check(self, tx: Tx, here: conversation_row.State) -> None:
-        if self.expect_head and here.asked != here.head:
+    Messages that are stored already keep their numbers, the others get the next ones in order. An ended conversation
+    is continued. Raises NoSuchSession, Superseded, LeaseLost, UidReused or IdTaken; then the caller rolls back.
+    """
+    is_retry, request.is_retry = request.is_retry, True
+    if request.new_id is not None:
+        request.session_id = request.new_id.settle(tx)
+    row = _lock(tx, request)
+    request.created = row is None
+    here = conversation_row.State(*row) if row is not None else _create(tx, request)
+    if request.create is not None and request.create.owner != here.owner:
+        raise errors.IdTaken(request.session_id)
+    stored = _find_stored(tx, here, request.messages) if is_retry and row is not None else {}
+    resumed = False
+    # A stored message stays acknowledged, whatever happened to head or lease since.
+    if not all(message.uid in stored for message in request.messages):
+        if request.expect_head and here.asked != here.head:
             raise errors.Superseded(here.head_id, here.epoch)
-        if self.lease is not None:
-            leases.check_held(tx, here, self.lease)
-
-    def _born(self, tx: Tx) -> conversation_row.State:
-        if self.create is None:
-            raise conversation_row.missing(tx, self.session_id)
-        return _born(tx, self.session_id, self.create, self.now)
-
-
-def several(steps: Sequence[Append]) -> Asked | None:
-    """Appends that share a commit, in one statement: all of them or, where one of them is special, none."""
-    ends: dict[int, int] = {}
-    firsts: dict[int, fast_append.Tip] = {}
-    rows: list[tuple[Any, ...]] = []
-    for step in steps:
-        tip = step.guess()
-        if tip is None or tip.spread > 1:
-            return None
-        place, last = tip.place, ends.get(tip.place.key, tip.last_seq)
-        step.tip, step.fresh = tip._replace(last_seq=last), False
-        firsts.setdefault(place.key, step.tip)
-        for seq, message in enumerate(step.messages, last + 1):
-            said = (message.uid, message.role, message.at, message.body, _digest(place, seq, message))
-            rows.append((place.key, seq, place.head, *said))
-        ends[place.key] = last + len(step.messages)
-    if sum(len(row[6]) for row in rows) > AT_ONCE:
-        return None
-    columns = ("conversations", "seqs", "sessions", "uids", "roles", "ats", "bodies", "digests")
-    where = [(tip.place.conversation_id, tip.last_seq, tip.place.head) for tip in firsts.values()]
-    seen = dict(zip(("ids", "seen", "heads"), map(list, zip(*where, strict=True)), strict=True))
-    values = {"keys": list(firsts), **seen, **dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True))}
-    told = [notifications.Hint("moved", tip.place.conversation_id) for tip in firsts.values()]
-    return Asked("append_several", values, told)
+        if request.lease is not None:
+            leases.check_held(tx, here, request.lease)
+        if here.live is None:
+            here, resumed = sessions.continue_(tx, here, request.now), True
+    return [
+        make_receipt(request.session_id, message.uid, seq, session, here, duplicate, resumed)
+        for message, (seq, session, duplicate) in zip(
+            request.messages, _insert(tx, here, request.messages, stored), strict=True
+        )
+    ]
 
 
-def _digest(place: fast_append.Place, seq: int, message: message_codec.Prepared) -> bytes:
-    return message_codec.digest(place.conversation_id, seq, message.uid, message.role, message.body)
+def make_receipt(
+    session_id: str, uid: str, seq: int, session: str, here: conversation_row.State, duplicate: bool, resumed: bool
+) -> types.Receipt:
+    moved_from = session_id if session != session_id else None
+    return types.Receipt(seq, uid, session, here.id, here.epoch, moved_from, duplicate, resumed)
 
 
-def _born(tx: Tx, session_id: str, create: types.NewConversation, now: float) -> conversation_row.State:
+def _lock(tx: Tx, request: AppendRequest) -> Row | None:
+    """Lock the conversation; None if it does not exist, which is checked last: another process may create it now."""
+    row = tx.one("lock_conversation", id=request.session_id)
+    while row is None and request.create is not None and tx.one("session_place", id=request.session_id):
+        row = tx.one("lock_conversation", id=request.session_id)
+    return row
+
+
+def _create(tx: Tx, request: AppendRequest) -> conversation_row.State:
+    session_id, create = request.session_id, request.create
+    if create is None:
+        raise conversation_row.missing(tx, session_id)
     if tx.one("tombstone", id=session_id):
         raise errors.ConversationDeleted(session_id)
     if create.title is not None:
@@ -215,19 +116,20 @@ def _born(tx: Tx, session_id: str, create: types.NewConversation, now: float) ->
         model=create.model,
         title=create.title,
         folder=create.folder,
-        now=now,
+        now=request.now,
     )
     if create.route is not None:
-        routes.bind_unbound(tx, create.route, here, now)
+        routes.bind_unbound(tx, create.route, here, request.now)
     return here
 
 
 Stored = tuple[int, str, bool]
+"""The seq of a message, its session, and whether it was stored before."""
 
 
-def _known(tx: Tx, here: conversation_row.State, messages: Sequence[message_codec.Prepared]) -> dict[str, Stored]:
-    """What is stored already of these uids; other content under a known uid is refused."""
-    known: dict[str, Stored] = {}
+def _find_stored(tx: Tx, here: conversation_row.State, messages: Sequence[message_codec.Prepared]) -> dict[str, Stored]:
+    """Find the messages whose uids are stored already. Raises UidReused if one has another content."""
+    stored: dict[str, Stored] = {}
     for message in messages:
         row = tx.one("message_by_uid", conversation=here.key, uid=message.uid)
         if row is None:
@@ -235,22 +137,23 @@ def _known(tx: Tx, here: conversation_row.State, messages: Sequence[message_code
         seq, session, role, body, redacted = row
         if role != message.role or (not redacted and body != message.body):
             raise errors.UidReused(message.uid, seq)
-        known[message.uid] = (seq, session, True)
-    return known
+        stored[message.uid] = (seq, session, True)
+    return stored
 
 
-def _write(
-    tx: Tx, here: conversation_row.State, messages: Sequence[message_codec.Prepared], known: dict[str, Stored]
+def _insert(
+    tx: Tx, here: conversation_row.State, messages: Sequence[message_codec.Prepared], stored: dict[str, Stored]
 ) -> list[Stored]:
+    """Insert the messages that are not stored yet. A batch may repeat a uid, but not with another content."""
     seq = here.last_seq
     results: list[Stored] = []
-    written: dict[str, message_codec.Prepared] = {}
+    inserted: dict[str, message_codec.Prepared] = {}
     for message in messages:
-        if message.uid in known:
-            first = written.get(message.uid, message)
+        if message.uid in stored:
+            first = inserted.get(message.uid, message)
             if (first.role, first.body) != (message.role, message.body):
-                raise errors.UidReused(message.uid, known[message.uid][0])
-            results.append(known[message.uid])
+                raise errors.UidReused(message.uid, stored[message.uid][0])
+            results.append(stored[message.uid])
             continue
         seq += 1
         tx.later(
@@ -266,7 +169,7 @@ def _write(
         )
         results.append((seq, here.head_id, False))
         if len(messages) > 1:
-            known[message.uid], written[message.uid] = (seq, here.head_id, True), message
+            stored[message.uid], inserted[message.uid] = (seq, here.head_id, True), message
     return results
 
 

@@ -70,7 +70,7 @@ def born(
 
 def add(tx: Tx, here: conversation_row.State, child_id: str, source: str, model: str | None, now: float) -> None:
     """The continuation of the head, as a row; the caller moves the head."""
-    tx.run(
+    tx.later(
         "session_insert",
         conversation=here.key,
         ordinal=here.head + 1,

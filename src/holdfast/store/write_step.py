@@ -1,7 +1,4 @@
-"""A small step: one that changes a row or two, and refuses, if it does, before it changes anything.
-
-It is checked before its first attempt, and done by itself or in a transaction with those of others (`grouping`).
-"""
+"""Write steps: a validated write that runs in a transaction of its own, or in one with those of other tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ logger = logging.getLogger("holdfast.store")
 T = TypeVar("T")
 P = ParamSpec("P")
 
-# Errors of the whole store: they concern every step that shares a commit.
+# Errors that concern every step of a transaction.
 STORE_WIDE = (
     errors.StoreBusy,
     errors.StoreFull,
@@ -29,24 +26,27 @@ STORE_WIDE = (
     errors.StoreClosed,
     errors.StoreForked,
 )
-# Seconds between two restores of one store.
+# Seconds between two attempts to restore the schema of one store.
 RESTORE_PAUSE = 60.0
 _restoring = threading.Lock()
 _restored: weakref.WeakKeyDictionary[Driver, float] = weakref.WeakKeyDictionary()
 
 
 class WriteStep(NamedTuple, Generic[T]):
-    """A step, checked, for any number of attempts."""
+    """A write whose arguments are validated, for any number of attempts."""
 
     operation: str
     run: Callable[[Tx], T]
     lasting: bool = True
+    """Whether it must survive a power loss when it is acknowledged."""
     refused: errors.HoldfastError | None = None
-    """What it means that the database refused it, where that has a meaning."""
+    """The error to raise when the database refuses it, instead of StoreRefused."""
+    restores_leases: bool = True
+    """Whether a lost or damaged lease table is restored, and the step run again."""
 
 
 def restoring_leases(driver: Driver, work: Callable[[], T]) -> T:
-    """Do it; when the lease table is lost or damaged, restore the declared schema and do it once more."""
+    """Do the work; if the lease table is lost or damaged, restore the declared schema and do it once more."""
     try:
         return work()
     except errors.LeasesUnavailable:
@@ -58,7 +58,7 @@ def restoring_leases(driver: Driver, work: Callable[[], T]) -> T:
 
 
 def _restore_schema(driver: Driver) -> bool:
-    """Restore the declared schema, at most once a minute; whether that was done now. It may fail: then leases do."""
+    """Restore the declared schema, at most once in RESTORE_PAUSE seconds; return whether it was restored now."""
     with _restoring:
         if time.monotonic() - _restored.get(driver, -RESTORE_PAUSE) < RESTORE_PAUSE:
             return False
@@ -73,13 +73,17 @@ def _restore_schema(driver: Driver) -> bool:
 
 
 def execute(driver: Driver, step: WriteStep[T]) -> T:
-    """Have it done, by itself."""
+    """Run a step in a transaction of its own."""
+
+    def write() -> T:
+        return driver.write(step.operation, step.run, lasting=step.lasting)
+
     try:
-        return restoring_leases(driver, lambda: driver.write(step.operation, step.run, lasting=step.lasting))
+        return restoring_leases(driver, write) if step.restores_leases else write()
     except errors.StoreRefused:
         if step.refused is None:
             raise
-    # Outside of the handler: the error at hand may quote the row that was refused.
+    # Outside of the handler: the driver's error may quote the row that was refused.
     raise step.refused
 
 

@@ -12,17 +12,17 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 import psycopg
 
-from holdfast import errors
-from holdfast.store import address, fault_points, notifications, queries, schema_plan
-from holdfast.store.driver import Asked, Copy, Driver, Plain, Row, Side, Tx
+from holdfast import errors, types
+from holdfast.store import address, fault_points, log, notifications, queries, schema_plan
+from holdfast.store.driver import Copy, Driver, Row, Side, Tx
 from holdfast.store.postgres import connection as postgres_connection
 from holdfast.store.postgres import errors as postgres_errors
-from holdfast.store.postgres import listener, notifier, server_status, table_rewrite, transaction
+from holdfast.store.postgres import fast_append, listener, notifier, server_status, table_rewrite, transaction
 from holdfast.store.postgres.migration import Migration
 from holdfast.store.search import postgres_index
 from holdfast.store.sqlite import driver as sqlite_driver
@@ -36,7 +36,6 @@ IDLE = 8
 # How often a step is run that the database refuses because of what another one did meanwhile.
 ATTEMPTS = 10
 
-_PASSING = "; SET LOCAL lock_timeout = '20ms'"
 _UNSYNCED = "; SET LOCAL synchronous_commit = off"
 _BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL idle_in_transaction_session_timeout = '1h'"
 
@@ -46,7 +45,7 @@ class PostgresDriver:
 
     name = "postgres"
     memory = True
-    asks_plainly, writers = True, 4
+    concurrent_writes = True
     keeps_blobs = True
     stems = False
 
@@ -71,6 +70,7 @@ class PostgresDriver:
         self._closed = False
         self._guard = threading.Lock()
         self._idle: list[transaction.Transaction] = []
+        self._tails = fast_append.Tails()
         self._notifier = notifier.Notifier(self._connect_unpooled, self._translating)
         self._listeners: list[listener.Listener] = []
         self.path = address.hide_password(target)
@@ -174,53 +174,21 @@ class PostgresDriver:
     # --- writing -------------------------------------------------------------------------------------
 
     def write(self, operation: str, step: Callable[[Tx], T], begin: str = "BEGIN", *, lasting: bool = True) -> T:
-        patience, meant = self._patience(), dict[Any, Any]()
-        if fault_points.hook is None and hasattr(step, "plain"):
-            done = self._write_plainly(cast("Plain[T]", step), patience)
-            if done is not None:
-                return done
-        held: Callable[[], T] | None = getattr(step, "held", None)
-        begin += "" if lasting else _UNSYNCED
-        passing = begin + _PASSING if held is not None else begin
+        patience = self._patience()
+        if not isinstance(step, log.AppendRequest):
+            return self._run(operation, step, begin if lasting else begin + _UNSYNCED, patience)
+        receipts = self._append_fast(step, patience) or self._run(operation, step, begin, patience)
+        self._tails.note(step.session_id, receipts)
+        return cast("T", receipts)
+
+    def _run(self, operation: str, step: Callable[[Tx], T], begin: str, patience: postgres_errors.Patience) -> T:
+        """Run the step in transactions until one is committed, or raise its error."""
+        meant = dict[Any, Any]()
         while True:
             try:
-                return self._transact(operation, step, passing, meant)
+                return self._transact(operation, step, begin, meant)
             except errors.StoreError as error:
-                if held is not None and passing != begin and postgres_errors.waited(error):
-                    return held()
-                # It may have been done: whoever meant what tells that is not given up from here on.
-                passing = begin
                 patience.spend(error)
-
-    def _write_plainly(self, step: Plain[T], patience: postgres_errors.Patience) -> T | None:
-        """One statement, where that is all of the step; whatever hinders it is for the whole step to meet."""
-        asked = step.plain()
-        if asked is None:
-            return None
-        if "now" in asked.values:
-            asked.values["now"] = self.clock() if self.clock else None
-        try:
-            row = self._asked(asked)
-        except errors.StoreError as error:
-            if isinstance(error, errors.StoreUnreachable):
-                patience.spend(error)
-            elif not postgres_errors.another_way(error):
-                raise
-            row = None
-        if row is None:
-            return None
-        self._notifier.notify(asked.told)
-        return step.answered(row)
-
-    def _asked(self, asked: Asked) -> Row | None:
-        tx = self._taken()
-        try:
-            row = tx.one(asked.query, **asked.values)
-            if row is not None and asked.shared:
-                tx.one("flushed")
-        finally:
-            self._give_back(tx)
-        return row
 
     def _transact(self, operation: str, step: Callable[[Tx], T], begin: str, meant: dict[Any, Any]) -> T:
         if fault_points.hook is not None:
@@ -239,6 +207,70 @@ class PostgresDriver:
             fault_points.reach(operation, "committed")
         self._notifier.notify(hints)
         return result
+
+    def _append_fast(
+        self, request: log.AppendRequest, patience: postgres_errors.Patience
+    ) -> list[types.Receipt] | None:
+        """Append in one round trip; None if the request needs a transaction, which then reports any error."""
+        values = self._tails.values(request, self.clock() if self.clock else None)
+        if values is None:
+            return None
+        try:
+            row = self._execute_append(values)
+        except errors.StoreError as error:
+            request.is_retry = True  # it may have been committed
+            if isinstance(error, errors.StoreUnreachable):
+                patience.spend(error)
+            elif not postgres_errors.another_way(error):
+                raise
+            return None
+        if row is None:
+            return None
+        self._notifier.notify((notifications.Hint("moved", values["conversation"]),))
+        return fast_append.receipts(request, values["conversation"], row)
+
+    def append_to_each(self, requests: Sequence[log.AppendRequest]) -> list[list[types.Receipt] | None]:
+        now = self.clock() if self.clock else None
+        receipts: list[list[types.Receipt] | None] = [None] * len(requests)
+        found = self._tails.group_values(requests, now)
+        if found is None:
+            return receipts
+        included, values = found
+        if fault_points.hook is not None:
+            fault_points.reach("append", "queued")
+        try:
+            with self._translating(), self._transaction() as tx:
+                if fault_points.hook is not None:
+                    fault_points.reach("append", "committing")
+                rows = tx.all("append_to_each", **values)
+        except errors.StoreError:
+            for index in included:
+                requests[index].is_retry = True  # it may have been committed
+            return receipts
+        if fault_points.hook is not None:
+            fault_points.reach("append", "committed")
+        for number, *row in rows:
+            index = included[number - 1]
+            conversation_id = values["conversations"][number - 1]
+            made = receipts[index] = fast_append.receipts(requests[index], conversation_id, tuple(row))
+            self._tails.note(requests[index].session_id, made)
+        self._notifier.notify([notifications.Hint("moved", values["conversations"][row[0] - 1]) for row in rows])
+        return receipts
+
+    def _execute_append(self, values: dict[str, Any]) -> Row | None:
+        if fault_points.hook is not None:
+            fault_points.reach("append", "queued")
+        with self._translating(), self._transaction() as tx:
+            if fault_points.hook is not None:
+                fault_points.reach("append", "committing")
+            row = tx.one("append_messages", **values)
+            if row is not None and values["unsynced"]:
+                if fault_points.hook is not None:
+                    fault_points.reach("append", "flushing")
+                tx.one("flush_wal")
+        if row is not None and fault_points.hook is not None:
+            fault_points.reach("append", "committed")
+        return row
 
     # --- notifications -------------------------------------------------------------------------------
 

@@ -1,66 +1,152 @@
-"""Where logs ended when this process saw them last.
+"""Append in a single round trip: the one optimisation of the write path on PostgreSQL.
 
-A guess, and nothing rests on it: a message's digest covers its number, so whoever wants to write one with a
-single question to the database has to guess the number before it knows it. A wrong guess costs a second question.
+The digest of a message covers its seq, so the client has to predict the seq before it sends the message. The function
+`append_messages` (sql/postgres/functions.sql) locks the conversation, checks it and the lease, and inserts the messages
+if the prediction is right and nothing is special. Otherwise it changes nothing and returns no row, and the driver runs
+the ordinary transaction (log.append). A wrong prediction costs time and nothing else.
+
+Concurrent appends of one event loop to different conversations share a round trip and a commit (`append_to_each`). Of
+these, none waits for a lock: a conversation that another process has locked is left to the transaction.
+
+While other processes write to the same conversation, the client makes digests for several possible numbers, and the
+commit does not wait for the disk while it holds the lock. Before the append is acknowledged, `flush_wal` waits for the
+disk in a transaction of its own (docs/decisions/0044).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-MOST = 4096
-# Where others write too, the next numbers are made ready for as well.
-SPREAD = 16
-LONG = 4096
+from holdfast import types
+from holdfast.store import log, message_codec
+
+MAX_CONVERSATIONS = 4096
+# Digests made for a contended conversation, and the longest body (characters) that is worth hashing so often.
+CANDIDATES = 16
+MAX_HASHED = 4096
+# Characters that one statement may carry.
+MAX_BATCH = 16 * 1024 * 1024
 
 
-class Place(NamedTuple):
-    """Where the next message goes: the conversation and its head, by their numbers and by their ids."""
+class Tail(NamedTuple):
+    """The end of a log as this process saw it last."""
 
-    key: int
-    head: int
     conversation_id: str
-    head_id: str
-
-
-class Tip(NamedTuple):
-    """The last number of a conversation's log, and how many of the next ones may be somebody else's."""
-
-    place: Place
     last_seq: int
-    spread: int = 1
-
-    def digests(self, body: str) -> int:
-        """For how many numbers digests are worth being made: one takes longer, the longer the text is."""
-        return self.spread if len(body) < LONG else 1
+    candidates: int = 1
+    """How many of the next numbers are prepared for: more than one while other processes write there."""
 
 
-class Tips:
-    """By any session id that was written to."""
+class Tails:
+    """Predicts the next seq of conversations, by any session id that was appended to. Thread-safe."""
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._known: dict[str, Tip] = {}
+        self._lock = threading.Lock()
+        self._known: dict[str, Tail] = {}
 
-    def get(self, session_id: str) -> Tip | None:
-        return self._known.get(session_id)
+    def values(self, request: log.AppendRequest, now: float | None) -> dict[str, Any] | None:
+        """Build the parameters of `append_messages`; None if this request needs the ordinary transaction."""
+        tail, messages, lease = self._predict(request), request.messages, request.lease
+        if tail is None or request.create is not None or sum(len(each.body) for each in messages) > MAX_BATCH:
+            return None
+        if lease is not None and lease.conversation_id != tail.conversation_id:
+            return None
+        contended = tail.candidates > 1
+        if contended and (len(messages) > 1 or len(messages[0].body) > MAX_HASHED):
+            tail = tail._replace(candidates=1)
+        return {
+            "session": request.session_id,
+            "conversation": tail.conversation_id,
+            "expect_head": request.expect_head,
+            "is_retry": request.is_retry,
+            "seen": tail.last_seq,
+            "uids": [message.uid for message in messages],
+            "roles": [message.role for message in messages],
+            "ats": [float(message.at) for message in messages],
+            "bodies": [message.body for message in messages],
+            "digests": _digests(tail, messages),
+            "purpose": lease.purpose if lease else None,
+            "token": lease.token if lease else None,
+            "holder": lease.holder if lease else None,
+            "now": now,
+            "unsynced": contended,
+        }
 
-    def follow(self, session_ids: Iterable[str], head: int, head_id: str) -> None:
-        """The conversation of these has a new head, and as many messages as before."""
-        with self._guard:
-            for session_id in session_ids:
-                if tip := self._known.get(session_id):
-                    self._known[session_id] = tip._replace(place=tip.place._replace(head=head, head_id=head_id))
+    def group_values(
+        self, requests: Sequence[log.AppendRequest], now: float | None
+    ) -> tuple[list[int], dict[str, Any]] | None:
+        """Build the parameters of `append_to_each`, and say which of the requests are in it."""
+        columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
+        included: list[int] = []
+        size = 0
+        for index, request in enumerate(requests):
+            values = self.values(request, now) if len(request.messages) == 1 else None
+            if values is None or values["unsynced"]:
+                continue
+            size += len(request.messages[0].body)
+            if size > MAX_BATCH:
+                break
+            included.append(index)
+            for name, source in _COLUMNS.items():
+                value = values[source]
+                columns[name].append(value[0] if isinstance(value, list) else value)
+        return (included, {**columns, "now": now}) if included else None
 
-    def note(self, session_id: str, place: Place, last_seq: int, messages: int = 1) -> None:
-        """After so many messages of our own, the last of which has that number."""
+    def _predict(self, request: log.AppendRequest) -> Tail | None:
+        tail, lease = self._known.get(request.session_id), request.lease
+        if tail is None and lease is not None and lease.conversation_id == request.session_id:
+            return Tail(lease.conversation_id, lease.snapshot.last_seq)
+        return tail
+
+    def note(self, session_id: str, receipts: Sequence[types.Receipt]) -> None:
+        """Remember where the log ended after an append of this process."""
+        last, added = receipts[-1], sum(not receipt.duplicate for receipt in receipts)
         known = self._known.get(session_id)
-        # A number was skipped: others write here as well. Once they have stopped, that is forgotten again.
-        skipped = known is not None and last_seq != known.last_seq + messages
-        spread = SPREAD if skipped else max(1, known.spread - 1) if known else 1
-        with self._guard:
-            if known is None and len(self._known) >= MOST:
+        candidates = 1
+        if known is not None and last.seq != known.last_seq + added:
+            candidates = CANDIDATES  # another process has appended, too
+        elif known is not None:
+            candidates = max(1, known.candidates - 1)
+        with self._lock:
+            if known is None and len(self._known) >= MAX_CONVERSATIONS:
                 self._known.pop(next(iter(self._known)))
-            self._known[session_id] = Tip(place, last_seq, spread)
+            self._known[session_id] = Tail(last.conversation_id, last.seq, candidates)
+
+
+_COLUMNS = {
+    "sessions": "session",
+    "conversations": "conversation",
+    "expect_heads": "expect_head",
+    "retries": "is_retry",
+    "seen": "seen",
+    "uids": "uids",
+    "roles": "roles",
+    "ats": "ats",
+    "bodies": "bodies",
+    "digests": "digests",
+    "purposes": "purpose",
+    "tokens": "token",
+    "holders": "holder",
+}
+"""The parameters of `append_to_each`, and the parameter of `append_messages` that each is an array of."""
+
+
+def _digests(tail: Tail, messages: Sequence[message_codec.Prepared]) -> bytes:
+    """Hash every message for every predicted number: all messages for the first prediction, then for the next."""
+    first, make = tail.last_seq + 1, message_codec.digest
+    return b"".join(
+        make(tail.conversation_id, first + ahead + index, message.uid, message.role, message.body)
+        for ahead in range(tail.candidates)
+        for index, message in enumerate(messages)
+    )
+
+
+def receipts(request: log.AppendRequest, conversation_id: str, row: tuple[Any, ...]) -> list[types.Receipt]:
+    last_seq, session_id, epoch = row
+    moved_from = request.session_id if session_id != request.session_id else None
+    return [
+        types.Receipt(seq, message.uid, session_id, conversation_id, epoch, moved_from, False, False)
+        for seq, message in enumerate(request.messages, last_seq - len(request.messages) + 1)
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import apsw
@@ -26,8 +26,7 @@ class SqliteDriver(maintenance.Maintenance):
     """The store's driver for a database file, or for `:memory:`."""
 
     name = "sqlite"
-    asks_plainly, keeps_blobs, stems = False, False, True  # statements cost no round trips here
-    writers = 1
+    concurrent_writes, keeps_blobs, stems = False, False, True
 
     # --- writing -------------------------------------------------------------------------------------
 
@@ -91,6 +90,9 @@ class SqliteDriver(maintenance.Maintenance):
         return result
 
     # --- reading -------------------------------------------------------------------------------------
+
+    def append_to_each(self, requests: Sequence[Any]) -> list[Any]:
+        return [None] * len(requests)
 
     def read(self, step: Callable[[Tx], T]) -> T:
         self._check_usable()

@@ -3,13 +3,6 @@
 SELECT key FROM conversations WHERE key IN (SELECT conversation FROM sessions WHERE id = ANY(:ids))
  ORDER BY key FOR UPDATE;
 
--- name: lock_unheld
--- Those of several that nobody else holds, without a wait; the ids that name the others.
-WITH asked AS MATERIALIZED (SELECT id, conversation FROM sessions WHERE id = ANY(:ids)),
-ours AS MATERIALIZED (
-  SELECT key FROM conversations WHERE key IN (SELECT conversation FROM asked) FOR UPDATE SKIP LOCKED)
-SELECT id FROM asked WHERE conversation NOT IN (SELECT key FROM ours);
-
 -- name: titles_like
 -- Titles of an owner that begin alike, for numbering a branch.
 SELECT title FROM conversations WHERE owner = :owner AND starts_with(title, :start);

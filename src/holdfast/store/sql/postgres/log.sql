@@ -9,41 +9,23 @@ SELECT seq, uid, session, role, at, body FROM messages
  WHERE conversation = :conversation AND seq > :after AND seq <= :upto
  ORDER BY seq;
 
--- name: append_plain
--- A whole append of one message, where the conversation is as it was seen last; no row answers where it is not, or
--- where another has it: that one most likely writes, and then it is not. Nothing else is looked at before it is locked.
--- Its number leads to it, its id says that it is the one: a server that was put back gives numbers out again.
-WITH here AS (
-  SELECT key, epoch FROM conversations
-   WHERE key = :key AND id = :conversation AND last_seq = :seen AND head = :head AND live = 1
-     FOR NO KEY UPDATE SKIP LOCKED),
-added AS (
-  INSERT INTO messages (conversation, seq, session, uid, role, at, body, digest)
-  SELECT key, :seen + 1, :head, :uid::text, :role::text, :at::double precision, :body::text,
-         :digest::bytea FROM here)
-SELECT epoch, (SELECT s.id FROM sessions s WHERE s.conversation = key AND s.ordinal = :head) FROM here;
+-- name: append_messages
+-- A whole append where nothing is special; no row where something is.
+SELECT a.* FROM append_messages(:session, :conversation, :expect_head, :is_retry, :seen, :uids, :roles, :ats, :bodies,
+                                :digests, :purpose, :token, :holder, :now, :unsynced, false) a;
 
--- name: append_several
--- The same for messages of several conversations: all of them, or none and no row.
-WITH here AS (
-  SELECT c.key, c.head, c.epoch FROM conversations c
-    JOIN unnest(:keys::bigint[], :ids::text[], :seen::bigint[], :heads::bigint[])
-         AS w (key, id, seen, head) ON w.key = c.key
-   WHERE c.id = w.id AND c.last_seq = w.seen AND c.head = w.head AND c.live = 1 FOR NO KEY UPDATE OF c SKIP LOCKED),
-added AS (
-  INSERT INTO messages (conversation, seq, session, uid, role, at, body, digest)
-  SELECT m.* FROM unnest(:conversations::bigint[], :seqs::bigint[], :sessions::bigint[], :uids::text[],
-                         :roles::text[], :ats::double precision[], :bodies::text[], :digests::bytea[]) AS m
-   WHERE (SELECT count(*) FROM here) = cardinality(:keys::bigint[]))
-SELECT array_agg(h.key), array_agg(h.epoch), array_agg(s.id)
-  FROM here h JOIN sessions s ON s.conversation = h.key AND s.ordinal = h.head
-HAVING count(*) = cardinality(:keys::bigint[]);
+-- name: append_to_each
+-- The same for one message to each of several conversations; those that another transaction has locked are left out.
+SELECT r.number, a.*
+  FROM unnest(:sessions::text[], :conversations::text[], :expect_heads::boolean[], :retries::boolean[],
+              :seen::bigint[], :uids::text[], :roles::text[], :ats::double precision[], :bodies::text[],
+              :digests::bytea[], :purposes::text[], :tokens::bigint[], :holders::text[])
+       WITH ORDINALITY AS r (session, conversation, expect_head, is_retry, seen, uid, role, at, body, digest, purpose,
+                             token, holder, number)
+ CROSS JOIN LATERAL append_messages(r.session, r.conversation, r.expect_head, r.is_retry, r.seen, ARRAY[r.uid],
+                                    ARRAY[r.role], ARRAY[r.at], ARRAY[r.body], r.digest, r.purpose, r.token, r.holder,
+                                    :now::double precision, false, true) a;
 
--- name: append_shared
--- One message where others write too: it does not keep them waiting for the disk, so `flushed` comes after it.
-SELECT a.* FROM set_config('synchronous_commit', 'off', true),
-       append_shared(:id, :strict, :fresh, :uid, :role, :at, :body, :seen, :digests) a;
-
--- name: flushed
--- A commit that waits for the disk, which then has all that was committed before it.
+-- name: flush_wal
+-- Commit a transaction that waits for the disk, which then has every earlier commit as well.
 SELECT count(pg_logical_emit_message(true, 'holdfast', ''));

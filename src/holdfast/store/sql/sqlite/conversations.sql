@@ -2,10 +2,6 @@
 -- Several at once. (BEGIN IMMEDIATE has locked the whole file already.)
 SELECT 1;
 
--- name: lock_unheld
--- The same; nobody else holds any.
-SELECT NULL WHERE false;
-
 -- name: titles_like
 -- Titles of an owner that begin alike, for numbering a branch.
 SELECT title FROM conversations WHERE owner = :owner AND substr(title, 1, length(:start)) = :start;

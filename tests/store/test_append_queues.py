@@ -1,15 +1,16 @@
-"""Appends of many tasks on PostgreSQL: a conversation that somebody else holds is waited for beside the others."""
+"""Appends of many tasks on PostgreSQL: concurrent, in order per conversation, and a blocked one holds up no other."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 
 from holdfast import AsyncSessionDB, NewConversation, NewMessage, SessionDB, errors, types
-from holdfast.store import async_db, fault_points
+from holdfast.store import group_commit, write_step
 from tests import postgres
 from tests.contract import steps
 
@@ -102,29 +103,6 @@ def test_a_conversation_that_is_held_elsewhere_holds_up_no_other(
         assert db.fsck().ok
 
 
-def test_those_that_nobody_holds_share_one_commit_all_the_same(
-    address: str, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def story(adb: AsyncSessionDB) -> None:
-        elsewhere.hold("stuck")
-        passed: list[str] = []
-        monkeypatch.setattr(fault_points, "hook", passed.append)
-        waiting, *others = [asyncio.create_task(append(adb, name)) for name in NAMES]
-        await asyncio.gather(*others)
-        assert passed.count("append.committed") == 1
-        while (tried := passed.count("append.queued")) < 2:
-            await asyncio.sleep(0.01)  # until the stuck one is tried by itself
-        behind = asyncio.create_task(append(adb, "stuck"))
-        await taken()
-        await append(adb, "one")
-        # What comes behind it is not tried on its own.
-        assert passed.count("append.queued") == tried + 1
-        elsewhere.let_go()
-        assert [(await each).seq for each in (waiting, behind)] == [1, 2]
-
-    tell(address, story).close()
-
-
 def test_whatever_else_an_append_waits_for_holds_up_no_other(address: str, elsewhere: Elsewhere) -> None:
     """A title that somebody is about to take is known only to the index that keeps titles apart."""
     titled = NewConversation(source="test", title="taken")
@@ -139,31 +117,6 @@ def test_whatever_else_an_append_waits_for_holds_up_no_other(address: str, elsew
 
     with tell(address, story) as db:
         assert db.conversation("new").title == "taken"
-
-
-def test_what_was_given_later_is_not_written_earlier_though_it_could_be(
-    address: str, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All of a group wait for something, nobody knows which of them; and by the time the second is looked at, the
-    first could be written."""
-    titled = NewConversation(source="test", title="taken")
-
-    async def story(adb: AsyncSessionDB) -> None:
-        elsewhere.title("stuck", "taken")
-        queued: list[str] = []
-
-        def hook(point: str) -> None:
-            queued.extend([point] if point == "append.queued" else [])
-            if point == "append.queued" and len(queued) == 3:
-                elsewhere.let_go()
-
-        monkeypatch.setattr(fault_points, "hook", hook)
-        both = [append(adb, "new", text, create=titled) for text in "ab"]
-        receipts = await asyncio.gather(*both, append(adb, "one"))
-        assert [receipt.seq for receipt in receipts] == [1, 2, 1]
-
-    with tell(address, story) as db:
-        assert steps.contents(db.transcript("new")) == ["a", "b"]
 
 
 def test_who_waits_too_long_is_busy_alone(address: str, elsewhere: Elsewhere) -> None:
@@ -184,64 +137,65 @@ def test_who_waits_too_long_is_busy_alone(address: str, elsewhere: Elsewhere) ->
     tell(address, story).close()
 
 
-def test_who_waited_for_one_that_waited_in_vain_does_not_wait_as_long_again(
+def test_append_behind_one_that_waited_in_vain_does_not_wait_as_long_again(
     address: str, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(adb: AsyncSessionDB) -> None:
-        waited: list[int] = []
-        patiently = adb._commit_patiently
+        groups: list[int] = []
+        writes = adb._writes
+        commit = writes._commit
 
-        def counted(steps: list[async_db.Step]) -> list[async_db.Outcome]:
-            waited.append(len(steps))
-            return patiently(steps)
+        def counted(steps: list[write_step.WriteStep[Any]]) -> list[Any]:
+            groups.append(len(steps))
+            return commit(steps)
 
-        monkeypatch.setattr(adb, "_commit_patiently", counted)
+        await append(adb, "stuck")
+        monkeypatch.setattr(writes, "_commit", counted)
         elsewhere.hold("stuck")
         first = asyncio.create_task(append(adb, "stuck"))
         await append(adb, "one")
         later = [asyncio.create_task(append(adb, "stuck")) for _ in range(5)]
-        while len(adb._lanes.get("stuck", ())) < len(later):
+        while len(writes._queues["stuck"]) < len(later):
             await asyncio.sleep(0)
-        adb._lanes["stuck"][:] = [each._replace(until=0.0) for each in adb._lanes["stuck"]]
+        writes._queues["stuck"][:] = [each._replace(deadline=0.0) for each in writes._queues["stuck"]]
         outcomes = await asyncio.gather(first, *later, return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {errors.StoreBusy}
-        assert waited == [1]
+        assert groups == [1, 1]
 
     tell(address, story, write_timeout=3.0).close()
 
 
-def test_as_many_as_are_held_at_once_hold_up_no_other_that_is_shared(address: str, elsewhere: Elsewhere) -> None:
-    held = [f"held {number}" for number in range(async_db.BESIDE - 1)]
+def test_as_many_blocked_conversations_as_there_are_threads_hold_up_no_other(
+    address: str, elsewhere: Elsewhere
+) -> None:
+    held = [f"held {number}" for number in range(group_commit.MAX_THREADS - 1)]
 
     async def story(adb: AsyncSessionDB) -> None:
         for name in held:
             await adb.create_session(name, source="test")
             elsewhere.hold(name)
         await append(adb, "one")
-        adb.db._tips.note("one", adb.db._tips.get("one").place, 9)  # type: ignore[union-attr]
         waiting = [asyncio.create_task(append(adb, name)) for name in held]
         await append(adb, "two")
         assert (await append(adb, "one")).seq == 2
+        assert not any(each.done() for each in waiting)
         elsewhere.let_go()
         await asyncio.gather(*waiting)
 
     tell(address, story).close()
 
 
-@pytest.mark.parametrize("shared", ["talk", "child"])
-def test_ids_of_one_conversation_are_written_in_the_order_they_were_given(address: str, shared: str) -> None:
-    """Whichever of them others seem to write to: one is its first session, the other its head."""
+@pytest.mark.parametrize("known", ["talk", "child", "neither"])
+def test_ids_of_one_conversation_are_written_in_the_order_they_were_given(address: str, known: str) -> None:
+    """Whichever of them was appended to before: one is its first session, the other its head."""
 
     async def story(adb: AsyncSessionDB) -> None:
-        await append(adb, "talk", create=NewConversation(source="test"))
+        await adb.create_session("talk", source="test")
         lease = await adb.acquire_lease("talk", "compact", "me", 30)
-        await adb.commit_compaction(lease, child_id="child", cut_seq=1, seen_seq=1, summary="s")
+        await adb.commit_compaction(lease, child_id="child", cut_seq=0, seen_seq=0, summary="s")
+        if known != "neither":
+            await append(adb, known)
         for _ in range(10):
-            seen = adb.db._tips
-            assert seen is not None
-            known = seen.get(shared)
-            if known is not None:
-                seen.note(shared, known.place, known.last_seq + 7)
             receipts = await asyncio.gather(*(append(adb, name) for name in ("talk", "child", "talk", "child")))
             numbers = [receipt.seq for receipt in receipts]
             assert numbers == sorted(numbers)
@@ -280,7 +234,6 @@ def test_a_head_that_is_another_than_was_known_is_the_one_that_is_told(address: 
             behind.execute(ended)
             behind.execute(CONTINUED)
             behind.execute("UPDATE conversations SET head = 2 WHERE id = 'one'")
-        adb.db._tips.follow(("one",), 2, "lost")  # type: ignore[union-attr]
         others = [append(adb, "two")] if together else []
         receipt, *_ = await asyncio.gather(append(adb, "one"), *others)
         assert (receipt.seq, receipt.session_id, receipt.moved_from) == (2, "other", "one")
@@ -305,7 +258,7 @@ def test_a_clock_of_whole_seconds_serves_a_batch_as_any_other(address: str) -> N
         assert [message.at for message in db.transcript("talk")] == [1000.0, 1000.0, 5.5]
 
 
-def test_what_waits_beside_is_written_before_the_store_is_closed(address: str, elsewhere: Elsewhere) -> None:
+def test_blocked_append_is_written_before_the_store_is_closed(address: str, elsewhere: Elsewhere) -> None:
     waiting: list[asyncio.Task[types.Receipt]] = []
 
     async def story(adb: AsyncSessionDB) -> None:
