@@ -1,24 +1,22 @@
--- The store of Holdfast, in SQLite.
+-- The SQLite schema of a store.
 --
--- A conversation is one log of messages, numbered 1, 2, 3 … without a gap. It is cut into sessions,
--- numbered 1, 2, 3 … as well: a session's continuation is by definition the next number of the same
--- conversation, so a second continuation is a second row with the same primary key and cannot be written.
--- Exactly one session of an open conversation is live, and it is the head: `live` is 1 or NULL on both
--- tables, UNIQUE (conversation, live) allows one, and a foreign key from the conversation to
--- (conversation, ordinal, live) demands it. An ended conversation has live = NULL on both sides.
+-- A conversation is one log of messages, numbered 1, 2, 3 … without gaps. It is divided into sessions, numbered in the
+-- same way: the continuation of a session is the next number, so a second continuation would be a second row with the
+-- same primary key. Exactly one session of an open conversation is live, the head: `live` is 1 or NULL in both tables,
+-- UNIQUE (conversation, live) allows one live session, and a foreign key from the conversation to
+-- (conversation, ordinal, live) requires it. An ended conversation has live = NULL in both tables.
 --
--- A compaction copies, moves and deletes nothing. It is a row that says "up to cut_seq, read this summary
--- instead", together with the end of one session and the birth of the next, in one transaction. The
--- context is computed from the log and the compaction that conversations.compaction_epoch names.
+-- A compaction copies, moves and deletes nothing. It is a row that replaces the messages up to cut_seq by a summary,
+-- written in one transaction with the end of one session and the start of the next. The context is computed from the
+-- log and from the compaction that conversations.compaction_epoch names.
 --
--- Whatever a process believes, the triggers below hold: ends are final, counters only grow, the log is
--- only appended to, and what changes the head or the view also raises the epoch, which every commit
--- compares. Foreign keys that leave `conversations` or point at it are deferred to the commit, since the
--- two sides change together; all others are immediate, because a deferred one makes SQLite search the
--- whole conversation at every compaction.
+-- The triggers hold whatever a process does: ends are final, counters only grow, the log is append-only, and a change
+-- of the head or of the view raises the epoch, which every commit compares. Foreign keys from and to `conversations`
+-- are deferred to the commit, since both sides change together. All others are immediate: a deferred one makes SQLite
+-- search the whole conversation at every compaction.
 --
--- In this dialect a message's rowid is its conversation's key and its seq in one integer
--- (key * 2^32 + seq): the log of a conversation lies together in one b-tree and needs no second index.
+-- The rowid of a message is its conversation's key and its seq in one integer (key * 2^32 + seq), so the log of a
+-- conversation is contiguous in one b-tree and needs no second index.
 
 CREATE TABLE meta (
   key   TEXT NOT NULL PRIMARY KEY,
@@ -43,9 +41,9 @@ CREATE TABLE conversations (
   forked_at        INTEGER CHECK (forked_at >= 0),
   forked_epoch     INTEGER,
   origin           INTEGER REFERENCES conversations (key) DEFERRABLE INITIALLY DEFERRED,
-  -- In which ten minutes the last message came: a list of the latest stops early, and an append seldom changes it.
+  -- The ten minutes of the last message: a list of recent conversations stops early, and few appends change it.
   active_slot      INTEGER,
-  -- Where its work is done, where somebody said so: a list can be asked for those of one folder.
+  -- The working directory, if known; lists can be filtered by it.
   folder           TEXT CHECK (length(folder) BETWEEN 1 AND 4096),
   UNIQUE (owner, title),
   UNIQUE (key, live),
@@ -61,9 +59,7 @@ CREATE TABLE conversations (
   CHECK (origin <> key),
   CHECK (compaction_epoch <= epoch AND redo_epoch <= epoch)
 ) STRICT;
-
 CREATE INDEX conversations_by_activity ON conversations (active_slot);
-
 CREATE INDEX conversations_by_origin ON conversations (origin) WHERE origin IS NOT NULL;
 
 CREATE TABLE sessions (
@@ -107,7 +103,6 @@ CREATE TABLE messages (
   FOREIGN KEY (conversation, session) REFERENCES sessions (conversation, ordinal),
   CHECK ((redacted_at IS NULL) = (body <> ''))
 ) STRICT;
-
 CREATE INDEX messages_redacted ON messages (redacted_at) WHERE redacted_at IS NOT NULL;
 
 CREATE TABLE compactions (
@@ -160,7 +155,6 @@ CREATE TABLE routes (
   version      INTEGER NOT NULL CHECK (version >= 1),
   updated_at   REAL NOT NULL
 ) STRICT, WITHOUT ROWID;
-
 CREATE INDEX routes_by_conversation ON routes (conversation) WHERE conversation IS NOT NULL;
 
 CREATE TABLE tombstones (
@@ -168,8 +162,7 @@ CREATE TABLE tombstones (
   deleted_at REAL NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- What slow work has used up. It goes with its conversation whoever deletes that, a version that does not know
--- this table included.
+-- Spent compaction budgets. Deleted with the conversation, even by a version that does not know this table.
 CREATE TABLE budgets (
   conversation INTEGER NOT NULL PRIMARY KEY,
   version      INTEGER NOT NULL CHECK (version >= 1),
@@ -180,8 +173,7 @@ CREATE TABLE budgets (
   CHECK (json_valid(body) AND json_type(body, '$.spent') IS 'object')
 ) STRICT;
 
--- What agents have besides their conversations. All of it but memories goes with its conversation, whoever deletes
--- that; a memory is its owner's, and only forgets where it was learnt.
+-- Tables of agents. Their rows are deleted with the conversation, except memories, which belong to an owner.
 CREATE TABLE memories (
   id         INTEGER PRIMARY KEY AUTOINCREMENT,
   owner      TEXT NOT NULL,
@@ -192,10 +184,10 @@ CREATE TABLE memories (
   UNIQUE (owner, text),
   FOREIGN KEY (source) REFERENCES conversations (key) ON DELETE SET NULL DEFERRABLE INITIALLY DEFERRED
 ) STRICT;
-
 CREATE INDEX memories_by_source ON memories (source) WHERE source IS NOT NULL;
 
--- What came in and is answered once. The key is whoever sends it; the one who settles it says who by a uid of theirs.
+-- Messages to a conversation that are answered once. The sender chooses `key`; `settled_by` identifies the process
+-- that settled the row.
 CREATE TABLE inbox (
   id           INTEGER PRIMARY KEY AUTOINCREMENT,
   conversation INTEGER NOT NULL,
@@ -215,12 +207,10 @@ CREATE TABLE inbox (
   CHECK (redacted_at IS NULL OR outcome IS NOT NULL),
   CHECK ((redacted_at IS NULL) = (text <> ''))
 ) STRICT;
-
 CREATE INDEX inbox_by_conversation ON inbox (conversation, id);
-
 CREATE INDEX inbox_waiting ON inbox (conversation, id) WHERE outcome IS NULL;
 
--- Programs that agents started. An ended one has its notice in the inbox, from the same transaction.
+-- Background processes of agents. The end of one is written with its notice in the inbox.
 CREATE TABLE processes (
   id           TEXT NOT NULL PRIMARY KEY CHECK (id <> ''),
   conversation INTEGER NOT NULL,
@@ -237,12 +227,10 @@ CREATE TABLE processes (
   CHECK ((state = 'running') = (ended_by IS NULL)),
   CHECK (exit_code IS NULL OR state <> 'running')
 ) STRICT;
-
 CREATE INDEX processes_by_conversation ON processes (conversation);
-
 CREATE INDEX processes_running ON processes (started_at) WHERE state = 'running';
 
--- What somebody allowed for more than once: in one conversation, or (NULL) in all of the owner's.
+-- Standing permissions, for one conversation or (NULL) for all conversations of the owner.
 CREATE TABLE grants (
   id           INTEGER PRIMARY KEY AUTOINCREMENT,
   owner        TEXT NOT NULL,
@@ -252,12 +240,10 @@ CREATE TABLE grants (
   given_by     TEXT NOT NULL,
   FOREIGN KEY (conversation) REFERENCES conversations (key) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED
 ) STRICT;
-
 CREATE UNIQUE INDEX grants_once ON grants (owner, rule, coalesce(conversation, 0));
-
 CREATE INDEX grants_by_conversation ON grants (conversation) WHERE conversation IS NOT NULL;
 
--- What tools did or were not allowed to do. A row without an end either runs, or its process died.
+-- Tool calls, allowed or denied. A row without an end is running, or its process died.
 CREATE TABLE audit (
   id           INTEGER PRIMARY KEY AUTOINCREMENT,
   conversation INTEGER NOT NULL,
@@ -276,12 +262,11 @@ CREATE TABLE audit (
   CHECK (allowed = 1 OR ended_at IS NULL),
   CHECK (redacted_at IS NULL OR summary = '')
 ) STRICT;
-
 CREATE INDEX audit_by_call ON audit (conversation, call_id);
 
--- What came in from outside, on a route. Which conversation it belongs to is known when it is worked: a route may be
--- bound anew between the two. `platform` and `key` say what it is, however often it is delivered; `home`, `chat` and
--- `address` where replies go. `target` is the session its turn uses, fixed before the turn begins.
+-- Inbound messages, by route. The conversation is set when a message is processed, as the route may be rebound before.
+-- `platform` and `key` identify a message across repeated deliveries; replies go to `home`, `chat` and `address`.
+-- `target` is the session of its turn, set before the turn begins.
 CREATE TABLE arrivals (
   id           INTEGER PRIMARY KEY AUTOINCREMENT,
   platform     TEXT NOT NULL CHECK (platform <> ''),
@@ -313,18 +298,13 @@ CREATE TABLE arrivals (
   CHECK ((redacted_at IS NULL) = (body <> '')),
   CHECK (address <> '' OR (redacted_at IS NOT NULL AND conversation IS NULL))
 ) STRICT;
-
 CREATE INDEX arrivals_open ON arrivals (route, id) WHERE outcome IS NULL;
-
 CREATE INDEX arrivals_by_route ON arrivals (route, at);
-
 CREATE INDEX arrivals_by_sender ON arrivals (platform, sender, at);
-
 CREATE INDEX arrivals_by_conversation ON arrivals (conversation, id) WHERE conversation IS NOT NULL;
-
 CREATE INDEX arrivals_by_joined ON arrivals (joined) WHERE joined IS NOT NULL;
 
--- Who works on what just now. A free one has no holder; its token stays, since it never goes back.
+-- Leases of routes and chats. A free one has no holder and keeps its token, which never decreases.
 CREATE TABLE claims (
   key     TEXT NOT NULL PRIMARY KEY CHECK (key <> ''),
   token   INTEGER NOT NULL CHECK (token >= 1),
@@ -333,9 +313,8 @@ CREATE TABLE claims (
   boot    TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- What must go out. The parts of a reply come with the outcome of what they answer, which is an arrival or a notice of
--- the inbox, and bear its time; what is posted by itself has a key instead of a part. All of it goes with its
--- conversation, whoever deletes that.
+-- Outbound messages. The parts of a reply are written with the outcome of the arrival or inbox notice they answer, and
+-- have its time. A message that answers nothing has a key instead of a part.
 CREATE TABLE outbox (
   id           INTEGER PRIMARY KEY AUTOINCREMENT,
   arrival      INTEGER REFERENCES arrivals (id),
@@ -368,20 +347,14 @@ CREATE TABLE outbox (
   CHECK (redacted_at IS NULL OR delivered_at IS NOT NULL OR failed_at IS NOT NULL),
   CHECK ((redacted_at IS NULL) = (body <> ''))
 ) STRICT;
-
 CREATE UNIQUE INDEX outbox_by_arrival ON outbox (arrival, part) WHERE arrival IS NOT NULL;
-
 CREATE UNIQUE INDEX outbox_by_inbound ON outbox (inbound, part) WHERE inbound IS NOT NULL;
-
 CREATE UNIQUE INDEX outbox_by_key ON outbox (key) WHERE key IS NOT NULL;
-
 CREATE INDEX outbox_open ON outbox (platform, chat, id) WHERE delivered_at IS NULL AND failed_at IS NULL;
-
 CREATE INDEX outbox_failed ON outbox (failed_at) WHERE failed_at IS NOT NULL;
-
 CREATE INDEX outbox_by_conversation ON outbox (conversation) WHERE conversation IS NOT NULL;
 
--- Who may talk to the agent from outside, and who may not.
+-- Access of senders.
 CREATE TABLE people (
   platform TEXT NOT NULL CHECK (platform <> ''),
   sender   TEXT NOT NULL CHECK (sender <> ''),
@@ -392,7 +365,7 @@ CREATE TABLE people (
   PRIMARY KEY (platform, sender)
 ) STRICT, WITHOUT ROWID;
 
--- Who came by: whether they were told that they are strangers, and the code they were given. Only its digest is here.
+-- Unknown senders: when they were refused, and the digest of their pairing code.
 CREATE TABLE strangers (
   platform   TEXT NOT NULL CHECK (platform <> ''),
   sender     TEXT NOT NULL CHECK (sender <> ''),
@@ -408,14 +381,14 @@ CREATE TABLE strangers (
   CHECK (digest IS NULL OR asked_at IS NOT NULL)
 ) STRICT, WITHOUT ROWID;
 
--- Wrong codes in a row, by platform.
+-- Consecutive wrong pairing codes.
 CREATE TABLE lockouts (
   platform  TEXT NOT NULL PRIMARY KEY CHECK (platform <> ''),
   failures  INTEGER NOT NULL CHECK (failures >= 0),
   failed_at REAL NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- What people want word for word in the context. A branch takes those it reads along.
+-- Messages that stay verbatim in the context. A branch copies those within its part of the log.
 CREATE TABLE pins (
   conversation INTEGER NOT NULL,
   seq          INTEGER NOT NULL CHECK (seq >= 1),
@@ -424,7 +397,7 @@ CREATE TABLE pins (
   FOREIGN KEY (conversation) REFERENCES conversations (key) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED
 ) STRICT, WITHOUT ROWID;
 
--- What is known of attachments; their content is in files beside the database, named by their digests.
+-- Attachments; their content is in files named by digest.
 CREATE TABLE blobs (
   digest     TEXT NOT NULL PRIMARY KEY CHECK (length(digest) = 64),
   size       INTEGER NOT NULL CHECK (size >= 0),
@@ -435,30 +408,25 @@ CREATE TABLE blobs (
 
 -- conversations ----------------------------------------------------------------------------------------
 
-CREATE TRIGGER conversation_counters_only_grow
-BEFORE UPDATE OF epoch, last_seq, fence ON conversations
+CREATE TRIGGER conversation_counters_only_grow BEFORE UPDATE OF epoch, last_seq, fence ON conversations
 WHEN NEW.epoch < OLD.epoch OR NEW.last_seq < OLD.last_seq OR NEW.fence < OLD.fence
 BEGIN SELECT raise(ABORT, 'epoch, last_seq and fence never go back'); END;
 
-CREATE TRIGGER conversation_counts_what_is_there
-BEFORE UPDATE OF last_seq ON conversations
+CREATE TRIGGER conversation_counts_what_is_there BEFORE UPDATE OF last_seq ON conversations
 WHEN NEW.last_seq <> OLD.last_seq
  AND (NEW.last_seq <> OLD.last_seq + 1 OR NOT EXISTS (SELECT 1 FROM messages WHERE id = (NEW.key << 32) + NEW.last_seq))
 BEGIN SELECT raise(ABORT, 'last_seq counts messages that exist'); END;
 
-CREATE TRIGGER conversation_begins_at_its_fork_point
-BEFORE INSERT ON conversations
+CREATE TRIGGER conversation_begins_at_its_fork_point BEFORE INSERT ON conversations
 WHEN NEW.last_seq <> coalesce(NEW.forked_at, 0)
 BEGIN SELECT raise(ABORT, 'last_seq counts messages that exist'); END;
 
-CREATE TRIGGER conversation_view_needs_epoch
-BEFORE UPDATE OF head, live, compaction_epoch ON conversations
+CREATE TRIGGER conversation_view_needs_epoch BEFORE UPDATE OF head, live, compaction_epoch ON conversations
 WHEN NEW.epoch <= OLD.epoch
  AND (NEW.head <> OLD.head OR NEW.live IS NOT OLD.live OR NEW.compaction_epoch IS NOT OLD.compaction_epoch)
 BEGIN SELECT raise(ABORT, 'head, live and compaction_epoch change only with a new epoch'); END;
 
-CREATE TRIGGER conversation_head_moves_by_one
-BEFORE UPDATE OF head ON conversations
+CREATE TRIGGER conversation_head_moves_by_one BEFORE UPDATE OF head ON conversations
 WHEN NEW.head <> OLD.head AND NEW.head <> OLD.head + 1
 BEGIN SELECT raise(ABORT, 'the head moves to its own continuation only'); END;
 
@@ -469,29 +437,25 @@ WHEN NEW.key <> OLD.key OR NEW.id <> OLD.id OR NEW.owner <> OLD.owner OR NEW.cre
   OR NEW.forked_epoch IS NOT OLD.forked_epoch OR NEW.origin IS NOT OLD.origin
 BEGIN SELECT raise(ABORT, 'identity and fork point of a conversation never change'); END;
 
-CREATE TRIGGER conversation_fork_point_exists
-BEFORE INSERT ON conversations
+CREATE TRIGGER conversation_fork_point_exists BEFORE INSERT ON conversations
 WHEN NEW.origin IS NOT NULL
  AND (NEW.forked_at > coalesce((SELECT last_seq FROM conversations WHERE key = NEW.origin), -1)
    OR NEW.forked_at < (SELECT seen_seq FROM compactions WHERE conversation = NEW.origin AND epoch = NEW.forked_epoch)
    OR NOT EXISTS (SELECT 1 FROM sessions WHERE conversation = NEW.origin AND id = NEW.forked_from))
 BEGIN SELECT raise(ABORT, 'a branch begins within its origin, on a compaction that saw no more'); END;
 
-CREATE TRIGGER conversation_leaves_tombstones
-BEFORE DELETE ON conversations
+CREATE TRIGGER conversation_leaves_tombstones BEFORE DELETE ON conversations
 WHEN OLD.last_seq > coalesce(OLD.forked_at, 0)
  AND EXISTS (SELECT 1 FROM sessions WHERE conversation = OLD.key AND id NOT IN (SELECT id FROM tombstones))
 BEGIN SELECT raise(ABORT, 'a deletion leaves a tombstone for every session'); END;
 
 -- sessions ---------------------------------------------------------------------------------------------
 
-CREATE TRIGGER session_is_born_live
-BEFORE INSERT ON sessions
+CREATE TRIGGER session_is_born_live BEFORE INSERT ON sessions
 WHEN NEW.live IS NULL
 BEGIN SELECT raise(ABORT, 'a session is born live'); END;
 
-CREATE TRIGGER session_follows_its_parent
-BEFORE INSERT ON sessions
+CREATE TRIGGER session_follows_its_parent BEFORE INSERT ON sessions
 WHEN NEW.first_seq IS NOT CASE
        WHEN NEW.parent IS NULL
        THEN (SELECT coalesce(forked_at, 0) + 1 FROM conversations WHERE key = NEW.conversation)
@@ -499,86 +463,72 @@ WHEN NEW.first_seq IS NOT CASE
      END
 BEGIN SELECT raise(ABORT, 'a session begins where its ended parent stopped'); END;
 
-CREATE TRIGGER session_id_was_never_deleted
-BEFORE INSERT ON sessions
+CREATE TRIGGER session_id_was_never_deleted BEFORE INSERT ON sessions
 WHEN EXISTS (SELECT 1 FROM tombstones WHERE id = NEW.id)
 BEGIN SELECT raise(ABORT, 'the id of a deleted session is never used again'); END;
 
-CREATE TRIGGER session_end_is_final
-BEFORE UPDATE ON sessions
+CREATE TRIGGER session_end_is_final BEFORE UPDATE ON sessions
 WHEN OLD.live IS NULL
 BEGIN SELECT raise(ABORT, 'an ended session is never changed'); END;
 
-CREATE TRIGGER session_identity_stays
-BEFORE UPDATE ON sessions
+CREATE TRIGGER session_identity_stays BEFORE UPDATE ON sessions
 WHEN NEW.conversation <> OLD.conversation OR NEW.ordinal <> OLD.ordinal OR NEW.id <> OLD.id
   OR NEW.parent IS NOT OLD.parent OR NEW.first_seq <> OLD.first_seq OR NEW.started_at <> OLD.started_at
 BEGIN SELECT raise(ABORT, 'identity of a session never changes'); END;
 
-CREATE TRIGGER session_ends_at_the_tip
-BEFORE UPDATE OF last_seq ON sessions
+CREATE TRIGGER session_ends_at_the_tip BEFORE UPDATE OF last_seq ON sessions
 WHEN NEW.last_seq IS NOT NULL
  AND NEW.last_seq <> (SELECT last_seq FROM conversations WHERE key = NEW.conversation)
 BEGIN SELECT raise(ABORT, 'a session ends at the last message of its conversation'); END;
 
-CREATE TRIGGER session_is_not_deleted
-BEFORE DELETE ON sessions
+CREATE TRIGGER session_is_not_deleted BEFORE DELETE ON sessions
 WHEN EXISTS (SELECT 1 FROM conversations WHERE key = OLD.conversation)
 BEGIN SELECT raise(ABORT, 'no session is deleted while its conversation exists'); END;
 
 -- messages ---------------------------------------------------------------------------------------------
 
-CREATE TRIGGER message_joins_a_live_session
-BEFORE INSERT ON messages
+CREATE TRIGGER message_joins_a_live_session BEFORE INSERT ON messages
 WHEN NOT EXISTS (SELECT 1 FROM sessions WHERE conversation = NEW.id >> 32 AND ordinal = NEW.session AND live = 1)
 BEGIN SELECT raise(ABORT, 'a message joins a live session'); END;
 
-CREATE TRIGGER message_is_the_next
-BEFORE INSERT ON messages
+CREATE TRIGGER message_is_the_next BEFORE INSERT ON messages
 WHEN NEW.id IS NOT (SELECT (key << 32) + last_seq + 1 FROM conversations WHERE key = NEW.id >> 32)
 BEGIN SELECT raise(ABORT, 'messages are numbered without a gap'); END;
 
-CREATE TRIGGER message_is_counted
-AFTER INSERT ON messages
+CREATE TRIGGER message_is_counted AFTER INSERT ON messages
 BEGIN
   UPDATE conversations SET last_seq = last_seq + 1 WHERE key = NEW.id >> 32;
   UPDATE conversations SET active_slot = CAST(NEW.at / 600 AS INTEGER)
    WHERE key = NEW.id >> 32 AND active_slot IS NOT CAST(NEW.at / 600 AS INTEGER);
 END;
 
-CREATE TRIGGER message_is_only_redacted
-BEFORE UPDATE ON messages
+CREATE TRIGGER message_is_only_redacted BEFORE UPDATE ON messages
 WHEN NEW.id <> OLD.id OR NEW.session <> OLD.session OR NEW.uid <> OLD.uid OR NEW.role <> OLD.role
   OR NEW.at <> OLD.at OR OLD.redacted_at IS NOT NULL OR NEW.redacted_at IS NULL
 BEGIN SELECT raise(ABORT, 'a message is never changed but by redaction'); END;
 
-CREATE TRIGGER message_is_not_deleted
-BEFORE DELETE ON messages
+CREATE TRIGGER message_is_not_deleted BEFORE DELETE ON messages
 WHEN EXISTS (SELECT 1 FROM conversations WHERE key = OLD.id >> 32)
 BEGIN SELECT raise(ABORT, 'no message is deleted while its conversation exists'); END;
 
 -- compactions ------------------------------------------------------------------------------------------
 
-CREATE TRIGGER compaction_stands_on_the_current_one
-BEFORE INSERT ON compactions
+CREATE TRIGGER compaction_stands_on_the_current_one BEFORE INSERT ON compactions
 WHEN NOT EXISTS (
        SELECT 1 FROM conversations c
         WHERE c.key = NEW.conversation AND NEW.epoch = c.epoch + 1 AND NEW.base_epoch IS c.compaction_epoch
           AND NEW.session = c.head + 1 AND NEW.seen_seq <= c.last_seq AND coalesce(NEW.token, 0) <= c.fence)
 BEGIN SELECT raise(ABORT, 'a compaction stands on the current one, at the next epoch, within the log'); END;
 
-CREATE TRIGGER compaction_cut_only_grows
-BEFORE INSERT ON compactions
+CREATE TRIGGER compaction_cut_only_grows BEFORE INSERT ON compactions
 WHEN NEW.cut_seq < (SELECT cut_seq FROM compactions WHERE conversation = NEW.conversation AND epoch = NEW.base_epoch)
 BEGIN SELECT raise(ABORT, 'a cut never lies before the cut it stands on'); END;
 
-CREATE TRIGGER compaction_token_only_grows
-BEFORE INSERT ON compactions
+CREATE TRIGGER compaction_token_only_grows BEFORE INSERT ON compactions
 WHEN NEW.token <= (SELECT max(token) FROM compactions WHERE conversation = NEW.conversation)
 BEGIN SELECT raise(ABORT, 'a compaction never bears an older token than one before it'); END;
 
-CREATE TRIGGER compaction_is_only_redacted
-BEFORE UPDATE ON compactions
+CREATE TRIGGER compaction_is_only_redacted BEFORE UPDATE ON compactions
 WHEN NEW.conversation <> OLD.conversation OR NEW.epoch <> OLD.epoch OR NEW.base_epoch IS NOT OLD.base_epoch
   OR NEW.session <> OLD.session OR NEW.cut_seq <> OLD.cut_seq OR NEW.seen_seq <> OLD.seen_seq
   OR NEW.token IS NOT OLD.token OR NEW.at <> OLD.at OR NEW.redacted_at IS NULL
@@ -586,42 +536,36 @@ WHEN NEW.conversation <> OLD.conversation OR NEW.epoch <> OLD.epoch OR NEW.base_
   OR json_extract(NEW.body, '$.pinned') IS NOT json_extract(OLD.body, '$.pinned')
 BEGIN SELECT raise(ABORT, 'a compaction is never changed but by redaction'); END;
 
-CREATE TRIGGER compaction_is_not_deleted
-BEFORE DELETE ON compactions
+CREATE TRIGGER compaction_is_not_deleted BEFORE DELETE ON compactions
 WHEN EXISTS (SELECT 1 FROM conversations WHERE key = OLD.conversation)
 BEGIN SELECT raise(ABORT, 'no compaction is deleted while its conversation exists'); END;
 
 -- hides ------------------------------------------------------------------------------------------------
 
-CREATE TRIGGER hide_lies_within_the_log
-BEFORE INSERT ON hides
+CREATE TRIGGER hide_lies_within_the_log BEFORE INSERT ON hides
 WHEN NOT EXISTS (
        SELECT 1 FROM conversations
         WHERE key = NEW.conversation AND NEW.to_seq <= last_seq AND NEW.epoch = epoch)
   OR NEW.shown_epoch IS NOT NULL
 BEGIN SELECT raise(ABORT, 'a hide lies within the log'); END;
 
-CREATE TRIGGER hide_is_only_shown
-BEFORE UPDATE ON hides
+CREATE TRIGGER hide_is_only_shown BEFORE UPDATE ON hides
 WHEN NEW.conversation <> OLD.conversation OR NEW.epoch <> OLD.epoch OR NEW.from_seq <> OLD.from_seq
   OR NEW.to_seq <> OLD.to_seq OR OLD.shown_epoch IS NOT NULL
   OR NEW.shown_epoch IS NOT (SELECT epoch FROM conversations WHERE key = NEW.conversation)
 BEGIN SELECT raise(ABORT, 'a hide is never changed but by being shown once'); END;
 
-CREATE TRIGGER hide_is_not_deleted
-BEFORE DELETE ON hides
+CREATE TRIGGER hide_is_not_deleted BEFORE DELETE ON hides
 WHEN EXISTS (SELECT 1 FROM conversations WHERE key = OLD.conversation)
 BEGIN SELECT raise(ABORT, 'no hide is deleted while its conversation exists'); END;
 
 -- leases -----------------------------------------------------------------------------------------------
 
-CREATE TRIGGER lease_token_is_the_newest
-BEFORE INSERT ON leases
+CREATE TRIGGER lease_token_is_the_newest BEFORE INSERT ON leases
 WHEN NEW.token IS NOT (SELECT fence FROM conversations WHERE key = NEW.conversation)
 BEGIN SELECT raise(ABORT, 'a lease is given the newest token'); END;
 
-CREATE TRIGGER lease_token_never_goes_back
-BEFORE UPDATE ON leases
+CREATE TRIGGER lease_token_never_goes_back BEFORE UPDATE ON leases
 WHEN NEW.conversation <> OLD.conversation OR NEW.purpose <> OLD.purpose
   OR (NEW.token <> OLD.token AND NEW.token IS NOT (SELECT fence FROM conversations WHERE key = NEW.conversation))
   OR (NEW.token = OLD.token AND (NEW.holder <> OLD.holder OR NEW.snap_seq <> OLD.snap_seq))
@@ -629,122 +573,102 @@ BEGIN SELECT raise(ABORT, 'a lease changes hands only with the newest token'); E
 
 -- routes -----------------------------------------------------------------------------------------------
 
-CREATE TRIGGER route_version_only_grows
-BEFORE UPDATE ON routes
+CREATE TRIGGER route_version_only_grows BEFORE UPDATE ON routes
 WHEN NEW.key <> OLD.key OR NEW.version <= OLD.version
 BEGIN SELECT raise(ABORT, 'a route changes only with a new version'); END;
 
-CREATE TRIGGER route_is_not_deleted
-BEFORE DELETE ON routes
+CREATE TRIGGER route_is_not_deleted BEFORE DELETE ON routes
 BEGIN SELECT raise(ABORT, 'a route is unbound, never deleted'); END;
 
 -- budgets ----------------------------------------------------------------------------------------------
 
-CREATE TRIGGER budget_begins_at_one
-BEFORE INSERT ON budgets
+CREATE TRIGGER budget_begins_at_one BEFORE INSERT ON budgets
 WHEN NEW.version <> 1
 BEGIN SELECT raise(ABORT, 'the first version of a budget is 1'); END;
 
-CREATE TRIGGER budget_version_only_grows
-BEFORE UPDATE ON budgets
+CREATE TRIGGER budget_version_only_grows BEFORE UPDATE ON budgets
 WHEN NEW.conversation <> OLD.conversation OR NEW.version <= OLD.version
 BEGIN SELECT raise(ABORT, 'a budget changes only with a new version'); END;
 
-CREATE TRIGGER budget_is_not_deleted
-BEFORE DELETE ON budgets
+CREATE TRIGGER budget_is_not_deleted BEFORE DELETE ON budgets
 WHEN EXISTS (SELECT 1 FROM conversations WHERE key = OLD.conversation)
 BEGIN SELECT raise(ABORT, 'no budget is deleted while its conversation exists'); END;
 
 -- memories ---------------------------------------------------------------------------------------------
 
-CREATE TRIGGER memory_has_room
-BEFORE INSERT ON memories
+CREATE TRIGGER memory_has_room BEFORE INSERT ON memories
 WHEN (SELECT count(*) FROM memories WHERE owner = NEW.owner) >= 500
 BEGIN SELECT raise(ABORT, 'an owner has 500 memories at most'); END;
 
-CREATE TRIGGER memory_is_only_revised
-BEFORE UPDATE ON memories
+CREATE TRIGGER memory_is_only_revised BEFORE UPDATE ON memories
 WHEN NEW.id <> OLD.id OR NEW.owner <> OLD.owner OR NEW.at <> OLD.at
   OR (NEW.source IS NOT OLD.source AND NEW.source IS NOT NULL)
 BEGIN SELECT raise(ABORT, 'a memory keeps its owner and where it is from'); END;
 
 -- inbox ------------------------------------------------------------------------------------------------
 
-CREATE TRIGGER inbound_begins_waiting
-BEFORE INSERT ON inbox
+CREATE TRIGGER inbound_begins_waiting BEFORE INSERT ON inbox
 WHEN NEW.outcome IS NOT NULL OR NEW.redacted_at IS NOT NULL
 BEGIN SELECT raise(ABORT, 'what comes in waits first'); END;
 
-CREATE TRIGGER inbound_is_settled_once
-BEFORE UPDATE ON inbox
+CREATE TRIGGER inbound_is_settled_once BEFORE UPDATE ON inbox
 WHEN OLD.outcome IS NOT NULL
  AND (NEW.outcome IS NOT OLD.outcome OR NEW.seq IS NOT OLD.seq OR NEW.settled_at IS NOT OLD.settled_at
    OR NEW.settled_by IS NOT OLD.settled_by)
 BEGIN SELECT raise(ABORT, 'an outcome is never rewritten'); END;
 
-CREATE TRIGGER inbound_is_what_came_in
-BEFORE UPDATE ON inbox
+CREATE TRIGGER inbound_is_what_came_in BEFORE UPDATE ON inbox
 WHEN NEW.id <> OLD.id OR NEW.conversation <> OLD.conversation OR NEW.key <> OLD.key OR NEW.kind <> OLD.kind
   OR NEW.at <> OLD.at OR (NEW.text <> OLD.text AND (NEW.text <> '' OR OLD.redacted_at IS NOT NULL))
   OR (OLD.redacted_at IS NOT NULL AND NEW.redacted_at IS NOT OLD.redacted_at)
 BEGIN SELECT raise(ABORT, 'what came in is never changed but by redaction'); END;
 
-CREATE TRIGGER inbound_became_a_message
-BEFORE UPDATE OF seq ON inbox
+CREATE TRIGGER inbound_became_a_message BEFORE UPDATE OF seq ON inbox
 WHEN NEW.seq IS NOT NULL AND NOT EXISTS (SELECT 1 FROM messages WHERE id = (NEW.conversation << 32) + NEW.seq)
 BEGIN SELECT raise(ABORT, 'what came in becomes a message that exists'); END;
 
-CREATE TRIGGER inbound_is_not_deleted
-BEFORE DELETE ON inbox
+CREATE TRIGGER inbound_is_not_deleted BEFORE DELETE ON inbox
 WHEN EXISTS (SELECT 1 FROM conversations WHERE key = OLD.conversation)
 BEGIN SELECT raise(ABORT, 'nothing that came in is deleted while its conversation exists'); END;
 
 -- processes --------------------------------------------------------------------------------------------
 
-CREATE TRIGGER process_begins_running
-BEFORE INSERT ON processes
+CREATE TRIGGER process_begins_running BEFORE INSERT ON processes
 WHEN NEW.state <> 'running'
 BEGIN SELECT raise(ABORT, 'a process begins by running'); END;
 
-CREATE TRIGGER process_end_is_final
-BEFORE UPDATE ON processes
+CREATE TRIGGER process_end_is_final BEFORE UPDATE ON processes
 WHEN OLD.state <> 'running'
  AND (NEW.state <> OLD.state OR NEW.ended_at IS NOT OLD.ended_at OR NEW.ended_by IS NOT OLD.ended_by
    OR NEW.exit_code IS NOT OLD.exit_code)
 BEGIN SELECT raise(ABORT, 'the end of a process is final'); END;
 
-CREATE TRIGGER process_end_is_told
-BEFORE UPDATE OF state ON processes
+CREATE TRIGGER process_end_is_told BEFORE UPDATE OF state ON processes
 WHEN NEW.state <> 'running'
  AND NOT EXISTS (SELECT 1 FROM inbox WHERE key = 'process:' || NEW.id AND conversation = NEW.conversation)
 BEGIN SELECT raise(ABORT, 'a process ends together with its notice'); END;
 
-CREATE TRIGGER process_identity_stays
-BEFORE UPDATE ON processes
+CREATE TRIGGER process_identity_stays BEFORE UPDATE ON processes
 WHEN NEW.id <> OLD.id OR NEW.conversation <> OLD.conversation OR NEW.folder <> OLD.folder OR NEW.place <> OLD.place
   OR NEW.started_at <> OLD.started_at OR (NEW.command <> OLD.command AND NEW.command <> '')
 BEGIN SELECT raise(ABORT, 'identity of a process never changes'); END;
 
-CREATE TRIGGER process_is_not_deleted
-BEFORE DELETE ON processes
+CREATE TRIGGER process_is_not_deleted BEFORE DELETE ON processes
 WHEN EXISTS (SELECT 1 FROM conversations WHERE key = OLD.conversation)
 BEGIN SELECT raise(ABORT, 'no process is deleted while its conversation exists'); END;
 
 -- grants -----------------------------------------------------------------------------------------------
 
-CREATE TRIGGER grant_stays
-BEFORE UPDATE ON grants
+CREATE TRIGGER grant_stays BEFORE UPDATE ON grants
 BEGIN SELECT raise(ABORT, 'a grant is given or revoked, never changed'); END;
 
 -- audit ------------------------------------------------------------------------------------------------
 
-CREATE TRIGGER audit_begins_open
-BEFORE INSERT ON audit
+CREATE TRIGGER audit_begins_open BEFORE INSERT ON audit
 WHEN NEW.ended_at IS NOT NULL OR NEW.redacted_at IS NOT NULL
 BEGIN SELECT raise(ABORT, 'an act is written down before it is done'); END;
 
-CREATE TRIGGER audit_is_only_ended
-BEFORE UPDATE ON audit
+CREATE TRIGGER audit_is_only_ended BEFORE UPDATE ON audit
 WHEN NEW.id <> OLD.id OR NEW.conversation <> OLD.conversation OR NEW.uid <> OLD.uid OR NEW.call_id <> OLD.call_id
   OR NEW.tool <> OLD.tool OR NEW.allowed <> OLD.allowed OR NEW.decided_by <> OLD.decided_by OR NEW.at <> OLD.at
   OR (OLD.ended_at IS NOT NULL AND (NEW.ended_at IS NOT OLD.ended_at OR NEW.ok IS NOT OLD.ok))
@@ -752,21 +676,18 @@ WHEN NEW.id <> OLD.id OR NEW.conversation <> OLD.conversation OR NEW.uid <> OLD.
   OR (OLD.redacted_at IS NOT NULL AND NEW.redacted_at IS NOT OLD.redacted_at)
 BEGIN SELECT raise(ABORT, 'the audit is never changed but by its one end and by redaction'); END;
 
-CREATE TRIGGER audit_is_not_deleted
-BEFORE DELETE ON audit
+CREATE TRIGGER audit_is_not_deleted BEFORE DELETE ON audit
 WHEN EXISTS (SELECT 1 FROM conversations WHERE key = OLD.conversation)
 BEGIN SELECT raise(ABORT, 'no audit is deleted while its conversation exists'); END;
 
 -- arrivals ---------------------------------------------------------------------------------------------
 
-CREATE TRIGGER arrival_begins_open
-BEFORE INSERT ON arrivals
+CREATE TRIGGER arrival_begins_open BEFORE INSERT ON arrivals
 WHEN NEW.outcome IS NOT NULL OR NEW.redacted_at IS NOT NULL OR NEW.attempts <> 0 OR NEW.target IS NOT NULL
   OR NEW.joined IS NOT NULL
 BEGIN SELECT raise(ABORT, 'what arrives is open first'); END;
 
-CREATE TRIGGER arrival_is_settled_once
-BEFORE UPDATE ON arrivals
+CREATE TRIGGER arrival_is_settled_once BEFORE UPDATE ON arrivals
 WHEN OLD.outcome IS NOT NULL
  AND (NEW.outcome IS NOT OLD.outcome OR NEW.settled_at IS NOT OLD.settled_at
    OR (NEW.seq IS NOT OLD.seq AND (NEW.seq IS NOT NULL OR NEW.conversation IS NOT NULL))
@@ -774,36 +695,31 @@ WHEN OLD.outcome IS NOT NULL
    OR NEW.joined IS NOT OLD.joined)
 BEGIN SELECT raise(ABORT, 'an outcome is never rewritten'); END;
 
-CREATE TRIGGER arrival_is_what_came_in
-BEFORE UPDATE ON arrivals
+CREATE TRIGGER arrival_is_what_came_in BEFORE UPDATE ON arrivals
 WHEN NEW.id <> OLD.id OR NEW.platform <> OLD.platform OR NEW.key <> OLD.key OR NEW.route <> OLD.route
   OR NEW.home <> OLD.home OR NEW.chat <> OLD.chat OR NEW.sender <> OLD.sender OR NEW.at <> OLD.at
   OR (NEW.body <> OLD.body AND NEW.body <> '') OR (NEW.address <> OLD.address AND NEW.address <> '')
   OR (OLD.redacted_at IS NOT NULL AND NEW.redacted_at IS NOT OLD.redacted_at)
 BEGIN SELECT raise(ABORT, 'what arrived is never changed but by redaction'); END;
 
-CREATE TRIGGER arrival_goes_on_where_it_began
-BEFORE UPDATE OF attempts, target, joined ON arrivals
+CREATE TRIGGER arrival_goes_on_where_it_began BEFORE UPDATE OF attempts, target, joined ON arrivals
 WHEN NEW.attempts < OLD.attempts OR (OLD.target IS NOT NULL AND NEW.target IS NOT OLD.target)
   OR (OLD.joined IS NOT NULL AND NEW.joined IS NOT OLD.joined)
 BEGIN SELECT raise(ABORT, 'attempts never go back, and the target of an arrival never changes'); END;
 
-CREATE TRIGGER arrival_joins_one_of_its_route
-BEFORE UPDATE OF joined ON arrivals
+CREATE TRIGGER arrival_joins_one_of_its_route BEFORE UPDATE OF joined ON arrivals
 WHEN NEW.joined IS NOT NULL AND OLD.joined IS NULL
  AND (OLD.attempts > 0 OR EXISTS (SELECT 1 FROM arrivals WHERE joined = NEW.id)
    OR NOT EXISTS (SELECT 1 FROM arrivals
                    WHERE id = NEW.joined AND route = NEW.route AND joined IS NULL AND outcome IS NEW.outcome))
 BEGIN SELECT raise(ABORT, 'an arrival joins one of its route, and shares its fate'); END;
 
-CREATE TRIGGER arrival_stays_in_its_conversation
-BEFORE UPDATE OF conversation ON arrivals
+CREATE TRIGGER arrival_stays_in_its_conversation BEFORE UPDATE OF conversation ON arrivals
 WHEN OLD.outcome IS NOT NULL AND NEW.conversation IS NOT OLD.conversation
  AND (NEW.conversation IS NOT NULL OR EXISTS (SELECT 1 FROM conversations WHERE key = OLD.conversation))
 BEGIN SELECT raise(ABORT, 'an arrival stays in its conversation while that exists'); END;
 
-CREATE TRIGGER arrival_became_a_message
-BEFORE UPDATE OF seq ON arrivals
+CREATE TRIGGER arrival_became_a_message BEFORE UPDATE OF seq ON arrivals
 WHEN NEW.seq IS NOT NULL
  AND NOT EXISTS (
        SELECT 1 FROM messages m JOIN arrivals a ON a.id = coalesce(NEW.joined, NEW.id)
@@ -813,14 +729,12 @@ WHEN NEW.seq IS NOT NULL
                    ELSE substr(m.uid, 1, 6) IN ('inbox:', 'steer:') END)
 BEGIN SELECT raise(ABORT, 'an arrival becomes the message that bears its key'); END;
 
-CREATE TRIGGER arrival_is_not_deleted
-BEFORE DELETE ON arrivals
+CREATE TRIGGER arrival_is_not_deleted BEFORE DELETE ON arrivals
 WHEN OLD.outcome IS NULL
 BEGIN SELECT raise(ABORT, 'nothing that arrived is deleted while it is open'); END;
 
--- The text of what became of a conversation goes with it; that it came in stays known, for it may be delivered again.
-CREATE TRIGGER conversation_takes_its_mail
-AFTER DELETE ON conversations
+-- The texts are removed with the conversation. The rows stay, as a platform may deliver a message again.
+CREATE TRIGGER conversation_takes_its_mail AFTER DELETE ON conversations
 BEGIN
   UPDATE arrivals
      SET outcome = 'deleted', settled_by = 'deletion', body = '', address = '',
@@ -837,32 +751,27 @@ END;
 
 -- claims -----------------------------------------------------------------------------------------------
 
-CREATE TRIGGER claim_token_never_goes_back
-BEFORE UPDATE ON claims
+CREATE TRIGGER claim_token_never_goes_back BEFORE UPDATE ON claims
 WHEN NEW.key <> OLD.key OR NEW.token < OLD.token
   OR (NEW.token = OLD.token AND NEW.holder IS NOT NULL AND NEW.holder IS NOT OLD.holder)
 BEGIN SELECT raise(ABORT, 'a claim changes hands only with a new token'); END;
 
-CREATE TRIGGER claim_is_not_deleted
-BEFORE DELETE ON claims
+CREATE TRIGGER claim_is_not_deleted BEFORE DELETE ON claims
 BEGIN SELECT raise(ABORT, 'a claim is given back, never deleted'); END;
 
 -- outbox -----------------------------------------------------------------------------------------------
 
-CREATE TRIGGER outgoing_begins_open
-BEFORE INSERT ON outbox
+CREATE TRIGGER outgoing_begins_open BEFORE INSERT ON outbox
 WHEN NEW.delivered_at IS NOT NULL OR NEW.failed_at IS NOT NULL OR NEW.redacted_at IS NOT NULL OR NEW.attempts <> 0
 BEGIN SELECT raise(ABORT, 'what goes out is undelivered first'); END;
 
-CREATE TRIGGER outgoing_comes_with_its_outcome
-BEFORE INSERT ON outbox
+CREATE TRIGGER outgoing_comes_with_its_outcome BEFORE INSERT ON outbox
 WHEN NEW.part IS NOT NULL
  AND NOT EXISTS (SELECT 1 FROM arrivals WHERE id = NEW.arrival AND settled_at = NEW.at)
  AND NOT EXISTS (SELECT 1 FROM inbox WHERE id = NEW.inbound AND settled_at = NEW.at AND conversation = NEW.conversation)
 BEGIN SELECT raise(ABORT, 'a reply is written down with the outcome it comes from'); END;
 
-CREATE TRIGGER outgoing_goes_where_it_came_from
-BEFORE INSERT ON outbox
+CREATE TRIGGER outgoing_goes_where_it_came_from BEFORE INSERT ON outbox
 WHEN NEW.arrival IS NOT NULL
  AND NOT EXISTS (
        SELECT 1 FROM arrivals
@@ -870,23 +779,20 @@ WHEN NEW.arrival IS NOT NULL
           AND (NEW.part IS NULL OR conversation IS NEW.conversation))
 BEGIN SELECT raise(ABORT, 'a reply goes where its arrival came from'); END;
 
-CREATE TRIGGER outgoing_parts_have_no_gap
-BEFORE INSERT ON outbox
+CREATE TRIGGER outgoing_parts_have_no_gap BEFORE INSERT ON outbox
 WHEN NEW.part > 0
  AND NOT EXISTS (SELECT 1 FROM outbox WHERE arrival = NEW.arrival AND part = NEW.part - 1)
  AND NOT EXISTS (SELECT 1 FROM outbox WHERE inbound = NEW.inbound AND part = NEW.part - 1)
 BEGIN SELECT raise(ABORT, 'the parts of a reply are numbered without a gap'); END;
 
-CREATE TRIGGER outgoing_end_is_final
-BEFORE UPDATE ON outbox
+CREATE TRIGGER outgoing_end_is_final BEFORE UPDATE ON outbox
 WHEN (OLD.delivered_at IS NOT NULL OR OLD.failed_at IS NOT NULL)
  AND (NEW.delivered_at IS NOT OLD.delivered_at OR NEW.failed_at IS NOT OLD.failed_at
    OR NEW.external IS NOT OLD.external OR NEW.error IS NOT OLD.error OR NEW.attempts <> OLD.attempts
    OR NEW.due_at <> OLD.due_at)
 BEGIN SELECT raise(ABORT, 'delivered or failed is final'); END;
 
-CREATE TRIGGER outgoing_is_what_was_said
-BEFORE UPDATE ON outbox
+CREATE TRIGGER outgoing_is_what_was_said BEFORE UPDATE ON outbox
 WHEN NEW.id <> OLD.id OR NEW.arrival IS NOT OLD.arrival OR NEW.part IS NOT OLD.part OR NEW.key IS NOT OLD.key
   OR NEW.seq IS NOT OLD.seq OR NEW.platform <> OLD.platform OR NEW.chat <> OLD.chat OR NEW.kind <> OLD.kind
   OR NEW.at <> OLD.at OR NEW.attempts < OLD.attempts OR (NEW.body <> OLD.body AND NEW.body <> '')
@@ -894,34 +800,28 @@ WHEN NEW.id <> OLD.id OR NEW.arrival IS NOT OLD.arrival OR NEW.part IS NOT OLD.p
   OR (OLD.redacted_at IS NOT NULL AND NEW.redacted_at IS NOT OLD.redacted_at)
 BEGIN SELECT raise(ABORT, 'what goes out is never changed but by redaction'); END;
 
-CREATE TRIGGER outgoing_is_not_deleted
-BEFORE DELETE ON outbox
+CREATE TRIGGER outgoing_is_not_deleted BEFORE DELETE ON outbox
 WHEN OLD.delivered_at IS NULL AND OLD.failed_at IS NULL
  AND (OLD.conversation IS NULL OR EXISTS (SELECT 1 FROM conversations WHERE key = OLD.conversation))
 BEGIN SELECT raise(ABORT, 'nothing is deleted that must still go out'); END;
 
 -- pins -------------------------------------------------------------------------------------------------
 
-CREATE TRIGGER pin_lies_within_the_log
-BEFORE INSERT ON pins
+CREATE TRIGGER pin_lies_within_the_log BEFORE INSERT ON pins
 WHEN NEW.seq > coalesce((SELECT last_seq FROM conversations WHERE key = NEW.conversation), -1)
 BEGIN SELECT raise(ABORT, 'a pin lies within the log'); END;
 
-CREATE TRIGGER pin_has_room
-BEFORE INSERT ON pins
+CREATE TRIGGER pin_has_room BEFORE INSERT ON pins
 WHEN (SELECT count(*) FROM pins WHERE conversation = NEW.conversation) >= 100
 BEGIN SELECT raise(ABORT, 'a conversation has 100 pins at most'); END;
 
-CREATE TRIGGER pin_stays
-BEFORE UPDATE ON pins
+CREATE TRIGGER pin_stays BEFORE UPDATE ON pins
 BEGIN SELECT raise(ABORT, 'a pin is set or taken out, never changed'); END;
 
 -- tombstones -------------------------------------------------------------------------------------------
 
-CREATE TRIGGER tombstone_stays
-BEFORE UPDATE ON tombstones
+CREATE TRIGGER tombstone_stays BEFORE UPDATE ON tombstones
 BEGIN SELECT raise(ABORT, 'a tombstone stays'); END;
 
-CREATE TRIGGER tombstone_is_not_deleted
-BEFORE DELETE ON tombstones
+CREATE TRIGGER tombstone_is_not_deleted BEFORE DELETE ON tombstones
 BEGIN SELECT raise(ABORT, 'a tombstone stays'); END;

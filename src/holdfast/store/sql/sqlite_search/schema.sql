@@ -1,8 +1,7 @@
--- The search index of a store, in a file of its own that may be thrown away at any time.
+-- The search index of a store, in a separate file that can be deleted and rebuilt at any time.
 --
--- It holds no text, only which words stand where: a row's id is the message's own id in the log. What is
--- found is read from the log. `around` has the words of the neighbouring turns, which often say what a
--- short answer is about; `tags` has one word each for role, owner and tools, so that filters cost nothing.
+-- It stores no text: the id of a row is the id of its message, which is read from the log. `around` has the words of the
+-- neighbouring turns, which give a short answer its topic; `tags` has words for role, owner and tools to filter by.
 
 CREATE TABLE meta (
   key   TEXT NOT NULL PRIMARY KEY,
