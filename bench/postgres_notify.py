@@ -149,7 +149,7 @@ class Learning:
             if self._agents.comparing is not None:
                 self._agents.comparing.add_done_callback(compared)
 
-        self._listening.enter_context(self._db.hearing.listen(heard))
+        self._listening.enter_context(self._db.notifications.listen(heard))
         await begun.wait()
         return self
 

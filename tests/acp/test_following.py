@@ -83,9 +83,9 @@ def test_a_store_that_fails_in_the_middle_of_a_look_loses_nothing(monkeypatch: p
             return await transcript(*given)
 
         db.transcript = fails_once  # type: ignore[method-assign]
-        db.hearing._dispatch(notifications.Hint("moved", here))
+        db.notifications._dispatch(notifications.Hint("moved", here))
         await seat.so(lambda: len(asked) == 2)
-        db.hearing._dispatch(notifications.Hint("moved", here))
+        db.notifications._dispatch(notifications.Hint("moved", here))
         await seat.so(lambda: editor.text("user_message_chunk").endswith("three"))
         assert editor.text("user_message_chunk") == "one two three"
 
@@ -105,11 +105,11 @@ def test_what_others_said_and_the_store_did_not_give_in_time_is_told_later(monke
         await db.hide(here, 4, 4)
         await editor.prompt(here, "mine")
         assert editor.text("user_message_chunk") == ""
-        db.hearing._dispatch(notifications.Hint("moved", here))
+        db.notifications._dispatch(notifications.Hint("moved", here))
         await seat.so(lambda: editor.text("user_message_chunk").endswith("three"))
-        db.hearing._dispatch(notifications.Hint("moved", here))
+        db.notifications._dispatch(notifications.Hint("moved", here))
         await db.append_message(here, role="user", content=" four")
-        db.hearing._dispatch(notifications.Hint("moved", here))
+        db.notifications._dispatch(notifications.Hint("moved", here))
         await seat.so(lambda: editor.text("user_message_chunk").endswith("four"))
         assert editor.text("user_message_chunk") == "one three four"
 

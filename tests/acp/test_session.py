@@ -457,7 +457,7 @@ def test_what_is_ours_is_never_told_as_somebody_elses_however_slow_an_editor_rea
         editor.reads.clear()
         editor.asking("session/set_mode", sessionId=here, modeId="code")
         await seat.so(lambda: any("config_option_update" in str(frame) for frame in editor.frames))
-        editor.program.db.hearing._dispatch(notifications.Hint("moved", here))
+        editor.program.db.notifications._dispatch(notifications.Hint("moved", here))
         prompting = editor.prompting(here, "hello")
         (door,) = editor.program.doors
         await seat.so(lambda: door.running(here))

@@ -82,7 +82,7 @@ def elsewhere(process: tuple[str, Elsewhere]) -> Elsewhere:
 async def hearing(db: AsyncSessionDB) -> AsyncIterator[list[notifications.Hint]]:
     """What is heard, from when something can be."""
     heard: list[notifications.Hint] = []
-    with db.hearing.listen(heard.append):
+    with db.notifications.listen(heard.append):
         await soon(lambda: heard == [notifications.LOST])
         yield heard
 
@@ -277,7 +277,7 @@ def test_without_hints_a_turn_that_waits_for_room_goes_on_when_it_looks_next() -
             model = ScriptedModel(["ok"], window=WINDOW)
             agent = stage.agent(db, model, session_id="talk", summarizer=Writer())
             waiting = asyncio.create_task(agent.run_conversation("Hello"))
-            await soon(lambda: db.hearing._handlers)
+            await soon(lambda: db.notifications._handlers)
             other.commit_compaction(lease, summary="What they wrote.", cut_seq=170, child_id="theirs")
             assert (await waiting).session_id == "theirs"
         await agent.close()

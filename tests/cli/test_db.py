@@ -313,7 +313,7 @@ def test_what_is_removed_on_a_server_makes_nobody_wait_and_says_what_stays(holdf
         assert owner.execute(FILES).fetchone() == before
         refused = holdfast("db", "scrub", place.app, "--yes")
         assert refused.code == 1
-        assert "Only the role that made the tables" in refused.sentence
+        assert "Only the owner of the tables" in refused.sentence
         asked = holdfast("db", "scrub", place.owner)
         assert (asked.code, owner.execute(FILES).fetchone()) == (1, before)
         assert holdfast("db", "scrub", place.owner, "--yes", "--json").data == {"scrubbed": True}

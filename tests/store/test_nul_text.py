@@ -15,9 +15,9 @@ odd = st.text(st.sampled_from(["\0", "\U0010ffff", "0", "1", "a"]))
 
 @given(st.one_of(odd, st.text()))
 def test_any_text_comes_back_and_has_no_nul_in_between(text: str) -> None:
-    kept = nul_text.folded({"text": text, "number": 1})
+    kept = nul_text.escape({"text": text, "number": 1})
     assert "\0" not in kept["text"]
-    assert nul_text.unfolded((kept["text"], kept["number"], None)) == (text, 1, None)
+    assert nul_text.unescape((kept["text"], kept["number"], None)) == (text, 1, None)
 
 
 # Where text is kept as it came, and the columns it is in.

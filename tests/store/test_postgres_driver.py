@@ -205,7 +205,7 @@ def test_what_only_the_owner_of_the_tables_may_do_is_not_claimed_to_be_done(pair
         address = pair.one.driver.target.replace(f"{postgres.USER}@", f"{role}@")
         with SessionDB(address) as poor:
             steps.begin(poor, "talk", "a")
-            with pytest.raises(errors.StoreUnusable, match="Only the role that made the tables"):
+            with pytest.raises(errors.StoreUnusable, match="Only the owner of the tables"):
                 poor.scrub()
         assert pair.one.meta("scrubbed_at") is None
         pair.one.scrub()

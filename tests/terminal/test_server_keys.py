@@ -74,7 +74,7 @@ def test_a_compaction_of_another_process_moves_the_key_as_soon_as_it_is_heard_of
         await client.ask("session.resume", session_id="talk")
         made = await agent(desk.db).compress_context(force=True)
         for conversation in ("another", "talk", "talk"):
-            desk.db.hearing._dispatch(notifications.Hint("moved", conversation))
+            desk.db.notifications._dispatch(notifications.Hint("moved", conversation))
         moved = await client.until("session.info")
         assert (moved["session_id"], moved["payload"]["previous"]) == (made.session_id, "talk")
         assert (await client.ask("session.info", session_id="talk"))["session_id"] == made.session_id

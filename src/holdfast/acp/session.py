@@ -111,7 +111,7 @@ class Session:
         await self._log.begin(replayed)
         self._model = self._answering()
         self._listening.enter_context(door.listen(here, answers=True, heard=self._heard))
-        self._listening.enter_context(door.db.hearing.listen(self._log.hinted))
+        self._listening.enter_context(door.db.notifications.listen(self._log.hinted))
         self._tasks = [asyncio.create_task(self._tell()), asyncio.create_task(self._look_out())]
 
     async def announce(self) -> None:

@@ -263,7 +263,7 @@ class Room:
         """Wait until another process has committed or abandoned its compaction; don't wait for its hooks."""
         work, seen = self._work(), self._view.mark
         try:
-            with work.db.hearing.expect(work.conversation_id, "freed") as freed:
+            with work.db.notifications.expect(work.conversation_id, "freed") as freed:
                 while await work.db.get_compression_lock_holder(work.conversation_id) is not None:
                     if seen is None or (await work.db.snapshot(work.conversation_id)).epoch != seen[0]:
                         return

@@ -139,7 +139,7 @@ class Runtime:
         """How what became of a notice is written down; a front end that has to tell of it elsewhere puts its own."""
 
     async def __aenter__(self) -> Self:
-        self._hearing.enter_context(self.db.hearing.listen(self._heard))
+        self._hearing.enter_context(self.db.notifications.listen(self._heard))
         return self
 
     async def __aexit__(

@@ -112,7 +112,7 @@ async def _acquire(
                     raise errors.Busy(error.holder, error.expires_in, message) from None
                 if freed is None:
                     known = (await db.snapshot(conversation_id)).conversation_id
-                    freed = stack.enter_context(db.hearing.expect(known, "freed"))
+                    freed = stack.enter_context(db.notifications.expect(known, "freed"))
                     waiting(error.holder)
                 await freed.wait(min(pause, max(error.expires_in, SOON)))
                 pause = min(pause * 1.5, SELDOM)

@@ -60,7 +60,7 @@ class Sender:
 
     async def run(self) -> None:
         """Until cancelled; what is on its way then is waited for."""
-        with self._db.hearing.listen(self._heard):
+        with self._db.notifications.listen(self._heard):
             try:
                 while True:
                     self._woken.clear()

@@ -61,7 +61,7 @@ class Router:
 
     async def run(self) -> None:
         """Until stopped or cancelled. What cannot be read now is looked at again."""
-        with self._home.db.hearing.listen(self._heard):
+        with self._home.db.notifications.listen(self._heard):
             while not self._worker.stopping:
                 self._woken.clear()
                 try:

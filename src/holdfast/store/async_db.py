@@ -33,7 +33,7 @@ class AsyncSessionDB(async_mirror.AsyncSessionBase):
         self.memory = async_mirror.AsyncMemories(db.memory, self)
         self.permissions = async_mirror.AsyncPermissions(db.permissions, self)
         self.processes = async_mirror.AsyncProcesses(db.processes, self)
-        self.hearing = notification_hub.NotificationHub(db.driver)
+        self.notifications = notification_hub.NotificationHub(db.driver)
         self._pool = executor.LoopExecutor(threads, "holdfast-store", db.driver.write_timeout)
         self._writes = group_commit.GroupCommit(db.driver)
         self._closed = False

@@ -88,7 +88,7 @@ class Held:
         """Hear what happens, and answer; not for one who is gone."""
         door, here = self._door, self.conversation_id
         self._listening.enter_context(door.listen(here, heard=self._heard))
-        self._listening.enter_context(door.db.hearing.listen(self._hinted))
+        self._listening.enter_context(door.db.notifications.listen(self._hinted))
         if not self.gone:
             self._answer()
 

@@ -1,9 +1,8 @@
-"""The PostgreSQL driver, on psycopg. No other file knows either.
+"""The PostgreSQL driver: a connection pool, transactions with retries, and the schema.
 
-Any number of threads, processes and hosts write at once; each step locks the conversations it is about, and
-whatever it looked at beside them may have changed when it is done. The database refuses what must not be, and
-then the step runs again and finds what there is now. It also runs again when the connection was lost while it
-ran: what it minted tells it whether it was done.
+Any number of threads, processes and hosts write concurrently. A write step locks the conversations it changes; other
+rows it read may change before it commits. Then a constraint refuses the commit, and the step runs again. A step also
+runs again after a lost connection: the ids it generated before the first attempt show whether that was committed.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ T = TypeVar("T")
 
 DURABILITY = ("power-loss", "process-crash")
 FOLDER = "postgres"
-# Connections that wait for the next call; as many as ask at once may be open.
+# Idle connections to keep. Any number may be in use.
 IDLE = 8
-# How often a step is run that the database refuses because of what another one did meanwhile.
+# How often a step is retried that conflicts with concurrent writers.
 ATTEMPTS = 10
 
 _UNSYNCED = "; SET LOCAL synchronous_commit = off"
@@ -41,7 +40,7 @@ _BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL idl
 
 
 class PostgresDriver:
-    """The tables of one schema of one database: the first on the search_path of the connection."""
+    """A store in one schema of a PostgreSQL database: the first of the connection's search_path."""
 
     name = "postgres"
     memory = True
@@ -76,7 +75,7 @@ class PostgresDriver:
         self.path = address.hide_password(target)
         self._connector = postgres_connection.Connector(target, write_timeout, durable=durability == "power-loss")
         try:
-            # A server that is not there is not waited for; who is overtaken by another that opens it begins again.
+            # Retried when another process migrates the schema, but not while the server is unreachable.
             self._again(self._prepare_schema, patience=0.0)
         except BaseException:
             self._drop_idle()
@@ -96,7 +95,7 @@ class PostgresDriver:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[transaction.Transaction]:
-        """A connection for one transaction. One that is not fit for another is closed, and the others looked at."""
+        """Borrow a connection for one transaction."""
         tx = self._taken()
         try:
             yield tx
@@ -115,7 +114,7 @@ class PostgresDriver:
     def _give_back(self, tx: transaction.Transaction) -> None:
         fit = tx.end()
         if tx.connection.closed:
-            self._drop_idle()  # most likely they are lost too
+            self._drop_idle()  # most likely lost as well
         with self._guard:
             keep = fit and len(self._idle) < IDLE and not self._closed
             if keep:
@@ -162,7 +161,7 @@ class PostgresDriver:
         return postgres_errors.Patience(seconds, ATTEMPTS, writable=self._connector.writable)
 
     def _again(self, work: Callable[[transaction.Transaction], T], patience: float | None = None) -> T:
-        """What may be done twice, on another connection where the first was lost, for so many seconds."""
+        """Run work that is safe to repeat; retry it on another connection for `patience` seconds."""
         spent = self._patience(patience)
         while True:
             try:
@@ -311,7 +310,7 @@ class PostgresDriver:
         Migration(tx.execute, self._plan).prepare(self._now())
 
     def complaints(self) -> list[str]:
-        """Rows that break constraints. Damaged pages are PostgreSQL's to find: it says so when it reads one."""
+        """Return constraint violations. PostgreSQL itself reports damaged pages when it reads them."""
         return self._again(lambda tx: Migration(tx.execute, self._plan).violations())
 
     def faults(self) -> list[schema_plan.Fault]:
@@ -323,22 +322,22 @@ class PostgresDriver:
     # --- facts ---------------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, Any]:
-        found = self._again(lambda tx: server_status.facts(tx.execute))
+        found = self._again(lambda tx: server_status.read_facts(tx.execute))
         return {"path": self.path, "durability": self.durability, **found}
 
     def standing(self) -> dict[str, Any]:
-        return {**self.facts(), **self._again(self._told)}
+        return {**self.facts(), **self._again(self._read_status)}
 
-    def _told(self, tx: transaction.Transaction) -> dict[str, Any]:
-        server = tx.connection.pgconn
-        link = server_status.Link(server.backend_pid, server.ssl_in_use, (server.hostaddr or server.host).decode())
-        with self._transaction() as beside:
-            return server_status.told(tx.execute, link, beside.execute)
+    def _read_status(self, tx: transaction.Transaction) -> dict[str, Any]:
+        client = tx.connection.pgconn
+        link = server_status.Link(client.backend_pid, client.ssl_in_use, (client.hostaddr or client.host).decode())
+        with self._transaction() as other:
+            return server_status.read_status(tx.execute, link, other.execute)
 
     def allow(self, role: str) -> list[str]:
         return self._again(lambda tx: Migration(tx.execute, self._plan).allow(role))
 
-    # --- what is done to files -----------------------------------------------------------------------
+    # --- files and maintenance -----------------------------------------------------------------------
 
     def copy_to(self, *_: object) -> None:
         raise errors.StoreUnusable(_NO_COPY)
@@ -347,7 +346,7 @@ class PostgresDriver:
         raise errors.StoreUnusable(_NO_RESTORE)
 
     def look_at(self, path: str) -> Copy:
-        """Copies are SQLite files, whatever they are copies of."""
+        """Backups are SQLite files, also those of a PostgreSQL store."""
         self._check_usable()
         with contextlib.closing(sqlite_driver.SqliteDriver(":memory:", clock=self.clock)) as scratch:
             return scratch.look_at(path)
@@ -357,7 +356,7 @@ class PostgresDriver:
         return sqlite_driver.SqliteDriver(path, durability="process-crash", clock=self.clock)
 
     def scrub(self) -> None:
-        """Tables that hold text are written anew; what the server keeps of its log is its keeper's to clear."""
+        """Rewrite the tables that contain text. Archived WAL of the server is not affected."""
         self.rewrite("scrub")
         now = repr(self._now())
         self.write("scrub", lambda tx: tx.run("scrub_noted", at=now))
@@ -378,9 +377,9 @@ class PostgresDriver:
         self._again(work)
         fault_points.reach(operation, "rewritten")
 
-    # --- a store beside it ---------------------------------------------------------------------------
+    # --- search index ---------------------------------------------------------------------------
 
-    def side(self, name: str) -> Side:  # noqa: ARG002 -- there is one kind
+    def side(self, name: str) -> Side:  # noqa: ARG002 -- the index is the only one
         return postgres_index.IndexTables(self)
 
     def has_side(self, name: str) -> bool:  # noqa: ARG002
@@ -391,7 +390,7 @@ class PostgresDriver:
 
 
 _NO_COPY = (
-    "A PostgreSQL store is copied with `holdfast db copy`, into a file or another server; "
-    "pg_dump and its relatives make backups of the whole database."
+    "Copy a PostgreSQL store with `holdfast db copy`, into a file or to another server; use pg_dump to back up the "
+    "whole database."
 )
-_NO_RESTORE = "A backup goes into a new and empty PostgreSQL store, with `holdfast db copy`, and not over one in use."
+_NO_RESTORE = "Restore a backup into a new, empty PostgreSQL store with `holdfast db copy`, not over a store in use."

@@ -1,15 +1,15 @@
-"""Text with a NUL in it, which PostgreSQL does not keep: folded on the way in, unfolded on the way out.
+"""Escape NUL characters, which PostgreSQL text cannot contain.
 
-Messages are JSON, where it is escaped anyway. What comes in, commands and the audit are text as it is.
+Messages are JSON and escape them anyway; the columns of the queries below hold raw text.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-# A code point that is no character, and will never be one.
-_MARK = "\U0010ffff"
-# The queries that write such text, or compare with it, and those that read it.
+# A noncharacter: no valid text contains it by accident.
+_ESCAPE = "\U0010ffff"
+# Queries whose parameters are escaped, and whose results are unescaped.
 WRITES = frozenset(
     (
         *("inbound_insert", "process_insert", "audit_insert", "audit_redact", "grant_insert"),
@@ -25,19 +25,17 @@ READS = frozenset(
 )
 
 
-def folded(values: dict[str, Any]) -> dict[str, Any]:
-    """Parameters as PostgreSQL takes them."""
-    return {name: _folded(value) if isinstance(value, str) else value for name, value in values.items()}
+def escape(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: _escape(value) if isinstance(value, str) else value for name, value in values.items()}
 
 
-def _folded(text: str) -> str:
-    return text.replace(_MARK, f"{_MARK}1").replace("\0", f"{_MARK}0")
+def _escape(text: str) -> str:
+    return text.replace(_ESCAPE, f"{_ESCAPE}1").replace("\0", f"{_ESCAPE}0")
 
 
-def unfolded(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A row as it was given."""
-    return tuple(_unfolded(value) if isinstance(value, str) and _MARK in value else value for value in row)
+def unescape(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(_unescape(value) if isinstance(value, str) and _ESCAPE in value else value for value in row)
 
 
-def _unfolded(text: str) -> str:
-    return text.replace(f"{_MARK}0", "\0").replace(f"{_MARK}1", _MARK)
+def _unescape(text: str) -> str:
+    return text.replace(f"{_ESCAPE}0", "\0").replace(f"{_ESCAPE}1", _ESCAPE)

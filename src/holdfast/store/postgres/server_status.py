@@ -1,4 +1,4 @@
-"""How a PostgreSQL server is set up and what stands behind it, as it tells itself: for people, on demand."""
+"""The status of a PostgreSQL server: version, configuration, connections and replication."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from holdfast.store import promises
+
+Execute = Callable[..., Any]
 
 SETTINGS = (
     *("fsync", "full_page_writes", "synchronous_commit", "synchronous_standby_names", "data_checksums"),
@@ -23,7 +25,8 @@ SELECT count(*) FILTER (WHERE application_name = current_setting('application_na
        current_setting('max_connections')::bigint
   FROM pg_stat_activity WHERE datname = current_database()
 """
-# Who may not look is told of a standby, and nothing of it. Subscribers are none; and one that is away has a slot.
+# Without pg_monitor a role sees that there is a standby but not its state. Logical subscribers are no standbys. A
+# disconnected standby is known by its slot.
 _STANDBYS = """
 SELECT nullif(application_name, '') AS name, client_addr::text, state, sync_state,
        pg_wal_lsn_diff(pg_current_wal_lsn(), replay_lsn)::bigint
@@ -47,43 +50,43 @@ SELECT current_setting('server_version'), current_schema()::text, current_databa
 _NAMES = ("version", "schema", "database", "synchronous_commit", "fsync", "bytes", "format")
 
 
-def facts(execute: Callable[..., Any]) -> dict[str, Any]:
-    """What the server says of itself and of this store."""
+def read_facts(execute: Execute) -> dict[str, Any]:
+    """Return version, size and durability settings."""
     found = dict(zip(_NAMES, execute(_FACTS).fetchone(), strict=True))
     return {"engine": "PostgreSQL", **found, "format": int(found["format"] or 0)}
 
 
 class Link(NamedTuple):
-    """A connection as its client knows it: whatever stands between may know it otherwise."""
+    """A connection as the client sees it, which differs from the server's view behind a pooler."""
 
-    number: int  # what the server is said to know it by
+    backend_pid: int
     encrypted: bool
-    place: str  # the address of the other end, or the folder of a socket
+    host: str  # an IP address or the directory of a socket
 
     @property
-    def local(self) -> bool:
+    def is_local(self) -> bool:
         try:
-            return self.place.startswith("/") or ipaddress.ip_address(self.place).is_loopback
+            return self.host.startswith("/") or ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
 
 
-def told(execute: Callable[..., Any], link: Link, beside: Callable[..., Any]) -> dict[str, Any]:
-    """All of it. Nothing here is a secret, and nothing of it needs more rights than to connect.
+def read_status(execute: Execute, link: Link, execute_concurrently: Execute) -> dict[str, Any]:
+    """Return configuration, connections and replication. Contains no secrets and needs no special privileges.
 
-    `beside` asks on another connection that is open at the same time.
+    `execute_concurrently` uses a second connection that is open at the same time.
     """
-    serves, in_recovery, role, tls, size = execute(_SERVER).fetchone()
+    backend_pid, in_recovery, role, tls, size = execute(_SERVER).fetchone()
     own, database, most = execute(_CONNECTIONS).fetchone()
     standbys = [] if in_recovery else execute(_STANDBYS).fetchall()
     return {
         "settings": dict(execute(_SETTINGS, {"names": list(SETTINGS)}).fetchall()),
         "in_recovery": in_recovery,
         "role": role,
-        "local": link.local,
+        "local": link.is_local,
         "tls": (tls or "TLS") if link.encrypted else None,
         "database_bytes": size,
-        "pooler": _pooler(serves, link.number, beside),
+        "pooler": _detect_pooler(backend_pid, link.backend_pid, execute_concurrently),
         "connections": {"holdfast": own, "database": database, "most": most},
         "standbys": [
             dict(zip(("name", "address", "state", "sync_state", "behind_bytes"), row, strict=True)) for row in standbys
@@ -91,9 +94,9 @@ def told(execute: Callable[..., Any], link: Link, beside: Callable[..., Any]) ->
     }
 
 
-def _pooler(serves: int, number: int, beside: Callable[..., Any]) -> str:
-    """A pooler makes up the number it tells its client; and one that shares gives us both the same connection."""
-    if serves == number:
+def _detect_pooler(server_pid: int, client_pid: int, execute_concurrently: Execute) -> str:
+    """A pooler invents the pid it reports to its client. One that shares serves two clients by the same backend."""
+    if server_pid == client_pid:
         return promises.DIRECT
-    (other,) = beside("SELECT pg_backend_pid()").fetchone()
-    return promises.SHARES if other == serves else promises.KEEPS
+    (other,) = execute_concurrently("SELECT pg_backend_pid()").fetchone()
+    return promises.SHARES if other == server_pid else promises.KEEPS

@@ -114,7 +114,7 @@ class Transaction:
             rows = [row[:-1] for row in rows]
             if query == "lock_conversation":
                 self.recorder.record_lock(rows[0])
-        return rows if query not in nul_text.READS else [nul_text.unfolded(row) for row in rows]
+        return rows if query not in nul_text.READS else [nul_text.unescape(row) for row in rows]
 
     def _ask(self, query: Query) -> Any:
         return self._send(query)[-1]
@@ -144,7 +144,7 @@ class Transaction:
 
     def _folded(self, query: Query) -> Query:
         name, values = query
-        return (name, nul_text.folded(values)) if name in nul_text.WRITES else query
+        return (name, nul_text.escape(values)) if name in nul_text.WRITES else query
 
     def _failed(self, error: Exception) -> errors.StoreError:
         failure = self._translated(error)
