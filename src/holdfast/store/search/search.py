@@ -31,7 +31,7 @@ AROUND = 0.35
 # How much it counts that the same conversation has other candidates.
 TALK = 0.2
 # Who says it: people state facts, assistants repeat them, tools print a lot.
-WEIGHTS = {"user": 1.15, "assistant": 1.0, "tool": 0.7, "system": 0.5}
+WEIGHTS = {"user": 1.3, "assistant": 1.0, "tool": 0.7, "system": 0.5}
 
 _decode = msgspec.json.Decoder(types.Body).decode
 
