@@ -353,14 +353,14 @@ def test_texts_are_cut_bit_by_bit_and_not_while_the_index_is_locked(
     db: SessionDB, at_point: Callable[[Callable[[str], None]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reached: list[str] = []
-    speech = db.searcher._speech
-    cut = speech.indexed
+    dialect = db.searcher._dialect
+    cut = dialect.index_text
 
     def spied(text: str) -> object:
         assert not reached or reached[-1].endswith((".committed", ".queued")), reached[-1]
         return cut(text)
 
-    monkeypatch.setattr(speech, "indexed", spied)
+    monkeypatch.setattr(dialect, "index_text", spied)
     monkeypatch.setattr(indexer, "ROOM", 3_000)
     chat = _told(db, *[f"gull {n} " * 150 for n in range(6)])
     at_point(reached.append)

@@ -194,12 +194,12 @@ def test_a_role_that_may_make_nothing_searches_and_makes_the_index_again(address
 
 @pytest.mark.parametrize("query", ["index_find", "index_find_at"])
 def test_a_question_is_answered_through_the_index_of_words(address: str, query: str) -> None:
-    asked = query_parser.question('gull "w7x1 w7x2"')
+    asked = query_parser.parse('gull "w7x1 w7x2"')
     assert asked is not None
     with SessionDB(address) as db:
         _talk(db, "c", *[f"gull {' '.join(f'w{n}x{m}' for m in range(8))}" for n in range(500)])
         db.index_search()
-        asks = db.driver.read(lambda tx: tokens.asks(tx, asked))
+        asks = db.driver.read(lambda tx: tokens.search_parameters(tx, asked))
     assert asks is not None
     values = {"first": 0, "last": 2**63 - 1, "limit": 60, "around": 0.35, "near": 2, "places": "[4294967304]"}
     sql = queries.load(postgres_index.FOLDER)[query]
@@ -285,7 +285,7 @@ def test_a_server_that_lets_nobody_bring_the_index_on_still_searches(
     with SessionDB(only_read) as db:
         assert [hit.seq for hit in db.search("gull")] == [1]
         assert [hit.seq for hit in db.search("gull", session_id="c")] == [1]
-        with pytest.raises(errors.StoreUnusable, match="takes no writes"):
+        with pytest.raises(errors.StoreUnusable, match="does not permit writes"):
             db.index_search()
     with SessionDB(address) as db:
         assert sorted(hit.seq for hit in db.search("gull")) == [1, 2]

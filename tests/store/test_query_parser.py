@@ -22,11 +22,11 @@ def test_text_of_a_message_is_everything_said_in_it() -> None:
     [("东京塔", ["东京", "京塔", "塔"]), ("塔", ["塔"]), ("abc", ["abc"])],
 )
 def test_unspaced_runs_are_cut_into_pairs(given: str, expected: list[str]) -> None:
-    assert query_parser.indexed(given).split() == expected
+    assert query_parser.index_text(given).split() == expected
 
 
 def test_common_words_are_dropped_unless_there_are_no_others() -> None:
-    some, none = query_parser.question("where is the passport"), query_parser.question("where is the")
+    some, none = query_parser.parse("where is the passport"), query_parser.parse("where is the")
     assert some is not None
     assert some.terms == ("passport",)
     assert none is not None
@@ -35,7 +35,7 @@ def test_common_words_are_dropped_unless_there_are_no_others() -> None:
 
 @given(st.text())
 def test_for_any_text_the_question_holds_only_quoted_words(text: str) -> None:
-    asked = query_parser.question(text)
+    asked = query_parser.parse(text)
     if asked is not None:
         outside = asked.match.split('"')[::2]
         assert not {letter for piece in outside for letter in piece} - set("{textaround} :(ANDOR, NEAR8)*")

@@ -94,7 +94,7 @@ def test_an_index_of_another_store_is_not_believed(path: str, tmp_path: Path) ->
 def test_an_index_whose_words_were_cut_otherwise_is_made_again(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with SessionDB(path) as db:
         assert db.index_search() == 0
-        monkeypatch.setattr(query_parser, "CUT", query_parser.CUT + 1)
+        monkeypatch.setattr(query_parser, "INDEX_VERSION", query_parser.INDEX_VERSION + 1)
         assert db.index_search() == 1
         assert db.index_search() == 0
 
@@ -182,7 +182,7 @@ def test_a_locked_index_is_told_later_of_what_was_removed(path: str) -> None:
     with SessionDB(path) as db:
         db.append_message("c", role="user", content="a second bird")
         assert [hit.seq for hit in db.search("bird", own=True)] == [2]
-        tagged = db.searcher._opened().read(lambda tx: tx.all("index_redacted", tag=indexer.REDACTED))
+        tagged = db.searcher._open().read(lambda tx: tx.all("index_redacted", tag=indexer.REDACTED))
         assert tagged == [(1, 1)]
 
 

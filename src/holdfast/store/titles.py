@@ -106,7 +106,7 @@ def numbered(tx: Tx, owner: str, title: str | None) -> str | None:
 
 def folded(text: str) -> str:
     """Return a text as `repeats` compares titles with it."""
-    return query_parser.indexed(_seen(text).casefold())
+    return query_parser.index_text(_seen(text).casefold())
 
 
 def repeats(title: str, text: str) -> bool:
@@ -116,10 +116,10 @@ def repeats(title: str, text: str) -> bool:
     The number of a branch is not compared.
     """
     base = _BRANCHED.sub("", title).casefold()
-    found = _WORD.findall(query_parser.indexed(base))
+    found = _WORD.findall(query_parser.index_text(base))
     if not found:
         return base in " ".join(text.split())
-    meaningful = [word for word in found if len(word) > 1 and word not in query_parser.COMMON]
+    meaningful = [word for word in found if len(word) > 1 and word not in query_parser.STOP_WORDS]
     phrases = meaningful or [_BETWEEN.join(found)]
     # A title that was cut may end in the beginning of a word.
     ends = ["" if len(base) >= AUTOMATIC and phrase.endswith(found[-1]) else _END for phrase in phrases]

@@ -1,8 +1,7 @@
-"""The tables of the search index in PostgreSQL, beside those of the store and in the same schema.
+"""The search index on PostgreSQL: tables in the schema of the store.
 
-Any number of hosts find the index behind the log at once, and one at a time brings it on: whoever writes there holds
-one lock for as long as its transaction takes, and what it looks at it sees as the one before left it. Who does not get
-the lock within a moment searches what is indexed.
+One process at a time writes to the index, under an advisory lock that it holds for the transaction. A process that does
+not get the lock within two seconds searches the index as it is.
 """
 
 from __future__ import annotations
@@ -15,16 +14,17 @@ from holdfast.store.driver import Tx
 T = TypeVar("T")
 
 FOLDER = "postgres_search"
-# Those that hold something of what was said.
+# Tables with words of messages.
 TABLES = ("search_words", "search_blocks")
 
-# The lock is a statement of its own: those after it see what its last holder wrote. Between them a stretch of the log
-# is read and cut, which may take longer than a step of the store may stand still.
+# The lock is a separate statement, so that the statements after it see what its last holder wrote. The transaction is
+# idle while a batch of the log is read and compared, which may take longer than the store's idle timeout.
 _BEGIN = """
 BEGIN; SET LOCAL lock_timeout = '2s'; SET LOCAL idle_in_transaction_session_timeout = '1min';
 SELECT pg_advisory_xact_lock(hashtextextended('holdfast search ' || current_schema(), 0))
 """
-# Questions differ in their words only: one plan serves all, and is not made anew for each.
+# Queries differ in their words only, so one generic plan serves all. Sequential scans would be chosen for small tables
+# only, where every look-up of a block would read all of them.
 _BEGIN_READING = """
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 SET LOCAL plan_cache_mode = force_generic_plan; SET LOCAL jit = off; SET LOCAL enable_seqscan = off
@@ -36,7 +36,7 @@ DELETE FROM search_progress; DELETE FROM search_meta
 
 
 class Store(Protocol):
-    """What is asked of the driver whose connections are used."""
+    """The methods of the driver that the index uses."""
 
     def read(self, step: Callable[[Tx], T], begin: str) -> T: ...
 
@@ -46,7 +46,7 @@ class Store(Protocol):
 
 
 class IndexTables:
-    """The index of one store; it lives and is closed with the store."""
+    """The index of one store. It uses the connections of the store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -61,7 +61,7 @@ class IndexTables:
         return self.read(lambda tx: tx.one("index_begun")) is not None
 
     def clear(self) -> None:
-        """Rows go, and nothing else: a role that may not make tables can do that, and others go on searching."""
+        """Delete all rows. That takes no right to create tables, and other processes can still search."""
         self._store.write("discard", lambda _: None, _BEGIN + _CLEAR)
 
     def scrub(self) -> None:
@@ -71,4 +71,4 @@ class IndexTables:
         return []
 
     def close(self) -> None:
-        """Its connections are the store's."""
+        pass

@@ -1,9 +1,7 @@
-"""Words: what of a message is searched, and what a question asks for. Pure.
+"""Parse search queries, and prepare the text of messages for FTS5 (for PostgreSQL: tokens.py). Pure.
 
-Scripts written without spaces are cut into overlapping pairs of characters, so that any two characters
-that stand together can be found; one character is found as the beginning of a pair. Everything else is
-words, stemmed by the index (one that does not is served by postings.py). Common words of a question are
-dropped unless it has no others.
+Text in scripts without spaces is split into overlapping pairs of characters, so that any two adjacent characters can be
+found; a single character is found as the prefix of a pair. Stop words of a query are dropped unless it has no others.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import msgspec
 
 from holdfast import types
 
-# Han, Kana, Hangul, Thai, Lao, Khmer, Burmese: scripts without spaces, or whose spaces part no words.
+# Han, Kana, Hangul, Thai, Lao, Khmer, Burmese: scripts whose words are not separated by spaces.
 UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff"
     "\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
@@ -26,14 +24,14 @@ UNSPACED = (
 _UNSPACED_RUN = re.compile(f"[{UNSPACED}]+")
 _PIECE = re.compile(rf'"([^"]*)"|([{UNSPACED}]+)|([^\W_{UNSPACED}]+)')
 _PART = re.compile(rf"[{UNSPACED}]+|[^\W{UNSPACED}]+")
-# Raised when texts are cut otherwise than before: an index of the old way is made again.
-CUT = 4
-# How many words may stand between two that stand together.
+# Raise this whenever texts are tokenized or stored differently: an index of another version is rebuilt.
+INDEX_VERSION = 4
+# Two words are close to each other with at most this many words between them.
 NEAR = 8
 MAX_TERMS = 64
 SNIPPET = 160
 
-COMMON = frozenset(
+STOP_WORDS = frozenset(
     """a about after again all also am an and any are as at be because been before being but by can could did do does
     doing don during each for from get got had has have having he her here hers him his how i if in into is it its just
     let like me might more most my no nor not now of off on once only or other our ours out over own re s same she
@@ -44,12 +42,12 @@ COMMON = frozenset(
 
 
 T = TypeVar("T")
-# The parameters for messages' own words, and for those with their neighbours'.
-Asks = tuple[dict[str, Any], dict[str, Any]]
+# The parameters of `index_find` and of `index_find_at`.
+Parameters = tuple[dict[str, Any], dict[str, Any]]
 
 
 class Document(msgspec.Struct, Generic[T], frozen=True):
-    """A message as it is indexed: its text and its neighbours', as the index is given them, and its tags."""
+    """A message as it is indexed: its text and its neighbours' as `index_text` returned them, and its tags."""
 
     seq: int
     text: T
@@ -58,11 +56,11 @@ class Document(msgspec.Struct, Generic[T], frozen=True):
     owner: str
 
 
-class Question(msgspec.Struct, frozen=True):
-    """What is asked, as SQLite understands it, and the plain words for showing where.
+class Query(msgspec.Struct, frozen=True):
+    """A parsed query: as FTS5 expressions, and in parts.
 
-    `own` asks for a message's own words only, which is quick; `match` minds its neighbours as well. Whatever
-    `match` finds, `own` finds it too or one of its neighbours. The rest is the same in parts.
+    `own` matches by a message's own words, which is fast; `match` by its neighbours' words as well. For every message
+    that `match` finds, `own` finds the message or one of its neighbours.
     """
 
     own: str
@@ -75,14 +73,14 @@ class Question(msgspec.Struct, frozen=True):
 
 
 def text_of(body: types.Body) -> str:
-    """Everything a person or a tool said in a message, as one text."""
+    """Return the text of a message, including its tool calls."""
     parts = [text_of_content(body.content)]
     parts += [f"{call.name} {_plain(call.arguments)}" for call in body.tool_calls]
     return "\n".join(part for part in parts if part)
 
 
 def text_of_content(content: types.Content) -> str:
-    """What was said, without what was attached and what only a model was told."""
+    """Return the text of a content, without attachments and notes to the model."""
     if isinstance(content, str):
         return content
     said = (part for part in content if part.get("type") != "note")
@@ -93,40 +91,40 @@ def _plain(arguments: str | dict[str, Any]) -> str:
     return arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
 
 
-def indexed(text: str) -> str:
-    """The text as the index is given it: runs of unspaced scripts cut into pairs."""
+def index_text(text: str) -> str:
+    """Return the text for the index: runs of unspaced scripts are split into pairs."""
     return _UNSPACED_RUN.sub(lambda run: f" {' '.join(pairs(run[0]))} ", text)
 
 
 def pairs(run: str) -> list[str]:
-    """Overlapping pairs; the last character stands alone too, so that it can begin something."""
+    """Return overlapping pairs of characters, and the last character alone, which may be a prefix."""
     return [run[i : i + 2] for i in range(len(run))]
 
 
 def tag(kind: str, value: str) -> str:
-    """One word for a role, an owner or a tool: made of letters and digits only, whatever the value is."""
+    """Return one word of letters and digits for a role, an owner or a tool."""
     return kind + blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def rows(key: int, documents: Sequence[Document[str]], _known: int) -> Iterator[dict[str, Any]]:
-    """What the index is told of messages: all of them, also those that it has already."""
+def index_rows(key: int, documents: Sequence[Document[str]], _known: int) -> Iterator[dict[str, Any]]:
+    """Return the parameters of `index_put`, for all messages: FTS5 replaces those it has already."""
     for each in documents:
         tags = " ".join([*each.tags, each.owner])
         yield {"conversation": key, "seq": each.seq, "text": each.text, "around": " ".join(each.around), "tags": tags}
 
 
-def asks(_tx: object, question: Question) -> Asks | None:
+def search_parameters(_tx: object, query: Query) -> Parameters | None:
     """Return the parameters of `index_find` and of `index_find_at`."""
-    return {"match": question.own}, {"match": question.match}
+    return {"match": query.own}, {"match": query.match}
 
 
-def question(text: str, tags: Sequence[str] = (), shared: Sequence[str] = ()) -> Question | None:
-    """What to ask the index; None when there is nothing to look for.
+def parse(text: str, tags: Sequence[str] = (), shared: Sequence[str] = ()) -> Query | None:
+    """Parse a query; None if it has no words.
 
-    A message must have the tags and the shared ones, which its neighbours have as well.
+    A message must have `tags` and `shared`; its neighbours have the shared tags as well.
     """
     phrases, words = _pieces("".join(character if character.isprintable() else " " for character in text))
-    kept = ([word for word in words if word.lower() not in COMMON] or words)[:MAX_TERMS]
+    kept = ([word for word in words if word.lower() not in STOP_WORDS] or words)[:MAX_TERMS]
     spoken = tuple(phrase for phrase in phrases[:MAX_TERMS] if re.search(r"\w", phrase))
     plain = tuple(dict.fromkeys(kept))
     wanted, loose = [_quoted(phrase) for phrase in spoken], [_term(word) for word in plain]
@@ -135,14 +133,14 @@ def question(text: str, tags: Sequence[str] = (), shared: Sequence[str] = ()) ->
     near = [f"NEAR({a} {b}, {NEAR})" for a, b in itertools.pairwise(loose) if "*" not in a + b]
     filters, common = ("".join(f' AND tags : "{each}"' for each in some) for some in ([*tags, *shared], shared))
     if wanted:
-        # A phrase in quotes must be there; words only make it likelier.
+        # A phrase in quotes is required; words only raise the score.
         must, may = " AND ".join(wanted), " OR ".join(wanted + loose + near)
         own = match = f"{{text}} : (({must}) AND ({may})){filters}"
     else:
         own = f"{{text}} : ({' OR '.join(loose)}){common}"
         match = f"{{text around}} : ({' OR '.join(loose + near)}){filters}"
     terms = tuple(dict.fromkeys(word.lower() for word in [*phrases, *kept]))
-    return Question(own, match, terms, spoken, plain, tuple(tags), tuple(shared))
+    return Query(own, match, terms, spoken, plain, tuple(tags), tuple(shared))
 
 
 def _pieces(text: str) -> tuple[list[str], list[str]]:
@@ -161,19 +159,18 @@ def _term(word: str) -> str:
 
 
 def _quoted(phrase: str) -> str:
-    """A phrase of the index: unspaced runs become the pairs they were indexed as.
+    """Return a phrase as an FTS5 expression, with unspaced runs as the pairs they were indexed as.
 
-    A run at the end may go on in the text: its last character is not asked for alone, and one that has no
-    other is the beginning of a pair.
+    A run at the end may continue in the message, so its last character is not required to be the last.
     """
-    head, last = parted(phrase)
-    tail = begun(last) if is_unspaced(last) else [last]
-    quoted = " ".join([*indexed(head).split(), *tail])
+    head, last = split_last_word(phrase)
+    tail = prefix_pairs(last) if is_unspaced(last) else [last]
+    quoted = " ".join([*index_text(head).split(), *tail])
     return f'"{quoted}" *' if is_unspaced(last) and len(last) == 1 else f'"{quoted}"'
 
 
-def parted(phrase: str) -> tuple[str, str]:
-    """What stands before its last run or word, and that."""
+def split_last_word(phrase: str) -> tuple[str, str]:
+    """Return the text before the last run or word, and that run or word."""
     *_, end = _PART.finditer(phrase)
     return phrase[: end.start()], end[0]
 
@@ -182,18 +179,18 @@ def is_unspaced(run: str) -> bool:
     return _UNSPACED_RUN.fullmatch(run) is not None
 
 
-def begun(run: str) -> list[str]:
-    """The pairs of a run that may go on; one that has no other character is the beginning of a pair."""
+def prefix_pairs(run: str) -> list[str]:
+    """Return the pairs of a run that may continue; a single character is the prefix of a pair."""
     return pairs(run)[: max(1, len(run) - 1)]
 
 
 def snippet(text: str, terms: Sequence[str], width: int = SNIPPET) -> str:
-    """The stretch of a text that has most of the terms, cut at words, in one line."""
+    """Return the part of a text with most of the terms, cut at words, as one line."""
     line = " ".join(text.split())
     if len(line) <= width:
         return line
     folded = line.lower()
-    if len(folded) != len(line):  # lower case of another length: places would not agree
+    if len(folded) != len(line):  # positions would differ
         folded = line
     places = sorted(place for term in terms for place in _places(folded, _stem(term)))
     start = _densest(places, width) if places else 0

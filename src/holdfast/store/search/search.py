@@ -1,7 +1,7 @@
-"""Full-text search, in an index beside the log: a file of its own, or tables of its own.
+"""Full-text search over all messages.
 
-The index catches up with the log when somebody searches, so an append pays nothing for it. Nothing in it
-is precious: damaged, missing or belonging to another store, it is thrown away and made again.
+The index is a separate SQLite file or, on PostgreSQL, separate tables. It catches up with the log when a search runs,
+so appends do not pay for it. An index that is damaged, missing or built from another store is discarded and rebuilt.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ CANDIDATES = 60
 MAX_QUERY = 10_000
 MAX_HITS = 1_000
 MAX_NEIGHBOURS = 20
-# How much the words that neighbours lend a message weigh against its own.
-AROUND = 0.35
-# How much it counts that the same conversation has other candidates.
-TALK = 0.2
-# Who says it: people state facts, assistants repeat them, tools print a lot.
-WEIGHTS = {"user": 1.3, "assistant": 1.0, "tool": 0.7, "system": 0.5}
+# Weight of the words of neighbouring messages relative to a message's own.
+NEIGHBOUR_WEIGHT = 0.35
+# Weight of the other candidates of the same conversation.
+CONVERSATION_WEIGHT = 0.2
+# Users state facts in few words; assistants repeat them at length, and tools print a lot.
+ROLE_WEIGHTS = {"user": 1.3, "assistant": 1.0, "tool": 0.7, "system": 0.5}
 
 _decode = msgspec.json.Decoder(types.Body).decode
 
-# From which id in the log to which, both included.
-Stretch = tuple[int, int]
-# How well its words fit, how much its conversation has to say, and its id in the log.
+# First and last message id, both included. An id is the conversation's key << 32 plus the seq.
+Range = tuple[int, int]
+# Score of the message, score of its conversation, message id.
 Candidate = tuple[float, float, int]
 Ranked = tuple[float, int]
 EVERYTHING = [(0, 2**63 - 1)]
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """What a search is limited to."""
+    """Restrictions of a search."""
 
     session_id: str | None = None
     role: types.Role | None = None
@@ -56,7 +56,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding:
-    """The part of SessionDB that finds messages."""
+    """The search methods of SessionDB."""
 
     driver: Driver
     searcher: Searcher
@@ -75,214 +75,214 @@ class Finding:
         neighbours: int = 0,
         own: bool = False,
     ) -> list[types.Hit]:
-        """The messages that fit a question in plain language best; a phrase in quotes must be there.
+        """Return the messages that best match a question in plain language, best first.
 
-        Within one conversation (any of its session ids) or all, by role, tool, owner or time (Unix
-        seconds), with as many neighbouring messages on both sides of each hit as are asked for. A message may
-        answer though only its neighbours have the words of the question; with `own` it must have some itself.
+        A phrase in quotes must occur in the message. The other arguments restrict the search to one conversation (any
+        of its session ids), a role, a tool, an owner or a time range (Unix seconds). `neighbours` adds that many
+        messages before and after each hit. A message may match by the words of its neighbours alone, unless `own` is
+        set.
         """
-        wanted = _checked(query, limit, neighbours, session_id, role, tool, owner, after, before, own)
+        wanted = _check_filter(query, limit, neighbours, session_id, role, tool, owner, after, before, own)
         hits = self.searcher.find(query, limit, wanted)
         if not neighbours:
             return hits
-        return self.driver.read(lambda tx: [_with_neighbours(tx, hit, neighbours) for hit in hits])
+        return self.driver.read(lambda tx: [_add_neighbours(tx, hit, neighbours) for hit in hits])
 
     def index_search(self, progress: indexer.Progress | None = None) -> int:
-        """Let the search index catch up with the log now rather than at the next search; by how many."""
+        """Update the search index now instead of at the next search; return the number of messages added."""
         return self.searcher.catch_up(progress)
 
     def rebuild_search(self, progress: indexer.Progress | None = None) -> int:
-        """Throw the search index away and make it again; how many messages it has."""
+        """Discard the search index and build it again; return its number of messages."""
         return self.searcher.rebuild(progress)
 
     def search_facts(self) -> dict[str, Any]:
-        """Whether there is an index, how far behind the log it is, and what is wrong with it."""
+        """Return whether an index exists, how many messages it lacks, and its integrity problems."""
         return self.searcher.facts()
 
 
 class Searcher(indexer.Indexer):
-    """The index of one store, to be asked."""
+    """Searches the index of one store."""
 
     def find(self, text: str, limit: int, wanted: Filter) -> list[types.Hit]:
-        question = query_parser.question(text, *_tags(wanted))
-        if question is None:
+        query = query_parser.parse(text, *_tags(wanted))
+        if query is None:
             return []
-        with _readable():
-            return self._healing(lambda index: self._find(index, question, limit, wanted))
+        with _report_damage():
+            return self._with_repair(lambda index: self._find(index, query, limit, wanted))
 
     def catch_up(self, progress: indexer.Progress | None = None) -> int:
-        with _readable():
-            return self._healing(lambda index: self._catch_up(index, progress))
+        with _report_damage():
+            return self._with_repair(lambda index: self._catch_up(index, progress))
 
     def rebuild(self, progress: indexer.Progress | None = None) -> int:
-        self._throw_away()
+        self._discard()
         return self.catch_up(progress)
 
-    def _find(self, index: Side, question: query_parser.Question, limit: int, wanted: Filter) -> list[types.Hit]:
-        look = partial(self._look, question=question, limit=limit, wanted=wanted)
+    def _find(self, index: Side, query: query_parser.Query, limit: int, wanted: Filter) -> list[types.Hit]:
+        look = partial(self._look, query=query, limit=limit, wanted=wanted)
         hits = self._read_both(index, partial(look, only_current=True))
         if hits is None:
-            hits = self._read_both(self._brought_on(index, wanted.session_id), look)
+            hits = self._read_both(self._bring_up_to_date(index, wanted.session_id), look)
         return hits or []
 
     def _look(
         self,
         tx: Tx,
         log_tx: Tx,
-        question: query_parser.Question,
+        query: query_parser.Query,
         limit: int,
         wanted: Filter,
         only_current: bool = False,
     ) -> list[types.Hit] | None:
-        """Search the index as it is; None if it is behind the log and must be `only_current`."""
-        stretches = _stretches(log_tx, wanted.session_id)
-        if only_current and not indexer.is_current(tx, log_tx, _keys(stretches)):
+        """Search the index as it is. With `only_current`, return None if it lacks messages of the log."""
+        ranges = _ranges(log_tx, wanted.session_id)
+        if only_current and not indexer.is_current(tx, log_tx, _keys(ranges)):
             return None
-        asks: query_parser.Asks | None = self._speech.asks(tx, question)
-        if asks is None:
+        parameters: query_parser.Parameters | None = self._dialect.search_parameters(tx, query)
+        if parameters is None:
             return []
-        most, find, near = max(CANDIDATES, 4 * limit), _near, 0 if wanted.own else indexer.NEAR
+        most, find, near = max(CANDIDATES, 4 * limit), _find_near, 0 if wanted.own else indexer.NEAR
         while True:
-            found, more = find(tx, asks, stretches, most, near)
-            hits = _best(log_tx, found, limit, question, wanted)
-            # Filters that the index does not know may leave too few: look everywhere, further and further down.
+            found, more = find(tx, parameters, ranges, most, near)
+            hits = _best_hits(log_tx, found, limit, query, wanted)
+            # Filters that the index does not apply may leave too few hits: search everywhere, for more candidates.
             if len(hits) >= limit or not more:
                 return hits
-            most, find = most * 8, _anywhere
+            most, find = most * 8, _find_everywhere
 
-    def _brought_on(self, index: Side, session_id: str | None) -> Side:
-        """The index, as far as it could be brought on: all of it, or what is to be searched."""
-        keys = _keys(self._log.read(partial(_stretches, session_id=session_id)))
+    def _bring_up_to_date(self, index: Side, session_id: str | None) -> Side:
+        """Index the messages to be searched, if possible, and return the index."""
+        keys = _keys(self._log.read(partial(_ranges, session_id=session_id)))
         try:
             if keys is None:
                 self._catch_up(index, None)
             else:
                 self._catch_up_some(index, keys)
-        except self._hindrance as error:
-            # What is indexed can be found; the newest messages will be, when there is room or time again.
-            if not self._is_ours(index):
+        except self._transient as error:
+            # Search without the newest messages: a later search indexes them.
+            if not self._belongs_to_store(index):
                 raise
-            logger.warning("The search index could not catch up: %s", error)
-        return self._opened()
+            logger.warning("Searching without the newest messages, the index could not be updated: %s", error)
+        return self._open()
 
 
 @contextmanager
-def _readable() -> Iterator[None]:
-    """What cannot be decoded stands in the log: to make the index again would not help."""
+def _report_damage() -> Iterator[None]:
+    """Report a message that cannot be decoded. The log is damaged, so rebuilding the index would not help."""
     try:
         yield
     except msgspec.DecodeError:
         raise errors.StoreCorrupt("A message is damaged and cannot be searched. Run `holdfast doctor`.") from None
 
 
-def _best(
-    tx: Tx, found: list[Candidate], limit: int, question: query_parser.Question, wanted: Filter
+def _best_hits(
+    tx: Tx, found: list[Candidate], limit: int, query: query_parser.Query, wanted: Filter
 ) -> list[types.Hit]:
-    best = _ranked(tx, found, limit, wanted)[:limit]
+    best = _rank(tx, found, limit, wanted)[:limit]
     rows = {row[0]: row[1:] for row in tx.all("search_messages", places=str([place for _, place in best]))}
-    return [_hit(score, place, rows[place], question) for score, place in best]
+    return [_hit(score, place, rows[place], query) for score, place in best]
 
 
 def _tags(wanted: Filter) -> tuple[list[str], list[str]]:
-    """What a message itself must be tagged with, and what its whole conversation is tagged with."""
+    """Return the tags a message must have, and those that all messages of its conversation have."""
     own, shared = (("r", wanted.role), ("t", wanted.tool)), (("o", wanted.owner),)
     tagged = [[query_parser.tag(kind, value) for kind, value in named if value is not None] for named in (own, shared)]
     return tagged[0], tagged[1]
 
 
-def _stretches(tx: Tx, session_id: str | None) -> list[Stretch]:
-    """Where the messages of a conversation lie: its own log, and what it reads of its origins."""
+def _ranges(tx: Tx, session_id: str | None) -> list[Range]:
+    """Return the id ranges of a conversation: its own log, and the parts of the logs it was branched from."""
     if session_id is None:
         return EVERYTHING
     here = conversation_row.look(tx, session_id)
     key, upto, forked_at, origin = here.key, here.last_seq, here.forked_at, here.origin
-    found = [_stretch(key, forked_at, upto)]
+    found = [_range(key, forked_at, upto)]
     while origin is not None:
         upto, key = min(upto, forked_at), origin
         origin, forked_at, _, _ = tx.one("origin_of", key=key) or (None, 0, None, None)
-        found.append(_stretch(key, min(forked_at, upto), upto))
+        found.append(_range(key, min(forked_at, upto), upto))
     return found
 
 
-def _keys(stretches: list[Stretch]) -> list[int] | None:
-    """The conversations they are of; None means all."""
-    return None if stretches is EVERYTHING else [first >> 32 for first, _ in stretches]
+def _keys(ranges: list[Range]) -> list[int] | None:
+    """Return the keys of the conversations; None means all."""
+    return None if ranges is EVERYTHING else [first >> 32 for first, _ in ranges]
 
 
-def _stretch(key: int, after: int, upto: int) -> Stretch:
+def _range(key: int, after: int, upto: int) -> Range:
     return (key << 32) + after + 1, (key << 32) + upto
 
 
-def _near(
-    tx: Tx, asks: query_parser.Asks, stretches: list[Stretch], most: int, near: int
+def _find_near(
+    tx: Tx, parameters: query_parser.Parameters, ranges: list[Range], most: int, near: int
 ) -> tuple[list[Candidate], bool]:
-    """Candidates from where messages' own words fit best, and whether there may be others.
+    """Return candidates near the best matches by own words, and whether there may be more.
 
-    To score every message with its neighbours would cost five times what its own words cost; so its own
-    words say first where it is worth it.
+    Scoring every message together with its neighbours would cost five times as much.
     """
-    own = [_rows(tx, "index_find", asks[0], stretch, most) for stretch in stretches]
+    own = [_rows(tx, "index_find", parameters[0], range_, most) for range_ in ranges]
     places = {
         place
-        for (first, last), rows in zip(stretches, own, strict=True)
+        for (first, last), rows in zip(ranges, own, strict=True)
         for found, _ in rows
         for place in range(max(first, found - near), min(last, found + near) + 1)
     }
     if not places:
         return [], False
-    closer = _rows(tx, "index_find_at", asks[1], (min(places), max(places)), None, str(sorted(places)))
-    return _candidates(closer, own, stretches), any(len(each) >= most for each in own)
+    closer = _rows(tx, "index_find_at", parameters[1], (min(places), max(places)), None, str(sorted(places)))
+    return _candidates(closer, own, ranges), any(len(each) >= most for each in own)
 
 
-def _anywhere(
-    tx: Tx, asks: query_parser.Asks, stretches: list[Stretch], most: int, near: int
+def _find_everywhere(
+    tx: Tx, parameters: query_parser.Parameters, ranges: list[Range], most: int, near: int
 ) -> tuple[list[Candidate], bool]:
-    """The best candidates of all, and whether there may be others."""
-    own = [_rows(tx, "index_find", asks[0], stretch, most) for stretch in stretches]
-    rows = [_rows(tx, "index_find_around", asks[1], stretch, most) for stretch in stretches]
+    """Return the best candidates of all messages, and whether there may be more."""
+    own = [_rows(tx, "index_find", parameters[0], range_, most) for range_ in ranges]
+    rows = [_rows(tx, "index_find_around", parameters[1], range_, most) for range_ in ranges]
     places = {place for each in own for place, _ in each}
     found = [row for row in itertools.chain.from_iterable(rows) if near or row[0] in places]
-    return _candidates(found, own, stretches), any(len(each) >= most for each in rows)
+    return _candidates(found, own, ranges), any(len(each) >= most for each in rows)
 
 
 def _rows(
-    tx: Tx, query: str, ask: dict[str, Any], stretch: Stretch, most: int | None, places: str | None = None
+    tx: Tx, query: str, values: dict[str, Any], range_: Range, most: int | None, places: str | None = None
 ) -> list[Row]:
-    weights = {"around": AROUND if query != "index_find" else 0.0, "near": indexer.NEAR}
-    return tx.all(query, first=stretch[0], last=stretch[1], limit=most, places=places, **weights, **ask)
+    weights = {"around": NEIGHBOUR_WEIGHT if query != "index_find" else 0.0, "near": indexer.NEAR}
+    return tx.all(query, first=range_[0], last=range_[1], limit=most, places=places, **weights, **values)
 
 
-def _candidates(rows: list[Row], own: list[list[Row]], stretches: list[Stretch]) -> list[Candidate]:
-    talks = _talks(own[0]) if stretches is EVERYTHING else {}
-    return [(score, talks.get(place >> 32, 0.0), place) for place, score in rows]
+def _candidates(rows: list[Row], own: list[list[Row]], ranges: list[Range]) -> list[Candidate]:
+    conversations = _conversation_scores(own[0]) if ranges is EVERYTHING else {}
+    return [(score, conversations.get(place >> 32, 0.0), place) for place, score in rows]
 
 
-def _talks(rows: list[Row]) -> dict[int, float]:
-    """How much each conversation has to say: its five best messages together."""
+def _conversation_scores(rows: list[Row]) -> dict[int, float]:
+    """Return the score of each conversation: the sum of its five best messages."""
     best: dict[int, list[float]] = {}
     for place, score in rows:
         best.setdefault(place >> 32, []).append(score)
     return {key: sum(scores[:5]) for key, scores in best.items()}
 
 
-def _ranked(tx: Tx, found: list[Candidate], limit: int, wanted: Filter) -> list[Ranked]:
-    """Candidates that fit, best first: by their words, by what else was said there, and by who said it."""
+def _rank(tx: Tx, found: list[Candidate], limit: int, wanted: Filter) -> list[Ranked]:
+    """Return the candidates that pass the filter, best first, weighted by conversation and role."""
     ranked: list[Ranked] = []
-    # Weights reorder neighbours only: far enough down nobody overtakes the first ones any more.
+    # Role weights move a candidate a few places only, so candidates further down cannot reach the first ones.
     enough = 4 * limit + 20
-    promising = sorted(found, key=lambda each: -each[0] - TALK * each[1])
-    for begun in range(0, len(promising), enough):
-        some = promising[begun : begun + enough]
+    promising = sorted(found, key=lambda each: -each[0] - CONVERSATION_WEIGHT * each[1])
+    for start in range(0, len(promising), enough):
+        some = promising[start : start + enough]
         rows = {row[0]: row[1:] for row in tx.all("search_candidates", places=str([each[2] for each in some]))}
-        for score, talk, place in some:
-            if place in rows and _fits(rows[place][1], rows[place][2], wanted):
-                ranked.append(((score + TALK * talk) * WEIGHTS[rows[place][0]], place))
+        for score, conversation, place in some:
+            if place in rows and _matches(rows[place][1], rows[place][2], wanted):
+                ranked.append(((score + CONVERSATION_WEIGHT * conversation) * ROLE_WEIGHTS[rows[place][0]], place))
         if len(ranked) >= enough:
             break
     return sorted(ranked[:enough], key=lambda each: (-each[0], each[1]))
 
 
-def _fits(at: float, owner: str, wanted: Filter) -> bool:
+def _matches(at: float, owner: str, wanted: Filter) -> bool:
     return (
         (wanted.owner is None or owner == wanted.owner)
         and (wanted.after is None or at >= wanted.after)
@@ -290,14 +290,14 @@ def _fits(at: float, owner: str, wanted: Filter) -> bool:
     )
 
 
-def _hit(score: float, place: int, row: Row, question: query_parser.Question) -> types.Hit:
+def _hit(score: float, place: int, row: Row, query: query_parser.Query) -> types.Hit:
     session_id, role, at, body, conversation_id = row
     text = query_parser.text_of(_decode(body)) if body else ""
-    snippet = query_parser.snippet(text, question.terms)
+    snippet = query_parser.snippet(text, query.terms)
     return types.Hit(session_id, place & 0xFFFFFFFF, role, text, snippet, score, conversation_id, at)
 
 
-def _with_neighbours(tx: Tx, hit: types.Hit, count: int) -> types.Hit:
+def _add_neighbours(tx: Tx, hit: types.Hit, count: int) -> types.Hit:
     around = log.transcript(tx, hit.session_id, max(0, hit.seq - 1 - count), hit.seq + count)
     return msgspec.structs.replace(
         hit,
@@ -306,9 +306,9 @@ def _with_neighbours(tx: Tx, hit: types.Hit, count: int) -> types.Hit:
     )
 
 
-def _checked(query: object, limit: object, neighbours: object, *rest: Any) -> Filter:
+def _check_filter(query: object, limit: object, neighbours: object, *rest: Any) -> Filter:
     if not isinstance(query, str) or len(query) > MAX_QUERY:
-        raise errors.InvalidArgument(f"A question is text of at most {MAX_QUERY:,} characters.")
+        raise errors.InvalidArgument(f"`query` must be text of at most {MAX_QUERY:,} characters.")
     validation.check(validation.whole_number(0, MAX_HITS), limit=limit)
     validation.check(validation.whole_number(0, MAX_NEIGHBOURS), neighbours=neighbours)
     try:
@@ -316,6 +316,6 @@ def _checked(query: object, limit: object, neighbours: object, *rest: Any) -> Fi
         return msgspec.convert(dict(zip(names, rest, strict=True)), Filter)
     except (msgspec.ValidationError, UnicodeError):
         raise errors.InvalidArgument(
-            f"A search is limited by text (session_id, tool, owner), a role ({', '.join(types.ROLES)}), Unix times, "
-            "and to messages' own words by a flag."
+            "Invalid search filter: `session_id`, `tool` and `owner` must be text, `role` one of "
+            f"{', '.join(types.ROLES)}, `after` and `before` Unix times, and `own` a boolean."
         ) from None

@@ -1,7 +1,7 @@
-"""Words for an index that neither cuts nor stems: what it is told of messages, and what it is asked. Pure.
+"""The words of messages and queries for the search index on PostgreSQL.
 
-Words are cut and stemmed as SQLite's index does it, so that both find the same. How a place of a word is packed into
-a number, and messages into blocks, is told in sql/postgres_search/schema.sql.
+Words are tokenized and stemmed as SQLite's index does it, so that both find the same messages. The format of blocks and
+positions is described in sql/postgres_search/schema.sql.
 """
 
 from __future__ import annotations
@@ -16,75 +16,75 @@ from holdfast.store.search import query_parser
 from holdfast.store.sqlite import tokenizer
 
 BLOCK = 256
-# What does not fit is as good as the most that does.
-_MOST_TIMES = 15
-_LAST_PLACE = 2**19 - 1
-# Longer ones are no words; their beginning is enough to tell them apart.
-_LONGEST = 100
+# The largest count and position that fit into the format; larger ones are stored as these.
+_MAX_COUNT = 15
+_MAX_POSITION = 2**19 - 1
+# Longer words are cut, in characters: PostgreSQL limits the size of an index entry.
+_MAX_LENGTH = 100
 
 _RUN = re.compile(rf"([{query_parser.UNSPACED}]+)|([^{query_parser.UNSPACED}]+)")
 _END = "\U0010ffff"
 
-Cut = list[str]
-# The first and the last word, in the order of code points.
+Words = list[str]
+# The first and the last word of a range, in the order of code points.
 Range = tuple[str, str]
 
 
-def indexed(text: str) -> Cut:
+def index_text(text: str) -> Words:
     """Return the words a text is found by, in order."""
-    words: Cut = []
+    words: Words = []
     for unspaced, other in _RUN.findall(text):
         found = query_parser.pairs(unspaced) if unspaced else tokenizer.tokenize(other)
-        words += [word[:_LONGEST] for word in found]
+        words += [word[:_MAX_LENGTH] for word in found]
     return words
 
 
-def rows(key: int, documents: Sequence[query_parser.Document[Cut]], known: int) -> Iterator[dict[str, Any]]:
-    """What the index is told of messages, block by block; of those up to `known` it has the words already."""
+def index_rows(key: int, documents: Sequence[query_parser.Document[Words]], known: int) -> Iterator[dict[str, Any]]:
+    """Return the parameters of `index_put`, block by block. The words of messages up to `known` are indexed already."""
     for block, some in itertools.groupby(documents, lambda each: each.seq // BLOCK):
-        together = list(some)
+        group = list(some)
         places: dict[str, list[int]] = {}
         messages: dict[str, int] = {}
-        for document in together:
+        for document in group:
             if document.seq > known:
                 for word, found in _places(document).items():
                     places.setdefault(word, []).extend(found)
                     messages[word] = messages.get(word, 0) + 1
-        # In one order, whoever writes: it is the order of the index. As texts, since lists cost more than all the rest.
+        # Sorted in the order of the index. As text, since psycopg takes longer to adapt lists than all the rest.
         ordered = sorted(places.items())
         yield {
             "conversation": key,
             "block": block,
-            "owner": together[0].owner,
-            "first": together[0].seq % BLOCK,
-            "lengths": _listed(len(each.text) + sum(map(len, each.around)) for each in together),
+            "owner": group[0].owner,
+            "first": group[0].seq % BLOCK,
+            "lengths": _array(len(each.text) + sum(map(len, each.around)) for each in group),
             "words": " ".join(word for word, _ in ordered),
-            "messages": _listed(messages[word] for word, _ in ordered),
-            "places": " ".join(_listed(each) for _, each in ordered),
+            "messages": _array(messages[word] for word, _ in ordered),
+            "places": " ".join(_array(each) for _, each in ordered),
         }
 
 
-def _listed(numbers: Iterable[int]) -> str:
+def _array(numbers: Iterable[int]) -> str:
     return f"{{{','.join(map(str, numbers))}}}"
 
 
-def _places(document: query_parser.Document[Cut]) -> dict[str, list[int]]:
+def _places(document: query_parser.Document[Words]) -> dict[str, list[int]]:
     within = (document.seq % BLOCK) << 23
     at: dict[str, list[int]] = {f"#{tag}": [within] for tag in document.tags}
     for place, word in enumerate(document.text):
-        at.setdefault(word, []).append(within | min(place, _LAST_PLACE))
+        at.setdefault(word, []).append(within | min(place, _MAX_POSITION))
     for found in at.values():
-        found[0] |= min(len(found), _MOST_TIMES) << 19
+        found[0] |= min(len(found), _MAX_COUNT) << 19
     return at
 
 
-def asks(tx: Tx, question: query_parser.Question) -> query_parser.Asks | None:
-    """Look up the words of a question and return the parameters of `index_find` and of `index_find_at`.
+def search_parameters(tx: Tx, query: query_parser.Query) -> query_parser.Parameters | None:
+    """Look up the words of a query and return the parameters of `index_find` and of `index_find_at`.
 
     None when the index has none of its words, or not all of a phrase in quotes.
     """
-    phrases = [phrase for phrase in map(_phrase, question.phrases) if phrase]
-    loose = [range_ for word in question.loose for range_ in _phrase(word)]
+    phrases = [phrase for phrase in map(_phrase, query.phrases) if phrase]
+    loose = [range_ for word in query.loose for range_ in _phrase(word)]
     ranges = list(dict.fromkeys([*loose, *itertools.chain.from_iterable(phrases)]))
     rows = tx.all("index_weights", firsts=[first for first, _ in ranges], lasts=[last for _, last in ranges])
     words: dict[Range, list[str]] = {}
@@ -96,17 +96,17 @@ def asks(tx: Tx, question: query_parser.Question) -> query_parser.Asks | None:
         return None
     common = {
         "words": list(scored),
-        "terms": _listed(number for number, _ in scored.values()),
+        "terms": _array(number for number, _ in scored.values()),
         "rarities": [rarity for _, rarity in scored.values()],
         "share": rows[0][3],
-        # Only single words of the question score by standing close to the next one.
-        "together": _listed(n for n, pair in enumerate(itertools.pairwise(ranges), 1) if _are_words(pair, loose)),
+        # Only single words of the query score higher close to the next one.
+        "together": _array(n for n, pair in enumerate(itertools.pairwise(ranges), 1) if _are_words(pair, loose)),
         "apart": query_parser.NEAR + 1,
-        "owner": question.shared[0] if question.shared else None,
+        "owner": query.shared[0] if query.shared else None,
     }
     own = [[words[range_] for range_ in phrase] for phrase in phrases]
-    tags = [[[f"#{tag}"]] for tag in question.tags]
-    return {**common, **_needed(own)}, {**common, **_needed(own + tags)}
+    tags = [[[f"#{tag}"]] for tag in query.tags]
+    return {**common, **_phrase_parameters(own)}, {**common, **_phrase_parameters(own + tags)}
 
 
 def _are_words(pair: tuple[Range, Range], loose: list[Range]) -> bool:
@@ -115,15 +115,15 @@ def _are_words(pair: tuple[Range, Range], loose: list[Range]) -> bool:
 
 def _phrase(text: str) -> list[Range]:
     """Return the words of a phrase in order, each as a range; unspaced text at the end may continue in the message."""
-    head, tail = query_parser.parted(text)
-    found = [(word, word) for word in indexed(head)]
+    head, tail = query_parser.split_last_word(text)
+    found = [(word, word) for word in index_text(head)]
     if query_parser.is_unspaced(tail):
-        *before, last = query_parser.begun(tail)
+        *before, last = query_parser.prefix_pairs(tail)
         return [*found, *((pair, pair) for pair in before), (last, last + _END if len(last) == 1 else last)]
-    return found + [(word, word) for word in indexed(tail)]
+    return found + [(word, word) for word in index_text(tail)]
 
 
-def _needed(phrases: list[list[list[str]]]) -> dict[str, Any]:
+def _phrase_parameters(phrases: list[list[list[str]]]) -> dict[str, Any]:
     """Return the parameters for phrases: each step of a phrase is one of some words."""
     steps = [
         (number, step, len(phrase), word)
@@ -133,8 +133,8 @@ def _needed(phrases: list[list[list[str]]]) -> dict[str, Any]:
     ]
     return {
         "phrases": len(phrases),
-        "phrase": _listed(each[0] for each in steps),
-        "step": _listed(each[1] for each in steps),
-        "steps": _listed(each[2] for each in steps),
+        "phrase": _array(each[0] for each in steps),
+        "step": _array(each[1] for each in steps),
+        "steps": _array(each[2] for each in steps),
         "needed": [each[3] for each in steps],
     }

@@ -5,19 +5,17 @@ SELECT (SELECT value FROM meta WHERE key = 'generation'), count(*), CAST(coalesc
   FROM conversations;
 
 -- name: search_conversations
--- What there is to index of some conversations.
 SELECT key, last_seq, coalesce(forked_at, 0), owner FROM conversations WHERE key BETWEEN :first AND :last;
 
 -- name: search_redacted
--- Messages whose words must be in no index.
 SELECT conversation, seq FROM messages WHERE redacted_at IS NOT NULL;
 
 -- name: search_stretch
--- How many messages a stretch of a log has, and how many of them are redacted.
+-- Count the messages and the redacted messages of a range.
 SELECT count(*), count(redacted_at) FROM messages
  WHERE messages_within(messages, :conversation, :after, :upto);
 
 -- name: search_redactions
--- All that was redacted, summed up.
+-- Changes with every redaction.
 SELECT count(*), CAST(coalesce(sum(conversation), 0) AS text), CAST(coalesce(sum(seq), 0) AS text), coalesce(max(redacted_at), 0)
   FROM messages WHERE redacted_at IS NOT NULL;

@@ -1,6 +1,6 @@
 -- name: search_thousands
--- Conversations with messages of their own, summed up by as many as the shift says.
--- (Range by range: as one GROUP BY it would be planned for as many groups as rows, and sorted.)
+-- Sums over groups of conversations that have messages of their own; 2^shift keys per group.
+-- (Group by group: PostgreSQL would plan a GROUP BY for as many groups as rows, and sort them.)
 SELECT range, each.*
   FROM generate_series(0, (SELECT max(key) >> :shift::integer FROM conversations)) range
  CROSS JOIN LATERAL (
@@ -10,8 +10,8 @@ SELECT range, each.*
  WHERE each.conversations > 0;
 
 -- name: search_candidates
--- What candidates are ranked and filtered by; nothing of a message whose text is gone. OFFSET 0 keeps the planner from
--- reading the whole log where it takes the few places for many.
+-- The columns that candidates are ranked and filtered by, without redacted messages. OFFSET 0 keeps the planner from
+-- reading the whole log when it overestimates the number of places.
 SELECT p::bigint, m.role, m.at, m.owner
   FROM json_array_elements_text(:places::json) p
  CROSS JOIN LATERAL (
@@ -19,7 +19,7 @@ SELECT p::bigint, m.role, m.at, m.owner
         WHERE m.conversation = p::bigint >> 32 AND m.seq = p::bigint & 4294967295 AND m.redacted_at IS NULL OFFSET 0) m;
 
 -- name: search_messages
--- Messages that were found, with what people may know of them.
+-- The messages of hits.
 SELECT p::bigint, m.session, m.role, m.at, m.body, m.conversation
   FROM json_array_elements_text(:places::json) p
  CROSS JOIN LATERAL (

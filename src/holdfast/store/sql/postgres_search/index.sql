@@ -1,21 +1,19 @@
 -- name: index_meta
--- What the index says of itself.
 SELECT value FROM search_meta WHERE key = :key;
 
 -- name: index_meta_set
 INSERT INTO search_meta (key, value) VALUES (:key, :value) ON CONFLICT (key) DO UPDATE SET value = excluded.value;
 
 -- name: index_writable
--- Whether the index can be brought on here.
+-- Whether the index can be updated.
 SELECT NOT pg_is_in_recovery() AND current_setting('default_transaction_read_only') = 'off'
        AND has_table_privilege('search_words', 'INSERT');
 
 -- name: index_begun
--- Whether there is anything in it.
 SELECT 1 FROM search_progress LIMIT 1;
 
 -- name: index_thousands
--- How far conversations are indexed, summed up as `search_thousands` does it with the log.
+-- The same sums as `search_thousands`, of the index.
 SELECT range, each.*
   FROM generate_series(0, (SELECT max(conversation) >> :shift::integer FROM search_progress)) range
  CROSS JOIN LATERAL (
@@ -25,7 +23,6 @@ SELECT range, each.*
  WHERE each.conversations > 0;
 
 -- name: index_progress
--- How far some conversations are indexed.
 SELECT conversation, upto FROM search_progress WHERE conversation BETWEEN :first AND :last;
 
 -- name: index_progress_of
@@ -39,7 +36,7 @@ ON CONFLICT (conversation) DO UPDATE SET upto = excluded.upto;
 DELETE FROM search_progress WHERE conversation = :conversation;
 
 -- name: index_put
--- The words of some messages of one block that are not there yet; and the lengths of all from the first given on.
+-- Add the words of new messages of a block, and set the lengths of all messages from the first given on.
 WITH before AS (
   SELECT lengths FROM search_blocks WHERE conversation = :conversation AND block = :block
 ), put AS (
@@ -65,7 +62,7 @@ ON CONFLICT (word, conversation, block) DO UPDATE
    SET messages = w.messages + excluded.messages, places = w.places || excluded.places;
 
 -- name: index_forget_between
--- The words of a stretch of messages go.
+-- Remove a range of messages.
 WITH touched AS (
   SELECT block, greatest(:after::bigint + 1 - (block << 8), 0) AS lowest, least(:upto::bigint - (block << 8), 255) AS highest
     FROM search_blocks
@@ -102,11 +99,11 @@ UPDATE search_blocks b SET lengths = k.lengths FROM kept k
  WHERE b.conversation = :conversation AND b.block = k.block AND array_remove(k.lengths, 0) <> '{}';
 
 -- name: index_merge
--- Rewrites the index so that nothing of what was forgotten is left in it: here that is left to the scrub.
+-- Nothing to do: `scrub` rewrites the tables.
 SELECT 1;
 
 -- name: index_redacted
--- The messages that are known to be redacted.
+-- The messages that are indexed as redacted.
 SELECT conversation, (block << 8) + (place >> 23) FROM search_words, unnest(places) place WHERE word = '#' || :tag;
 
 -- name: index_weights
@@ -120,7 +117,7 @@ SELECT given.number, w.word,
     WHERE word >= given.first AND word <= given.last GROUP BY word OFFSET 0) w;
 
 -- name: index_find
--- The best matches of a stretch of the log by messages' own words, best first. OFFSET 0 keeps the join order (words,
+-- The best matches in a range of messages by their own words, best first. OFFSET 0 keeps the join order (words,
 -- rows, blocks) whatever the statistics of a recently filled table say. A score needs the first position of a word in a
 -- message only: it carries the count, which is 0 at later positions.
 WITH fitting AS (
@@ -164,8 +161,8 @@ SELECT place, score FROM (
  ORDER BY score DESC, place LIMIT :limit::bigint;
 
 -- name: index_find_around, index_find_at
--- The best matches of a stretch, or the matches among the given messages: by their own words, by words close to each
--- other, and by what their neighbours have of either.
+-- The best matches in a range, or the matches among the given messages: by their own words, by words close to each
+-- other, and by both in their neighbours.
 WITH wanted AS MATERIALIZED (
   SELECT value::bigint AS place FROM json_array_elements_text(coalesce(:places::json, '[]'))
 ), sources AS MATERIALIZED (

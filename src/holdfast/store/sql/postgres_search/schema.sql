@@ -1,16 +1,15 @@
--- The search index of a store, in tables beside it. It can be thrown away at any time: its rows are deleted.
+-- The search index of a store. It can be discarded at any time by deleting its rows.
 --
--- It holds no text, only which words stand where. PostgreSQL's own full-text search is not asked: its ranking knows
--- nothing of how rare a word is, and fetches every message that has one of the words. Here a row has all the places of
--- one word in a block of 256 messages of a conversation, so that a question of some words reads some hundred rows of
--- each.
+-- It holds no text, only the positions of words. PostgreSQL's own full-text search is not used: its ranking ignores how
+-- rare a word is, and it reads every message that has one of the words. Here a row has all positions of one word in a
+-- block of 256 messages of a conversation, so that a query reads some hundred rows per word.
 --
--- A place is one number: the message in its block (8 bits), how often it has the word (4 bits, at its first place
--- there, else 0), and which word of the message it is (19 bits). Tags (who said it, by which tool) are words too,
--- which begin with `#`. What neighbours lend each other is worked out when somebody asks; only how many words a
--- message and its neighbours have together is kept.
+-- A position is one integer: the message in its block (8 bits), the count of the word in the message (4 bits, at its
+-- first position there, else 0), and the number of the word in the message (19 bits). Tags (role, tool) are words that
+-- begin with `#`. `lengths` has the number of words of each message and its neighbours together, and 0 where there is
+-- no message: an array with NULLs would have to be searched from its start for every element.
 --
--- Whoever writes here holds one lock for the whole index, so nothing else is in the way of anybody.
+-- Writers hold one lock for the whole index.
 
 CREATE TABLE search_meta (
   key   text COLLATE "C" NOT NULL PRIMARY KEY,
