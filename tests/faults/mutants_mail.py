@@ -6,9 +6,11 @@ from holdfast.gateway import working
 from holdfast.store.mail import chat_leases, contacts, inbound, outbox
 from tests.faults.mutants import Edit, Mutant, Query
 
-SPLIT = """tx.execute("COMMIT")
+SPLIT = """tx.batch(*writes)
+    writes.clear()
+    tx.execute("COMMIT")
     tx.execute("BEGIN IMMEDIATE")
-    outbox.insert_parts("""
+    writes += outbox.parts_inserted("""
 OPEN = " AND delivered_at IS NULL AND failed_at IS NULL"
 KEY = 'delivery.uid_of(f"{arrival.platform}:{arrival.key}")'
 # Without these the database itself would stop the mutant.
@@ -21,7 +23,7 @@ MUTANTS: dict[str, Mutant] = {
         "answering", (Query("arrival_insert", "DO NOTHING", "DO UPDATE SET body = excluded.body"),), (SAME_TEXT,)
     ),
     "arrival that is always new": Mutant(
-        "answering", (Edit(inbound, "arrive", "== 1 or tx.meant.get(uid, False)", "< 2"),)
+        "answering", (Edit(inbound, "arrive", "return found, tx.meant[uid]", "return found, True"),)
     ),
     "message under a uid of its own": Mutant(
         "answering",
@@ -32,12 +34,12 @@ MUTANTS: dict[str, Mutant] = {
         "answering",
         (
             Query("arrival_settle", " AND outcome IS NULL", ""),
-            Edit(inbound, "settle", "row is None or row[0] is not None", "row is None"),
+            Edit(inbound, "settle", "not settled or settled[0][0] is not None", "not settled"),
         ),
         ("arrival_is_settled_once", "arrival_stays_in_its_conversation"),
     ),
     "arrival that is left open by the one it joined": Mutant(
-        "answering", (Query("arrival_settle_joined", "joined = :id", "joined = -1"),)
+        "answering", (Query("arrival_settle", " OR joined = :id", ""),)
     ),
     "turn that goes on somewhere else": Mutant(
         "answering",
@@ -46,43 +48,46 @@ MUTANTS: dict[str, Mutant] = {
     ),
     # who is at work
     "arrival settled by a claim that was overtaken": Mutant(
-        "answering", (Edit(inbound, "settle", "chat_leases.check(tx, said.claim)", "pass"),)
+        "answering", (Edit(inbound, "settle", "chat_leases.verify(said.claim, found.pop(0))", "pass"),)
     ),
     "arrival begun by a claim that was overtaken": Mutant(
-        "answering", (Edit(inbound, "begin", "chat_leases.check(tx, claim)", "pass"),)
+        "answering", (Edit(inbound, "begin", "chat_leases.verify(claim, held)", "pass"),)
     ),
     "route taken up by a claim that was overtaken": Mutant(
-        "answering", (Edit(inbound.Taking, "__call__", "chat_leases.check(tx, claim)", "pass"),)
+        "answering", (Edit(inbound.Taking, "__call__", "chat_leases.verify(claim, held)", "pass"),)
     ),
     "sent by a claim that was overtaken": Mutant(
-        "answering", (Edit(outbox, "begin", "chat_leases.check(tx, claim)", "pass"),)
+        "answering", (Edit(outbox, "begin", "chat_leases.verify(claim, held[0])", "pass"),)
     ),
     "claim that does not look at its token": Mutant(
         "answering", (Edit(chat_leases, "_is_of", "row[0] == claim.token and ", ""),)
     ),
     "claim that is taken with the same token": Mutant(
         "answering",
-        (Edit(chat_leases, "take", "token = row[0] + 1", "token = row[0]"),),
+        (
+            Query("claim_put", "claims.token + 1", "claims.token"),
+            Edit(chat_leases, "_take_over", "row[0] + 1", "row[0]"),
+        ),
         ("claim_token_never_goes_back",),
     ),
     "claim that is given to everybody": Mutant(
-        "answering", (Edit(chat_leases, "take", '_state(tx.clock, row) == "held" and', "False and"),)
+        "answering", (Edit(chat_leases, "_take_over", '_state(tx.clock, row) == "held" and', "False and"),)
     ),
     "claim that is kept by whoever has answered": Mutant(
         "answering", (Edit(inbound, "settle", "said.claim is not None and said.release", "False"),)
     ),
     # what goes out
     "outcome without what is to be sent": Mutant(
-        "answering", (Edit(outbox, "insert_parts", "in enumerate(several)", "in ()"),)
+        "answering", (Edit(outbox, "parts_inserted", "in enumerate(several)", "in ()"),)
     ),
     "outcome before what is to be sent": Mutant(
-        "watching an answer", (Edit(inbound, "settle", "outbox.insert_parts(", SPLIT),)
+        "watching an answer", (Edit(inbound, "settle", "writes += outbox.parts_inserted(", SPLIT),)
     ),
     "reply that goes to any chat": Mutant(
-        "addressing", (Edit(outbox, "begin", "came[:2] != (found.platform, found.chat)", "False"),), (ADDRESSED,)
+        "addressing", (Edit(outbox, "begin", "origin[0][:2] != (found.platform, found.chat)", "False"),), (ADDRESSED,)
     ),
     "reply that goes to any address": Mutant(
-        "addressing", (Edit(outbox, "begin", "decoded(came[2]) != found.address", "False"),), (ADDRESSED,)
+        "addressing", (Edit(outbox, "begin", "decoded(origin[0][2]) != found.address", "False"),), (ADDRESSED,)
     ),
     "second part before the first": Mutant("answering", (Query("outgoing_due", "min(id)", "max(id)"),)),
     "tried again before its time": Mutant("answering", (Query("outgoing_due", "o.due_at <= :now", "true"),)),

@@ -147,13 +147,13 @@ MUTANTS: dict[str, Mutant] = {
     # mail
     "no lock on a claim": Mutant("overtaken meanwhile", (Query("claim_row", " FOR UPDATE", "", "postgres"),)),
     "begun by a claim that was overtaken": Mutant(
-        "overtaken meanwhile", (Edit(inbound, "begin", "chat_leases.check(tx, claim)", "pass"),)
+        "overtaken meanwhile", (Edit(inbound, "begin", "chat_leases.verify(claim, held)", "pass"),)
     ),
     "settled by a claim that was overtaken": Mutant(
-        "overtaken meanwhile", (Edit(inbound, "settle", "chat_leases.check(tx, said.claim)", "pass"),)
+        "overtaken meanwhile", (Edit(inbound, "settle", "chat_leases.verify(said.claim, found.pop(0))", "pass"),)
     ),
     "sent by a claim that was overtaken": Mutant(
-        "overtaken meanwhile", (Edit(outbox, "begin", "chat_leases.check(tx, claim)", "pass"),)
+        "overtaken meanwhile", (Edit(outbox, "begin", "chat_leases.verify(claim, held[0])", "pass"),)
     ),
     "attempt that is counted twice": Mutant(
         "mail in doubt", (Edit(inbound, "begun", "if found.attempts == before:", "if True:"),)
@@ -162,12 +162,12 @@ MUTANTS: dict[str, Mutant] = {
         "mail in doubt", (Edit(outbox, "begin", "found.attempts == before and", ""),)
     ),
     "arrival that takes itself for another's": Mutant(
-        "mail in doubt", (Edit(inbound, "arrive", " or tx.meant.get(uid, False)", ""),)
+        "mail in doubt", (Edit(inbound, "arrive", "retried and", "False and"),)
     ),
     "settling that takes itself for another's": Mutant(
-        "mail in doubt", (Edit(inbound, "settle", "row is not None and row[0] == said.uid", "False"),)
+        "mail in doubt", (Edit(inbound, "settle", "bool(settled) and settled[0][0] == said.uid", "False"),)
     ),
     "delivery that takes itself for another's": Mutant(
-        "mail in doubt", (Edit(outbox, "_ended", "tx.meant[mine] = True", "return True"),)
+        "mail in doubt", (Edit(outbox, "_ended", "if retried else None", "if False else None"),)
     ),
 }

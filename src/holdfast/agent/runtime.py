@@ -81,6 +81,8 @@ class Lane:
         self.worker: asyncio.Task[None] | None = None
         self.agent: agents.AIAgent | None = None
         self.unwanted = self.taken = False
+        self.inbox_empty = False
+        """Whether the inbox was just found empty by the sender of the message that waits."""
         self.staying = 0
         """How many of the listeners are there for more than the answer to a command."""
         self.expected = self.ordered = False
@@ -256,13 +258,19 @@ class Runtime:
             self.send_to_chat(conversation_id, event)
         self._tidy(lane)
 
-    def submit(self, conversation_id: str, message: events.Submit) -> asyncio.Future[events.TurnResult]:
-        """A message, answered when those before it are; the result of its turn."""
+    def submit(
+        self, conversation_id: str, message: events.Submit, *, inbox_empty: bool = False
+    ) -> asyncio.Future[events.TurnResult]:
+        """A message, answered when those before it are; the result of its turn.
+
+        `inbox_empty`: the caller has just read that nothing waits in the inbox of the conversation.
+        """
         lane = self._lane(conversation_id)
         answered: asyncio.Future[events.TurnResult] = asyncio.get_running_loop().create_future()
         if not (lane.waiting or lane.taken or self._closing):
             # Whatever was not wanted is gone: it was not this one.
             lane.unwanted = False
+        lane.inbox_empty = inbox_empty and lane.worker is None
         lane.waiting.append((message, answered))
         self._start(lane)
         return answered
@@ -388,7 +396,9 @@ class Runtime:
     async def _work(self, lane: Lane) -> None:
         try:
             while lane.waiting or lane.expected:
-                await self._notices(lane)
+                if lane.expected or not lane.inbox_empty:
+                    await self._notices(lane)
+                lane.inbox_empty = False
                 if lane.waiting:
                     message, answered = lane.waiting.popleft()
                     await self._turn(lane, message, answered)

@@ -25,6 +25,8 @@ class Lane:
         """Conversations of this chat with something in their inbox."""
         self.behind: Sequence[types.Arrival] = ()
         """What waited behind the one that is worked on, when that was taken up."""
+        self.inbox_empty = False
+        """Whether the inbox of the conversation was empty when the chat was taken up."""
         self.more = False
         """Whether something was seen to wait behind what is being worked on."""
         self.attempts = 0

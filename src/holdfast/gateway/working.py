@@ -159,6 +159,7 @@ class Worker:
             return
         self._home.meter.begun(begun.attempts)
         lane.more, lane.behind = len(behind) > len(joined), behind[len(joined) :]
+        lane.inbox_empty = taken.begun is not None and not taken.inbox
         if busy.message(begun.text) is None:
             await self._command(held, lane, begun, behind)
         else:
@@ -268,7 +269,8 @@ class Worker:
             watching.watched(self._home, runtime, here, where, arrival, message.uid or "") as watch,
         ):
             running, began = lanes.Running(runtime, here, arrival, watch), monotonic()
-            answered = runtime.submit(here, message)
+            answered = runtime.submit(here, message, inbox_empty=lane.inbox_empty and here == arrival.target)
+            lane.inbox_empty = False
             self._running[arrival.id] = running, message, answered
             self._stop_withdrawn(arrival.id)
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from holdfast import errors
@@ -46,6 +46,11 @@ def lock_all(tx: Tx, session_ids: Iterable[str]) -> None:
 def look(tx: Tx, session_id: str) -> State:
     """The same without the lock, for readers."""
     return _found(tx, session_id, tx.one("look_conversation", id=validation.check_id(session_id)))
+
+
+def state(tx: Tx, session_id: str, rows: Sequence[Row]) -> State:
+    """Return the state that `lock_conversation` read in a batch, or raise NoSuchSession."""
+    return _found(tx, session_id, rows[0] if rows else None)
 
 
 def _found(tx: Tx, session_id: str, row: Row | None) -> State:

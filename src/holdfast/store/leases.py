@@ -309,25 +309,26 @@ def acquire(
 
     abandoned: names of holders whose leases this process could not release, and may take.
     """
-    here = conversation_row.lock(tx, session_id)
+    asked = validation.check_id(session_id)
     with reachable():
-        row = tx.one("lease_row", conversation=here.key, purpose=purpose)
-        if row is not None:
-            _refuse_if_held(tx.clock, row, holder.name, abandoned)
-        tx.run("fence_next", conversation=here.key)
-        (token,) = tx.one("fence", conversation=here.key) or (0,)
-        tx.run(
-            "lease_insert" if row is None else "lease_take_over",
-            conversation=here.key,
-            purpose=purpose,
-            token=token,
-            holder=encode_holder(holder),
-            expires=tx.clock.now + ttl,
-            boot=tx.clock.boot,
-            snap_seq=here.last_seq,
-            acquired_at=tx.clock.unix,
+        rows, held = tx.batch(
+            ("lock_conversation", {"id": asked}), ("lease_of_session", {"id": asked, "purpose": purpose})
         )
-    return types.Lease(snapshot(here), purpose, token, holder.name, ttl)
+    here = conversation_row.state(tx, asked, rows)
+    with reachable():
+        if held:
+            _refuse_if_held(tx.clock, held[0], holder.name, abandoned)
+        values = {
+            "conversation": here.key,
+            "purpose": purpose,
+            "holder": encode_holder(holder),
+            "expires": tx.clock.now + ttl,
+            "boot": tx.clock.boot,
+            "snap_seq": here.last_seq,
+            "acquired_at": tx.clock.unix,
+        }
+        (fence, *_), _ = tx.finish(("fence_next", {"conversation": here.key}), ("lease_put", values))
+    return types.Lease(snapshot(here), purpose, fence[0], holder.name, ttl)
 
 
 def _refuse_if_held(clock: LeaseClock, row: Row, name: str, abandoned: Collection[str]) -> None:
@@ -376,7 +377,10 @@ def renew(tx: Tx, lease: types.Lease) -> None:
 
 def release(tx: Tx, lease: types.Lease) -> bool:
     """Free the lease if it is still this one; whether it was."""
-    return free(tx, conversation_row.lock(tx, lease.conversation_id), lease.purpose, lease.token)
+    values = {"conversation_id": lease.conversation_id, "purpose": lease.purpose, "token": lease.token}
+    with reachable():
+        (released,) = tx.finish(("lease_release", values))
+    return bool(released)
 
 
 def free(tx: Tx, here: conversation_row.State, purpose: types.Purpose, token: int) -> bool:

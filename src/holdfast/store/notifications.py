@@ -29,6 +29,7 @@ _BY_CONVERSATION: dict[str, Kind] = {
 # Queries whose hint is about one of their parameters.
 _BY_PARAMETER: dict[str, tuple[Kind, str]] = {
     "arrival_insert": ("arrived", "route"),
+    "lease_release": ("freed", "conversation_id"),
     "outgoing_insert": ("outgoing", "platform"),
 }
 

@@ -7,11 +7,12 @@ that was overtaken writes nothing. It goes by the clock and the holders of lease
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from holdfast import errors, types
-from holdfast.store import leases, store_meta, validation, write_step
-from holdfast.store.driver import LeaseClock, Row, Tx
+from holdfast.store import leases, validation, write_step
+from holdfast.store.driver import LeaseClock, Query, Row, Tx
 from holdfast.store.facet import Facet
 
 CLAIM_TTL = 30.0
@@ -34,7 +35,9 @@ class Claims(Facet):
         who = leases.this_process(holder)
         # Not synced: with the power goes whoever held it, and a server that forgot it is told by the holder; but not
         # by one whose name was given, and may be given again.
-        return write_step.WriteStep("take", lambda tx: take(tx, named, who, ttl), lasting=holder is not None)
+        return write_step.WriteStep(
+            "take", lambda tx: take(tx, named, who, ttl, last=True)[0], lasting=holder is not None
+        )
 
     def renew_claim(self, claim: types.Claim) -> None:
         """Start its time anew; LeaseLost when it is not held any more: stop the work at once."""
@@ -64,44 +67,52 @@ def checked(claim: object) -> types.Claim:
     return claim
 
 
-def take(tx: Tx, key: str, holder: leases.Holder, ttl: float) -> types.Claim:
-    row, encoded = tx.one("claim_row", key=key), leases.encode_holder(holder)
-    if row is not None and row[1] == encoded:
-        return types.Claim(key, row[0], holder.name, ttl)  # by an attempt that nobody heard the end of
-    if row is None:
-        # Tokens of a restored or copied store begin past all that were given before.
-        token = (store_meta.generation(tx) << 32) + 1
-    else:
-        token = row[0] + 1
-        if _state(tx.clock, row) == "held" and _name(row) != holder.name:
-            raise errors.Busy(_name(row), tx.clock.left(row[3], row[2]))
-    tx.run(
-        "claim_insert" if row is None else "claim_take",
-        key=key,
-        token=token,
-        holder=encoded,
-        expires=tx.clock.now + ttl,
-        boot=tx.clock.boot,
-    )
+def take(
+    tx: Tx, key: str, holder: leases.Holder, ttl: float, *reads: Query, last: bool = False
+) -> tuple[types.Claim, list[list[Row]]]:
+    """Take a claim, or raise Busy; return it with the rows of the queries that are to be read under it.
+
+    `last`: the transaction ends with it.
+    """
+    encoded = leases.encode_holder(holder)
+    values = {"key": key, "holder": encoded, "expires": tx.clock.now + ttl, "boot": tx.clock.boot}
+    taken, *rows = (tx.finish if last else tx.batch)(("claim_put", values), *reads)
+    if taken:
+        return types.Claim(key, taken[0][0], holder.name, ttl), rows
+    return _take_over(tx, key, holder, encoded, ttl), tx.batch(*reads) if reads else []
+
+
+def _take_over(tx: Tx, key: str, holder: leases.Holder, encoded: str, ttl: float) -> types.Claim:
+    row = tx.one("claim_row", key=key)
+    assert row is not None  # claims are never deleted
+    if row[1] == encoded:
+        return types.Claim(key, row[0], holder.name, ttl)  # an earlier attempt whose commit outcome is unknown
+    if _state(tx.clock, row) == "held" and _name(row) != holder.name:
+        raise errors.Busy(_name(row), tx.clock.left(row[3], row[2]))
+    token, expires = row[0] + 1, tx.clock.now + ttl
+    tx.run("claim_take", key=key, token=token, holder=encoded, expires=expires, boot=tx.clock.boot)
     return types.Claim(key, token, holder.name, ttl)
 
 
 def renew(tx: Tx, claim: types.Claim) -> None:
-    check(tx, claim)
-    tx.run("claim_extend", key=claim.key, expires=tx.clock.now + claim.ttl, boot=tx.clock.boot)
+    verify(claim, tx.batch(locked(claim))[0])
+    tx.finish(("claim_extend", {"key": claim.key, "expires": tx.clock.now + claim.ttl, "boot": tx.clock.boot}))
 
 
 def free(tx: Tx, claim: types.Claim) -> bool:
-    row = tx.one("claim_row", key=claim.key)
-    return row is not None and _is_of(claim, row) and tx.run("claim_free", key=claim.key, token=claim.token) == 1
+    (freed,) = tx.finish(("claim_free", {"key": claim.key, "token": claim.token}))
+    return bool(freed)
 
 
-def check(tx: Tx, claim: types.Claim) -> Row:
-    """The claim's own row, locked. One that ran out and that nobody took is as good as before: the token says so."""
-    row = tx.one("claim_row", key=claim.key)
-    if row is None or not _is_of(claim, row):
+def locked(claim: types.Claim) -> Query:
+    """The query that locks the row of a claim; `verify` checks what it returns."""
+    return "claim_row", {"key": claim.key}
+
+
+def verify(claim: types.Claim, rows: Sequence[Row]) -> None:
+    """Raise LeaseLost unless the claim is still held; one that expired and was not taken over is."""
+    if not rows or not _is_of(claim, rows[0]):
         raise errors.LeaseLost("The claim was given back or taken over; nothing was written.")
-    return row
 
 
 def _is_of(claim: types.Claim, row: Row) -> bool:

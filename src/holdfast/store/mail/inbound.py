@@ -17,12 +17,11 @@ from holdfast.store import (
     conversation_row,
     leases,
     message_codec,
-    routes,
     store_meta,
     validation,
     write_step,
 )
-from holdfast.store.driver import Row, Tx
+from holdfast.store.driver import Query, Row, Tx
 from holdfast.store.facet import Facet
 from holdfast.store.mail import chat_leases, outbox
 
@@ -238,33 +237,45 @@ class Taking(msgspec.Struct, frozen=True):
     holder: leases.Holder
 
     def __call__(self, tx: Tx) -> types.TakenUp:
-        claim = self.claim
-        if claim is None:
-            claim = chat_leases.take(tx, f"route:{self.route}", self.holder, self.ttl)
+        # Read under the claim: no other holder begins with these messages.
+        reads = ("arrivals_on", {"route": self.route, "limit": self.limit}), ("route_with_inbox", {"key": self.route})
+        if self.claim is None:
+            claim, rows = chat_leases.take(tx, f"route:{self.route}", self.holder, self.ttl, *reads)
         else:
-            chat_leases.check(tx, claim)
-        # Looked at only now: what waits under a claim that is ours, nobody else begins.
-        waiting = [from_row(row) for row in tx.all("arrivals_on", route=self.route, limit=self.limit)]
+            claim = self.claim
+            held, *rows = tx.batch(chat_leases.locked(claim), *reads)
+            chat_leases.verify(claim, held)
+        waiting = [from_row(row) for row in rows[0]]
         if not waiting and not self.idle and self.claim is None:
             chat_leases.free(tx, claim)
             return types.TakenUp(None, waiting)
+        route, inbox = _route_with_inbox(self.route, rows[1])
         try:
-            return self._begun(tx, claim, waiting)
+            return self._begun(tx, types.TakenUp(claim, waiting, inbox=inbox), route)
         except errors.HoldfastError as error:
             # Who is refused in a group is not undone alone; what the store refuses is undone with all others.
             if self.claim is None and not isinstance(error, errors.StoreError):
                 chat_leases.free(tx, claim)
             raise
 
-    def _begun(self, tx: Tx, claim: types.Claim, waiting: list[types.Arrival]) -> types.TakenUp:
-        chosen = self.choose(waiting, routes.get(tx, self.route)) if waiting else None
+    def _begun(self, tx: Tx, taken: types.TakenUp, route: types.Route) -> types.TakenUp:
+        chosen = self.choose(taken.waiting, route) if taken.waiting else None
         if chosen is None:
-            return types.TakenUp(claim, waiting)
+            return taken
         arrival_id, target, joined = checked_choice(*chosen)
-        found = next((each for each in waiting if each.id == arrival_id), None)
+        found = next((each for each in taken.waiting if each.id == arrival_id), None)
         if found is None:
             raise errors.InvalidArgument(f"Arrival {arrival_id} is none that waits there.")
-        return types.TakenUp(claim, waiting, begun(tx, found, target, joined))
+        waits = taken.inbox or target != route.conversation_id
+        return msgspec.structs.replace(taken, begun=begun(tx, found, target, joined), inbox=waits)
+
+
+def _route_with_inbox(key: str, rows: Sequence[Row]) -> tuple[types.Route, bool]:
+    """Return a route, and whether something waits in the inbox of its conversation."""
+    if not rows:
+        return types.Route(key, None, 0), False
+    *route, waits = rows[0]
+    return types.Route(*route), bool(waits)
 
 
 class Settling(NamedTuple):
@@ -314,16 +325,21 @@ def prepared(new: object, now: float) -> Prepared:
 
 
 def arrive(tx: Tx, uid: str, values: dict[str, Any]) -> tuple[types.Arrival, bool]:
-    # An attempt that finds it, where the one before did not, finds what that one wrote.
-    new = tx.meant[uid] = tx.run("arrival_insert", **values) == 1 or tx.meant.get(uid, False)
+    retried, tx.meant[uid] = tx.meant.get(uid, False), True
+    (inserted,) = tx.finish(("arrival_insert", values))
+    if inserted:
+        return from_row((*inserted[0], *values.values(), 0, None, None, None, None, None, None, False)), True
     found = _one(tx, "arrival_by_key", platform=values["platform"], key=values["key"])
-    assert found is not None  # there, or just written
-    return found, new
+    assert found is not None  # The key is known, and an inbound message is not deleted before it is settled.
+    # The commit of an earlier attempt may have succeeded although its outcome was not received.
+    tx.meant[uid] = retried and found.at == values["at"]
+    return found, tx.meant[uid]
 
 
 def begin(tx: Tx, claim: types.Claim, arrival_id: int, target: str, joined: tuple[int, ...]) -> types.Arrival | None:
-    chat_leases.check(tx, claim)
-    found = _one(tx, "arrival_get", id=arrival_id)
+    held, rows = tx.batch(chat_leases.locked(claim), ("arrival_get", {"id": arrival_id}))
+    chat_leases.verify(claim, held)
+    found = from_row(rows[0]) if rows else None
     if found is None or not found.open:
         return None
     if found.joined is not None:
@@ -335,30 +351,33 @@ def begun(tx: Tx, found: types.Arrival, target: str, joined: tuple[int, ...]) ->
     """One that is open and nobody else's, as it stands when it has begun."""
     before = tx.meant.setdefault(("begin", found.id), found.attempts)
     if found.attempts == before:
-        if tx.run("arrival_begin", id=found.id, target=target) != 1:
+        others = [("arrival_join", {"id": other, "into": found.id}) for other in joined if before == 0]
+        changed, *_ = tx.finish(("arrival_begin", {"id": found.id, "target": target}), *others)
+        if not changed:
             return None
-        for other in joined if before == 0 else ():
-            tx.run("arrival_join", id=other, into=found.id)
     return msgspec.structs.replace(found, attempts=before + 1, target=found.target or target)
 
 
 def settle(tx: Tx, said: Settling) -> bool:
-    row = tx.one("arrival_settled", id=said.id)
-    if row is None or row[0] is not None:
-        return row is not None and row[0] == said.uid
-    here = conversation_row.lock(tx, said.conversation_id) if said.conversation_id is not None else None
+    # Locked in this order by everybody: the conversation, the claim, the message.
+    places = [("lock_conversation", {"id": said.conversation_id})] if said.conversation_id is not None else []
+    claims = [chat_leases.locked(said.claim)] if said.claim is not None else []
+    *found, settled = tx.batch(*places, *claims, ("arrival_settled", {"id": said.id}))
+    if not settled or settled[0][0] is not None:
+        return bool(settled) and settled[0][0] == said.uid
+    conversation = None
+    if said.conversation_id is not None:
+        conversation = conversation_row.state(tx, said.conversation_id, found.pop(0)).key
     if said.claim is not None:
-        chat_leases.check(tx, said.claim)
-    conversation = here.key if here else None
+        chat_leases.verify(said.claim, found.pop(0))
     what = {"outcome": said.outcome, "conversation": conversation, "seq": said.seq}
-    if tx.run("arrival_settle", id=said.id, at=said.now, uid=said.uid, **what) != 1:
-        return False
-    tx.later("arrival_settle_joined", id=said.id, at=said.now, uid=said.uid, **what)
-    outbox.insert_parts(tx, said.outgoing, arrival=said.id, conversation=conversation)
+    writes: list[Query] = [("arrival_settle", {"id": said.id, "at": said.now, "uid": said.uid, **what})]
+    writes += outbox.parts_inserted(said.outgoing, arrival=said.id, conversation=conversation)
     if said.seq is not None:
-        tx.later("arrival_redact_settled", id=said.id, at=said.now)
+        writes.append(("arrival_redact_settled", {"id": said.id, "at": said.now}))
     if said.claim is not None and said.release:
-        tx.later("claim_free", key=said.claim.key, token=said.claim.token)
+        writes.append(("claim_free", {"key": said.claim.key, "token": said.claim.token}))
+    tx.finish(*writes)
     return True
 
 

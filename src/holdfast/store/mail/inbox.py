@@ -91,7 +91,7 @@ def settle(
     here = conversation_row.lock(tx, where[0]) if where is not None else None
     try:
         if tx.run("inbound_settle", id=inbound_id, outcome=outcome, seq=seq, uid=uid, at=now) == 1:
-            outbox.insert_parts(tx, parts, inbound=inbound_id, conversation=here.key if here else None)
+            tx.batch(*outbox.parts_inserted(parts, inbound=inbound_id, conversation=here.key if here else None))
             return True
     except errors.StoreRefused:
         raise errors.InvalidArgument(f"There is no message {seq} that it could have become.") from None
@@ -102,8 +102,10 @@ def settle(
 def _waiting(tx: Tx, session_id: str | None, limit: int) -> list[types.Inbound]:
     if session_id is None:
         return [_inbound(row) for row in tx.all("inbound_waiting_anywhere", limit=limit)]
-    key = conversation_row.look(tx, session_id).key
-    return [_inbound(row) for row in tx.all("inbound_waiting", conversation=key, limit=limit)]
+    rows = tx.all("inbound_waiting", session=validation.check_id(session_id), limit=limit)
+    if not rows:
+        conversation_row.look(tx, session_id)  # raises NoSuchSession
+    return [_inbound(row) for row in rows if row[0] is not None]
 
 
 def checked_text(text: object) -> str:

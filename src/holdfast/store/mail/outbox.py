@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast import errors, types
 from holdfast.store import conversation_row, message_codec, validation, write_step
-from holdfast.store.driver import Row, Tx
+from holdfast.store.driver import Query, Row, Tx
 from holdfast.store.facet import Facet
 from holdfast.store.mail import chat_leases
 from holdfast.store.records import permissions
@@ -189,61 +189,65 @@ def _values(new: object, now: float) -> dict[str, Any]:
     }
 
 
-def insert_parts(
-    tx: Tx,
+def parts_inserted(
     several: Sequence[Prepared],
     *,
     arrival: int | None = None,
     inbound: int | None = None,
     conversation: int | None = None,
-) -> None:
-    """The parts of one reply, behind the outcome they come with."""
+) -> list[Query]:
+    """Return the queries that insert the parts of one reply; they run after the query that records its outcome."""
     of = {"arrival": arrival, "inbound": inbound, "conversation": conversation, "key": None}
-    if several:
-        _in_a_row(tx, several[0])
-    for part, each in enumerate(several):
-        tx.later("outgoing_insert", part=part, **of, **each.values)
+    inserts: list[Query] = [
+        ("outgoing_insert", {"part": part, **of, **each.values}) for part, each in enumerate(several)
+    ]
+    return [_chat_locked(several[0]), *inserts] if several else []
 
 
-def _in_a_row(tx: Tx, first: Prepared) -> None:
-    """Wait for others who write to the same chat: also a single message must not come between the parts of theirs."""
-    tx.one("outgoing_chat", platform=first.values["platform"], chat=first.values["chat"])
+def _chat_locked(first: Prepared) -> Query:
+    """Return the query that locks a chat: no message may come between the parts of a reply."""
+    return "outgoing_chat", {"platform": first.values["platform"], "chat": first.values["chat"]}
 
 
 def post(tx: Tx, ready: Prepared, key: str, arrival: int | None, conversation_id: str | None) -> types.Outgoing:
     conversation = None if conversation_id is None else conversation_row.lock(tx, conversation_id).key
     of = {"arrival": arrival, "inbound": None, "conversation": conversation, "key": key, "part": None}
-    if tx.one("outgoing_by_key", key=key) is None:
-        _in_a_row(tx, ready)
-        tx.run("outgoing_insert", **of, **ready.values)
-    found = _one(tx, "outgoing_by_key", key=key)
-    assert found is not None  # there, or just written
-    return found
+    by_key = "outgoing_by_key", {"key": key}
+    (rows,) = tx.batch(by_key)
+    if not rows:
+        *_, rows = tx.finish(_chat_locked(ready), ("outgoing_insert", {**of, **ready.values}), by_key)
+    return from_row(rows[0])
 
 
 def begin(tx: Tx, claim: types.Claim | None, outgoing_id: int) -> types.Outgoing | None:
+    claims = [chat_leases.locked(claim)] if claim is not None else []
+    *held, rows, origin = tx.batch(
+        *claims, ("outgoing_get", {"id": outgoing_id}), ("outgoing_origin", {"id": outgoing_id})
+    )
     if claim is not None:
-        chat_leases.check(tx, claim)
-    found = _one(tx, "outgoing_get", id=outgoing_id)
+        chat_leases.verify(claim, held[0])
+    found = from_row(rows[0]) if rows else None
     if found is None or not found.open:
         return None
-    if found.arrival is not None:
-        came = tx.one("arrival_from", id=found.arrival)
-        if came is not None and (came[:2] != (found.platform, found.chat) or decoded(came[2]) != found.address):
-            raise errors.SendRefused(ELSEWHERE)
-    # An attempt that finds one more than the one before it did finds what that one counted.
+    if origin and (origin[0][:2] != (found.platform, found.chat) or decoded(origin[0][2]) != found.address):
+        raise errors.SendRefused(ELSEWHERE)
+    # If a repeated attempt finds one attempt more than the first, the first one was committed.
     before = tx.meant.setdefault(("send", outgoing_id), found.attempts)
-    if found.attempts == before and tx.run("outgoing_begin", id=outgoing_id) != 1:
+    if found.attempts == before and not tx.finish(("outgoing_begin", {"id": outgoing_id}))[0]:
         return None
     return msgspec.structs.replace(found, attempts=before + 1)
 
 
 def _ended(tx: Tx, query: str, **values: Any) -> bool:
-    """An attempt that finds it ended, where the one before it ended it, finds its own words."""
+    """Record how a delivery ended; whether this call was the first to do so."""
     mine = (query, values["id"])
-    if tx.run(query, **values) == 1:
-        tx.meant[mine] = True
-    return bool(tx.meant.get(mine, False))
+    retried, tx.meant[mine] = tx.meant.get(mine, False), True
+    if tx.finish((query, values))[0]:
+        return True
+    # The commit of an earlier attempt may have succeeded although its outcome was not received.
+    found = _one(tx, "outgoing_get", id=values["id"]) if retried else None
+    tx.meant[mine] = found is not None and values["at"] in (found.delivered_at, found.failed_at)
+    return bool(tx.meant[mine])
 
 
 def _clipped(text: object, most: int) -> str:

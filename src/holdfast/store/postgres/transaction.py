@@ -23,7 +23,9 @@ from holdfast.store.postgres.connection import Connection
 # So many changes are gathered before they are sent.
 MANY = 500
 # Queries whose last column is the time at the server, so that a lease costs no round trip of its own for it.
-CLOCKED = frozenset(("lock_conversation", "claim_row", "claim_put"))
+CLOCKED = frozenset(("lock_conversation", "claim_row"))
+# Seconds for which the clock of this host measures the time since the server's time was read.
+CLOCK_AGE = 10.0
 
 _IN_TRANSACTION = 2  # as libpq numbers it
 _NOW = "SELECT extract(epoch FROM clock_timestamp())::double precision"
@@ -201,7 +203,9 @@ class Transaction:
 
     def begin(self, operation: str, how: str) -> None:
         """Begin with the next statement; `how` is a list of statements separated by semicolons."""
-        self.operation, self._seen, self.recorder = operation, None, notifications.Recorder()
+        self.operation, self.recorder = operation, notifications.Recorder()
+        if self._seen is not None and time.monotonic() - self._seen[1] > CLOCK_AGE:
+            self._seen = None
         self._how = self._unsent = tuple(each.strip() for each in how.split(";") if each.strip())
         self.shared = self.answered = False
 

@@ -2,16 +2,13 @@
 -- What came in, unless it is known.
 INSERT INTO arrivals (platform, key, route, home, chat, sender, address, body, at)
 VALUES (:platform, :key, :route, :home, :chat, :sender, :address, :body, :at)
-ON CONFLICT (platform, key) DO NOTHING;
+ON CONFLICT (platform, key) DO NOTHING
+RETURNING id;
 
 -- name: arrival_get
 SELECT a.id, a.platform, a.key, a.route, a.home, a.chat, a.sender, a.address, a.body, a.at, a.attempts, a.target,
        a.joined, a.outcome, c.id, a.seq, a.settled_at, a.redacted_at IS NOT NULL
   FROM arrivals a LEFT JOIN conversations c ON c.key = a.conversation WHERE a.id = :id;
-
--- name: arrival_from
--- Where the answer to it goes; of what was deleted nobody knows.
-SELECT home, chat, address FROM arrivals WHERE id = :id AND address <> '';
 
 -- name: arrival_by_key
 SELECT a.id, a.platform, a.key, a.route, a.home, a.chat, a.sender, a.address, a.body, a.at, a.attempts, a.target,
@@ -56,24 +53,29 @@ SELECT count(*) FROM arrivals WHERE platform = :platform AND sender = :sender AN
 
 -- name: arrival_begin
 -- One more attempt; the first says where.
-UPDATE arrivals SET attempts = attempts + 1, target = coalesce(target, :target) WHERE id = :id AND outcome IS NULL;
+UPDATE arrivals SET attempts = attempts + 1, target = coalesce(target, :target) WHERE id = :id AND outcome IS NULL
+RETURNING id;
 
 -- name: arrival_join
-UPDATE arrivals SET joined = :into WHERE id = :id AND outcome IS NULL AND joined IS NULL;
+-- Only into one that is open: the attempt that joins it may have found it settled.
+UPDATE arrivals SET joined = :into
+ WHERE id = :id AND outcome IS NULL AND joined IS NULL
+   AND EXISTS (SELECT 1 FROM arrivals open WHERE open.id = :into AND open.outcome IS NULL);
 
 -- name: arrival_settled
--- Who settled it; nobody yet, while it is open.
+-- The attempt that settled it; NULL while it is open.
 SELECT settled_by FROM arrivals WHERE id = :id;
 
 -- name: arrival_settle
--- What became of it, said by the first who knows.
+-- The outcome of an inbound message, and of those that were joined into it.
 UPDATE arrivals SET outcome = :outcome, conversation = :conversation, seq = :seq, settled_at = :at, settled_by = :uid
- WHERE id = :id AND outcome IS NULL;
+ WHERE (id = :id OR joined = :id) AND outcome IS NULL;
 
--- name: arrival_settle_joined
--- What was joined into it shares its fate.
-UPDATE arrivals SET outcome = :outcome, conversation = :conversation, seq = :seq, settled_at = :at, settled_by = :uid
- WHERE joined = :id AND outcome IS NULL;
+-- name: route_with_inbox
+-- The conversation that a route names, and whether something waits in its inbox.
+SELECT r.key, c.id, r.version,
+       EXISTS (SELECT 1 FROM inbox i WHERE i.conversation = r.conversation AND i.outcome IS NULL)
+  FROM routes r LEFT JOIN conversations c ON c.key = r.conversation WHERE r.key = :key;
 
 -- name: arrival_home
 -- Where a conversation was last spoken to from.

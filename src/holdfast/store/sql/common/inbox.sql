@@ -7,10 +7,11 @@ SELECT i.id, i.key, c.id, i.text, i.kind, i.at, i.outcome, i.seq, i.redacted_at 
   FROM inbox i JOIN conversations c ON c.key = i.conversation WHERE i.key = :key;
 
 -- name: inbound_waiting
--- What waits in one conversation, oldest first.
+-- The open messages in the inbox of one conversation, oldest first; one row of NULLs where there are none.
 SELECT i.id, i.key, c.id, i.text, i.kind, i.at, i.outcome, i.seq
-  FROM inbox i JOIN conversations c ON c.key = i.conversation
- WHERE i.conversation = :conversation AND i.outcome IS NULL ORDER BY i.id LIMIT :limit;
+  FROM sessions s JOIN conversations c ON c.key = s.conversation
+       LEFT JOIN inbox i ON i.conversation = c.key AND i.outcome IS NULL
+ WHERE s.id = :session ORDER BY i.id LIMIT :limit;
 
 -- name: inbound_waiting_anywhere
 SELECT i.id, i.key, c.id, i.text, i.kind, i.at, i.outcome, i.seq

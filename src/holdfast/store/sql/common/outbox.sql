@@ -36,21 +36,27 @@ SELECT o.id, o.arrival, o.inbound, o.part, o.key, c.id, o.seq, o.platform, o.cha
    AND o.due_at <= :now
  ORDER BY o.due_at, o.id LIMIT :limit;
 
+-- name: outgoing_origin
+-- The chat of the inbound message that it answers, unless that was redacted.
+SELECT a.home, a.chat, a.address FROM outbox o JOIN arrivals a ON a.id = o.arrival WHERE o.id = :id AND a.address <> '';
+
 -- name: outgoing_begin
 -- One more attempt to send it.
-UPDATE outbox SET attempts = attempts + 1 WHERE id = :id AND delivered_at IS NULL AND failed_at IS NULL;
+UPDATE outbox SET attempts = attempts + 1 WHERE id = :id AND delivered_at IS NULL AND failed_at IS NULL RETURNING id;
 
 -- name: outgoing_delivered
 UPDATE outbox SET delivered_at = :at, external = :external
- WHERE id = :id AND delivered_at IS NULL AND failed_at IS NULL;
+ WHERE id = :id AND delivered_at IS NULL AND failed_at IS NULL RETURNING id;
 
 -- name: outgoing_failed
 -- It will never be sent.
-UPDATE outbox SET failed_at = :at, error = :error WHERE id = :id AND delivered_at IS NULL AND failed_at IS NULL;
+UPDATE outbox SET failed_at = :at, error = :error WHERE id = :id AND delivered_at IS NULL AND failed_at IS NULL
+RETURNING id;
 
 -- name: outgoing_later
 -- It is tried again from then on.
-UPDATE outbox SET due_at = :at, error = :error WHERE id = :id AND delivered_at IS NULL AND failed_at IS NULL;
+UPDATE outbox SET due_at = :at, error = :error WHERE id = :id AND delivered_at IS NULL AND failed_at IS NULL
+RETURNING id;
 
 -- name: outgoing_redact_message
 -- What was sent of a message goes with it. Where nobody said which message it was, all of its turn goes: that which

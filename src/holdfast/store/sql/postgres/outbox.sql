@@ -1,4 +1,4 @@
 -- name: outgoing_chat
--- What goes to one chat together stands there in a row: others who write to it wait for that. (By buckets: a
--- transaction holds a bounded number of them.)
-SELECT pg_advisory_xact_lock(hashtext(current_schema() || ' outbox'), hashtext(:platform || ' ' || :chat) & 255);
+-- Lock a chat for writers, so that the parts of one reply get consecutive places among the messages to it.
+SELECT pg_advisory_xact_lock(
+  hashtextextended(current_schema() || ' outbox ' || CAST(:platform AS text) || ' ' || CAST(:chat AS text), 0));
