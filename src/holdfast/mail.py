@@ -131,8 +131,8 @@ class TakenUp(msgspec.Struct, frozen=True):
     claim: Claim | None
     waiting: list[Arrival]
     begun: Arrival | None = None
-    inbox: bool = True
-    """Whether something may wait in the inbox of the conversation that it was begun in."""
+    inbox_empty: bool = False
+    """Whether nothing waited in the inbox of the conversation that it was begun in."""
 
 
 class Awaited(msgspec.Struct, frozen=True):

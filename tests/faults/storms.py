@@ -53,6 +53,7 @@ def meanwhile(
     thread = threading.Thread(target=run)
 
     def step(tx: Tx) -> None:
+        tx.shared = True  # The change does not end the transaction.
         change(tx)
         thread.start()
         wait_until(lambda: until(outcome), "it waits, or is done")

@@ -12,7 +12,7 @@ from tests.agent.stage import shape
 from tests.gateway import stage
 
 STEPS = ["claimed", "begun", "answered", "settled", "sending", "sent"]
-TAKING = ["begin.begun", "begin.claim_take", "begin.committing"]
+TAKING = ["begin.begun", "begin.claim_put", "begin.committing"]
 WRITES = [*TAKING, "settle.begun", "settle.committing", "settle.committed", "send.begun"]
 ENDS = ["delivered.begun", "delivered.committed", "acquire.begun", "append.committing", "append.committed"]
 

@@ -159,7 +159,7 @@ class Worker:
             return
         self._home.meter.begun(begun.attempts)
         lane.more, lane.behind = len(behind) > len(joined), behind[len(joined) :]
-        lane.inbox_empty = taken.begun is not None and not taken.inbox
+        lane.inbox_empty = taken.inbox_empty
         if busy.message(begun.text) is None:
             await self._command(held, lane, begun, behind)
         else:

@@ -249,16 +249,16 @@ class Taking(msgspec.Struct, frozen=True):
         if not waiting and not self.idle and self.claim is None:
             chat_leases.free(tx, claim)
             return types.TakenUp(None, waiting)
-        route, inbox = _route_with_inbox(self.route, rows[1])
+        route, inbox_empty = _route_with_inbox(self.route, rows[1])
         try:
-            return self._begun(tx, types.TakenUp(claim, waiting, inbox=inbox), route)
+            return self._begun(tx, types.TakenUp(claim, waiting), route, inbox_empty)
         except errors.HoldfastError as error:
             # Who is refused in a group is not undone alone; what the store refuses is undone with all others.
             if self.claim is None and not isinstance(error, errors.StoreError):
                 chat_leases.free(tx, claim)
             raise
 
-    def _begun(self, tx: Tx, taken: types.TakenUp, route: types.Route) -> types.TakenUp:
+    def _begun(self, tx: Tx, taken: types.TakenUp, route: types.Route, inbox_empty: bool) -> types.TakenUp:
         chosen = self.choose(taken.waiting, route) if taken.waiting else None
         if chosen is None:
             return taken
@@ -266,16 +266,16 @@ class Taking(msgspec.Struct, frozen=True):
         found = next((each for each in taken.waiting if each.id == arrival_id), None)
         if found is None:
             raise errors.InvalidArgument(f"Arrival {arrival_id} is none that waits there.")
-        waits = taken.inbox or target != route.conversation_id
-        return msgspec.structs.replace(taken, begun=begun(tx, found, target, joined), inbox=waits)
+        inbox_empty = inbox_empty and target == route.conversation_id
+        return msgspec.structs.replace(taken, begun=begun(tx, found, target, joined), inbox_empty=inbox_empty)
 
 
 def _route_with_inbox(key: str, rows: Sequence[Row]) -> tuple[types.Route, bool]:
-    """Return a route, and whether something waits in the inbox of its conversation."""
+    """Return a route, and whether the inbox of its conversation is empty."""
     if not rows:
-        return types.Route(key, None, 0), False
+        return types.Route(key, None, 0), True
     *route, waits = rows[0]
-    return types.Route(*route), bool(waits)
+    return types.Route(*route), not waits
 
 
 class Settling(NamedTuple):
