@@ -162,6 +162,7 @@ class _Player:
 
     def _run(self, step: Callable[[Tx], Any]) -> None:
         def stopping(tx: Tx) -> Any:
+            tx.shared = True  # The step does not end the transaction.
             try:
                 self.result = step(tx)
                 self.answer = _answer(self.result)
