@@ -157,7 +157,7 @@ def test_fix_takes_nothing_from_a_damaged_store_that_a_salvage_would_save(holdfa
         [
             sys.executable,
             "-c",
-            f"from holdfast.store.backup import atomic_file; atomic_file.new({str(tmp_path)!r}, 'store.db')",
+            f"from holdfast.store.backup import atomic_file; atomic_file.create({str(tmp_path)!r}, 'store.db')",
         ],
         check=True,
     )
@@ -357,9 +357,9 @@ def test_process_with_a_file_that_was_replaced_is_told_of(holdfast: Holdfast, tr
 
 
 def test_drafts_of_dead_processes_are_found_and_removed_by_fix_only(holdfast: Holdfast, trip: Path) -> None:
-    code = f"from holdfast.store.backup import atomic_file; print(atomic_file.new({str(trip.parent)!r}, 'trip.db'))"
+    code = f"from holdfast.store.backup import atomic_file; print(atomic_file.create({str(trip.parent)!r}, 'trip.db'))"
     left = Path(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip())
-    alive = Path(atomic_file.new(str(trip.parent), "another"))
+    alive = Path(atomic_file.create(str(trip.parent), "another"))
     found = holdfast("doctor", "--json", "--db", trip)
     (finding,) = found.data["findings"]
     assert (found.code, finding["kind"], finding["level"]) == (0, "leftover", "note")

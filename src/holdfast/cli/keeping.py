@@ -173,7 +173,7 @@ def _reserved(stem: str) -> str:
     number = 1
     while True:
         path = f"{stem}.db" if number == 1 else f"{stem}-{number}.db"
-        with atomic_file.saying(path), contextlib.suppress(FileExistsError):
+        with atomic_file.translate_errors(path), contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             return path
         number += 1

@@ -82,7 +82,7 @@ def room(facts: dict[str, Any]) -> int:
 
 def leftovers(path: str) -> list[str]:
     """Files beside a store that processes were writing when they died."""
-    return [each for folder in _folders(path) for each in atomic_file.left(folder)]
+    return [each for folder in _folders(path) for each in atomic_file.find_abandoned(folder)]
 
 
 def _folders(path: str) -> list[str]:
@@ -100,7 +100,7 @@ def _free_leases(db: store.SessionDB, _: Progress) -> str:
 
 
 def _sweep(db: store.SessionDB, _: Progress) -> str:
-    removed = sum(atomic_file.sweep(folder) for folder in _folders(str(db.facts()["path"])))
+    removed = sum(atomic_file.remove_abandoned(folder) for folder in _folders(str(db.facts()["path"])))
     return f"removed {text.count(removed, 'file')} that dead processes left"
 
 

@@ -103,7 +103,7 @@ def run(damaged: str, new: str, progress: Callable[[int, int], None] | None = No
     began = time.monotonic()
     if os.path.lexists(new):
         raise errors.CopyRefused(f"{new} is there already; a salvage never replaces anything.")
-    with atomic_file.saying(damaged), _unused(damaged):
+    with atomic_file.translate_errors(damaged), _unused(damaged):
         log = page_reader.read_wal(_read(damaged + "-wal"))
         book = page_reader.Book(_read(damaged, needed=True), log)
         found = recovered_rows.Remains()
@@ -111,7 +111,7 @@ def run(damaged: str, new: str, progress: Callable[[int, int], None] | None = No
         # Behind a damaged place of the log: only what fills a gap, and only messages prove themselves.
         found.gather(row for row in book.doubtful_rows() if recovered_rows.proves_itself(row))
     lost = _damage(log, book, found)
-    with atomic_file.draft(new, "salvage") as temp:
+    with atomic_file.replace(new, "salvage") as temp:
         missed, placeholders = _write(
             found, temp, blob_files.Shelf(f"{damaged}.blobs"), blob_files.Shelf(f"{new}.blobs")
         )

@@ -1,7 +1,7 @@
-"""Files on their way: written under another name, synced, and only then renamed to what they are called.
+"""Write files atomically: to a temporary file that is synced and then renamed.
 
-Killed anywhere, a process leaves the file that was there before, or the new one, and perhaps a draft.
-The name of a draft says whose it is, so that the next writer removes those of dead processes and no others.
+A process that is killed leaves the old file or the new one, and perhaps a temporary file. The name of a temporary file
+identifies its process, so that the next writer removes the files of dead processes and no others.
 """
 
 from __future__ import annotations
@@ -22,50 +22,50 @@ _NAME = re.compile(r"\.([0-9a-f]{8})-(\d+)-(\d*)-[0-9a-f]+\.draft(-\w+|\.queue)?
 
 
 @contextlib.contextmanager
-def draft(path: str, operation: str) -> Iterator[str]:
-    """An empty file to write to; when the block ends well, it is in the place of `path`, whole and synced."""
+def replace(path: str, operation: str) -> Iterator[str]:
+    """Yield an empty temporary file. When the block succeeds, sync it and rename it to `path`."""
     folder, name = os.path.split(os.path.abspath(path))
-    with saying(path):
-        prepare(folder)
-        temp = new(folder, name)
+    with translate_errors(path):
+        prepare_folder(folder)
+        temp = create(folder, name)
     try:
         yield temp
-        with saying(path):
-            put(temp, path, operation)
+        with translate_errors(path):
+            rename_into_place(temp, path, operation)
     except BaseException:
         discard(temp)
         raise
 
 
 @contextlib.contextmanager
-def scratch(path: str) -> Iterator[str]:
-    """An empty file beside `path` that is gone when the block ends."""
+def temporary_file(path: str) -> Iterator[str]:
+    """Yield an empty temporary file in the folder of `path`, and remove it when the block ends."""
     folder, name = os.path.split(os.path.abspath(path))
-    with saying(path):
-        temp = new(folder, name)
+    with translate_errors(path):
+        temp = create(folder, name)
     try:
         yield temp
     finally:
         discard(temp)
 
 
-def prepare(folder: str) -> None:
-    """A folder that is there, and that nobody else may write to."""
+def prepare_folder(folder: str) -> None:
+    """Create a folder if it is missing, and refuse one that other users can write to."""
     sqlite_paths.make(folder)
     sqlite_paths.refuse_shared(folder)
 
 
-def new(folder: str, name: str) -> str:
-    """An empty draft of a name, ours alone; drafts of it that dead processes left are removed."""
-    sweep(folder, name)
+def create(folder: str, name: str) -> str:
+    """Create an empty temporary file for a name with mode 0600, and remove those that dead processes left."""
+    remove_abandoned(folder, name)
     me = leases.this_process(None)
     temp = os.path.join(folder, f".{name}.{_host(me)}-{me.pid}-{me.started}-{me.nonce}.draft")
     os.close(os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     return temp
 
 
-def put(temp: str, path: str, operation: str) -> None:
-    """The draft becomes the file, and stays it through a power loss."""
+def rename_into_place(temp: str, path: str, operation: str) -> None:
+    """Rename a temporary file so that it survives a power loss."""
     sync(temp)
     fault_points.reach(operation, "synced")
     os.replace(temp, path)
@@ -76,7 +76,7 @@ def put(temp: str, path: str, operation: str) -> None:
 
 def sync(path: str) -> None:
     if os.name != "posix" and os.path.isdir(path):
-        return  # There a folder cannot be synced.
+        return  # Windows cannot sync a folder.
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -85,24 +85,23 @@ def sync(path: str) -> None:
 
 
 def discard(temp: str) -> None:
-    """A draft and whatever a database keeps beside it."""
+    """Remove a temporary file, and the files that SQLite adds to a database."""
     for suffix in ("", "-journal", "-wal", "-shm", ".queue"):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temp + suffix)
 
 
-def sweep(folder: str, name: str | None = None) -> int:
-    """Remove drafts of this name, or of any, whose writers are dead; how many."""
+def remove_abandoned(folder: str, name: str | None = None) -> int:
+    """Remove the temporary files that dead processes left for this name, or for any; return how many."""
     removed = 0
-    for path in left(folder, name):
+    for path in find_abandoned(folder, name):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
             removed += 1
     return removed
 
 
-def left(folder: str, name: str | None = None) -> list[str]:
-    """Drafts of this name, or of any, whose writers are dead."""
+def find_abandoned(folder: str, name: str | None = None) -> list[str]:
     me, found = leases.this_process(None), []
     for entry in sorted(os.listdir(folder)):
         named = _NAME.search(entry) if entry.startswith("." if name is None else f".{name}.") else None
@@ -118,8 +117,8 @@ def _host(holder: leases.Holder) -> str:
 
 
 @contextlib.contextmanager
-def saying(path: str) -> Iterator[None]:
-    """What the system says of a file, as an error of ours."""
+def translate_errors(path: str) -> Iterator[None]:
+    """Raise StoreUnusable in place of an OSError."""
     try:
         yield
     except OSError as error:

@@ -94,7 +94,7 @@ class Backups(blobs.Blobs):
             return None
         try:
             if os.path.isdir(home):
-                atomic_file.sweep(home)  # their names bear a time, so nobody else would
+                atomic_file.remove_abandoned(home)  # their names bear a time, so nobody else would
             near = blob_files.Shelf(f"{earlier[-1]}.blobs") if earlier else None
             target = _target(self.driver, backup_schedule.free(home, store, now), False)
             with _in_file(self.driver, target) as driver:
@@ -130,7 +130,7 @@ def _backup(
 ) -> reports.BackupReport:
     began = time.monotonic()
     beside = blobs.beside(target)
-    with atomic_file.draft(target, "backup") as temp:
+    with atomic_file.replace(target, "backup") as temp:
         driver.copy_to(temp, partial(_mark, now=now), progress)
         with contextlib.closing(driver.look_at(temp)) as copy:
             report = _sound(fsck.check(copy), target)
@@ -149,9 +149,9 @@ def _in_file(driver: Driver, target: str, progress: Progress | None = None) -> I
     if driver.name == FILE:
         yield driver
         return
-    with atomic_file.saying(target):
-        atomic_file.prepare(os.path.dirname(target))
-    with atomic_file.scratch(target) as temp, contextlib.closing(driver.adopt(temp)) as poured:
+    with atomic_file.translate_errors(target):
+        atomic_file.prepare_folder(os.path.dirname(target))
+    with atomic_file.temporary_file(target) as temp, contextlib.closing(driver.adopt(temp)) as poured:
         store_copy.copy_to_file(driver, poured, progress)
         yield poured
 
@@ -220,10 +220,10 @@ def _source(driver: Driver, path: object) -> str:
 def _scratch(driver: Driver) -> Iterator[str]:
     """Beside the store, where there is room for it and nobody else may look."""
     if not driver.memory:
-        with atomic_file.scratch(driver.path) as temp:
+        with atomic_file.temporary_file(driver.path) as temp:
             yield temp
         return
-    with tempfile.TemporaryDirectory() as folder, atomic_file.scratch(os.path.join(folder, "store")) as temp:
+    with tempfile.TemporaryDirectory() as folder, atomic_file.temporary_file(os.path.join(folder, "store")) as temp:
         yield temp
 
 
@@ -316,6 +316,6 @@ class _Change:
 
 
 def _discard(path: str) -> None:
-    with atomic_file.saying(path), contextlib.suppress(FileNotFoundError):
+    with atomic_file.translate_errors(path), contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     blob_files.Shelf(f"{path}.blobs").remove_all()

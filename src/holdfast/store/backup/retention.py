@@ -85,7 +85,7 @@ class Retention(blobs.Blobs):
         earlier (backups, archives, exports) are not the store's, and are left alone.
         """
         validation.check(validation.OptionalFlag, files=files)
-        with atomic_file.saying(self._shelf.folder):
+        with atomic_file.translate_errors(self._shelf.folder):
             collected = blobs.collect(self.driver, self._shelf, float("-inf"), float("-inf"))
         self._sweep()
         self.searcher.purge(files)
@@ -97,8 +97,8 @@ class Retention(blobs.Blobs):
         """Copies of the store that processes left half made beside it when they died."""
         if not self.driver.memory:
             folder = os.path.dirname(self.driver.path)
-            with atomic_file.saying(folder):
-                atomic_file.sweep(folder)
+            with atomic_file.translate_errors(folder):
+                atomic_file.remove_abandoned(folder)
 
     def shrink(self) -> None:
         """Give the room of what was removed back to the disk.
@@ -193,17 +193,17 @@ def _archive_path(driver: Driver, archive: object) -> str:
 
 def _archive(store: Retention, path: str, names: list[str], progress: Progress | None) -> _Archived:
     """Write it and read it back, and its attachments beside it."""
-    with atomic_file.draft(path, "prune") as temp:
-        with atomic_file.saying(path), open(temp, "w", encoding="utf-8", newline="\n") as file:
+    with atomic_file.replace(path, "prune") as temp:
+        with atomic_file.translate_errors(path), open(temp, "w", encoding="utf-8", newline="\n") as file:
             wanted = _Other(store.driver).export_to(file, names, progress=progress).blobs
         fault_points.reach("prune", "exported")
-        with atomic_file.saying(path):
+        with atomic_file.translate_errors(path):
             _read_back(store.driver, path, temp)
         fault_points.reach("prune", "verified")
         lost = blobs.copied(blobs.beside(path), store._shelf, wanted)
         # A missing one was lost before; of a damaged one there is something left to lose.
         damaged = {digest for digest in lost if store._shelf.state(digest) == "damaged"}
-        with atomic_file.saying(path):
+        with atomic_file.translate_errors(path):
             return _Archived(_whole(temp, damaged), lost)
 
 
@@ -223,7 +223,7 @@ def _whole(temp: str, damaged: set[str]) -> dict[str, tuple[int, int]]:
 
 def _read_back(driver: Driver, path: str, temp: str) -> None:
     """Import the archive into another store, and export that: the same bytes, or CopyDamaged."""
-    with atomic_file.scratch(path) as scratch, contextlib.closing(driver.adopt(scratch)) as other:
+    with atomic_file.temporary_file(path) as scratch, contextlib.closing(driver.adopt(scratch)) as other:
         with open(temp, "rb") as file:
             report = _Other(other).import_from(file)
         written, again = blake2b(digest_size=16), blake2b(digest_size=16)

@@ -126,7 +126,7 @@ def scheduled(folder: str, store: Known) -> list[str]:
 
 
 def _names(folder: str) -> list[str]:
-    with atomic_file.saying(folder):
+    with atomic_file.translate_errors(folder):
         return os.listdir(folder) if os.path.isdir(folder) else []
 
 

@@ -69,7 +69,7 @@ class Blobs:
             lambda _: None
         )  # a store that is closed or was opened before a fork says so before anything is written
         now = self._clock()
-        with _opened(content) as source, atomic_file.saying(self._shelf.folder):
+        with _opened(content) as source, atomic_file.translate_errors(self._shelf.folder):
             draft = self._shelf.draft(source)
         return _keep(self.driver, self._shelf, draft, media_type, now)
 
@@ -81,14 +81,14 @@ class Blobs:
     def open_blob(self, digest: str) -> BinaryIO:
         """Its content, after making sure that it is what the digest says. NotFound, or BlobDamaged."""
         _checked_digest(digest)
-        with atomic_file.saying(self._shelf.folder):
+        with atomic_file.translate_errors(self._shelf.folder):
             return self._shelf.open(digest)
 
     def collect_blobs(self, older_than_hours: float = 24) -> types.Collected:
         """Remove what no message names and nobody put within these hours, and what writers that died left."""
         validation.check(validation.Duration, older_than_hours=older_than_hours)
         age = older_than_hours * 3600
-        with atomic_file.saying(self._shelf.folder):
+        with atomic_file.translate_errors(self._shelf.folder):
             return collect(self.driver, self._shelf, self._clock() - age, time.time() - age)
 
 
@@ -125,7 +125,7 @@ def _keep(
         blob = types.Blob(draft.digest, draft.size, known.media_type if known else media_type, now)
         # First, as it waits for a collection that is under way: what that takes is put after it.
         tx.run("blob_put", **msgspec.structs.asdict(blob))
-        with atomic_file.saying(kept.folder):
+        with atomic_file.translate_errors(kept.folder):
             kept.put(draft, tx)
         return blob
 
@@ -142,7 +142,7 @@ def _opened(content: bytes | str | os.PathLike[str]) -> BinaryIO:
     if not isinstance(path, str) or "\0" in path:
         raise errors.InvalidArgument("A blob is made from bytes or from the path of a file.")
     sqlite_connection.refuse_live(path)
-    with atomic_file.saying(path):
+    with atomic_file.translate_errors(path):
         return open(path, "rb")
 
 
@@ -160,7 +160,7 @@ def copied(
     into: blob_files.Shelf, source: blob_files.Shelf, wanted: Iterable[str], near: blob_files.Shelf | None = None
 ) -> tuple[str, ...]:
     """Copy attachments to another shelf; those that cannot be had, which are never a reason to fail."""
-    with atomic_file.saying(into.folder):
+    with atomic_file.translate_errors(into.folder):
         into.sweep()
         return tuple(digest for digest in wanted if not into.copy_from(source, digest, near))
 
@@ -206,7 +206,7 @@ class Incoming:
     def settle(self) -> None:
         """Remove what was given back, unless somebody else has named it meanwhile."""
         if self._given_back:
-            with atomic_file.saying(self._kept.folder):
+            with atomic_file.translate_errors(self._kept.folder):
                 collect(self._driver, self._kept, float("-inf"), float("-inf"))
 
     def _drop(self, tx: Tx) -> None:
@@ -245,7 +245,7 @@ def _drafted(kept: blob_files.Shelf, source: blob_files.Shelf, blob: types.Blob)
         file = source.raw(blob.digest)
     except (errors.NotFound, errors.BlobDamaged, OSError):
         return None
-    with file, atomic_file.saying(kept.folder):
+    with file, atomic_file.translate_errors(kept.folder):
         # Before anything is copied: a file made to fill the disk says how large it is.
         if os.fstat(file.fileno()).st_size != blob.size:
             return None

@@ -49,7 +49,7 @@ class Shelf:
     def draft(self, source: BinaryIO) -> Draft:
         """Write content down under a name of its own, and learn its digest."""
         sqlite_paths.make(self.folder)
-        temp, digest, size = atomic_file.new(self.folder, NAME), blake2b(digest_size=32), 0
+        temp, digest, size = atomic_file.create(self.folder, NAME), blake2b(digest_size=32), 0
         try:
             with open(temp, "wb") as file:
                 while part := source.read(CHUNK):
@@ -175,7 +175,7 @@ class Shelf:
 
     def sweep(self) -> int:
         """Remove drafts of dead processes; how many."""
-        return atomic_file.sweep(self.folder, NAME) if os.path.isdir(self.folder) else 0
+        return atomic_file.remove_abandoned(self.folder, NAME) if os.path.isdir(self.folder) else 0
 
     def strays(self, before: float) -> set[str]:
         """Digests that files have which nobody touched since then."""

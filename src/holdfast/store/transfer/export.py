@@ -117,17 +117,17 @@ def _replace_file(driver: Driver, given: object) -> Iterator[tuple[Write, str]]:
     path = os.path.realpath(given)
     if not driver.memory:
         sqlite_paths.refuse_own(driver.path, path)
-    with atomic_file.saying(path):
+    with atomic_file.translate_errors(path):
         if os.path.isdir(path):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         folder, name = os.path.split(path)
-        temp = atomic_file.new(folder, name[:50])  # The name of a temporary file is longer.
+        temp = atomic_file.create(folder, name[:50])  # The name of a temporary file is longer.
     try:
-        with atomic_file.saying(path), open(temp, "w", encoding="utf-8", newline="\n") as file:
+        with atomic_file.translate_errors(path), open(temp, "w", encoding="utf-8", newline="\n") as file:
             yield file.write, path
         fault_points.reach("export", "written")
-        with atomic_file.saying(path):
-            atomic_file.put(temp, path, "export")
+        with atomic_file.translate_errors(path):
+            atomic_file.rename_into_place(temp, path, "export")
     except BaseException:
         atomic_file.discard(temp)
         raise

@@ -80,7 +80,7 @@ def _open_source(read: Source | os.PathLike[str]) -> Iterator[tuple[Source, blob
     if not isinstance(path, str) or "\0" in path:
         raise errors.InvalidArgument("The path of an export must be text.")
     sqlite_connection.refuse_live(path)
-    with atomic_file.saying(path):
+    with atomic_file.translate_errors(path):
         file = open(path, "rb")  # noqa: SIM115 -- closed below, where errors are those of the store
     with file:
         yield file, blobs.beside(path)
