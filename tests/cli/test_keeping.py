@@ -458,7 +458,7 @@ def test_prune_says_what_stays_for_a_damaged_attachment(holdfast: Holdfast, tmp_
         blob = db.put_blob(b"picture")
         db.create_session("album", source="test")
         db.append_message("album", role="user", content=[{"type": "image", "blob": blob.digest}])
-        Path(db._shelf.path(blob.digest)).write_bytes(b"p?cture")
+        Path(db._blob_files.path(blob.digest)).write_bytes(b"p?cture")
     done = holdfast("sessions", "prune", "--max-size", "0kb", "--yes", "--db", tmp_path / "album.db")
     assert "Removed 0 conversations" in done.out
     assert "album stays: it changed or came to be needed meanwhile, or an attachment of it is damaged." in done.err

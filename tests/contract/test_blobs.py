@@ -59,9 +59,9 @@ def test_same_content_is_kept_once(db: SessionDB) -> None:
 
 def test_content_is_for_its_owner_alone(shelved_db: SessionDB) -> None:
     db = shelved_db
-    path = db._shelf.path(db.put_blob(PICTURE).digest)
+    path = db._blob_files.path(db.put_blob(PICTURE).digest)
     assert os.stat(path).st_mode & 0o777 == 0o600
-    for folder in (os.path.dirname(path), db._shelf.folder):
+    for folder in (os.path.dirname(path), db._blob_files.folder):
         assert os.stat(folder).st_mode & 0o777 == 0o700
 
 
@@ -95,7 +95,7 @@ def test_file_that_is_not_there_is_an_error_of_ours(db: SessionDB, tmp_path: Pat
     for path in (tmp_path / "missing", tmp_path, "\0"):
         with pytest.raises((errors.StoreUnusable, errors.InvalidArgument)):
             db.put_blob(path)
-    assert not os.path.exists(db._shelf.folder) or os.listdir(db._shelf.folder) == []
+    assert not os.path.exists(db._blob_files.folder) or os.listdir(db._blob_files.folder) == []
 
 
 def test_damaged_content_is_never_given_out_and_is_healed_by_putting_it_again(db: SessionDB) -> None:
@@ -212,12 +212,12 @@ def test_files_without_a_row_go_when_they_are_old(shelved_db: SessionDB) -> None
     digest = db.put_blob(PICTURE).digest
     old, young = "a" * 64, "b" * 64
     for stray, age in ((old, 25 * HOUR), (young, HOUR)):
-        path = Path(db._shelf.path(stray))
+        path = Path(db._blob_files.path(stray))
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"left by a kill")
         os.utime(path, (time.time() - age,) * 2)
     db.collect_blobs()
-    assert {found for found, _ in db._shelf.files()} == {digest, young}
+    assert {found for found, _ in db._blob_files.files()} == {digest, young}
 
 
 # --- fsck ----------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ class Export:
 
     def __init__(self, path: Path) -> None:
         self.text = path.read_bytes()
-        self.blobs = {digest for digest, _ in blob_files.Shelf(f"{path}.blobs").files()}
+        self.blobs = {digest for digest, _ in blob_files.BlobFiles(f"{path}.blobs").files()}
         self._names = sorted(entry.name for entry in Path(f"{path}.blobs").rglob("*"))
 
     def __eq__(self, other: object) -> bool:

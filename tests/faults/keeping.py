@@ -206,7 +206,7 @@ def look(folder: Path) -> dict[str, Any]:
     """All of it, each part sound; a part that is not there is None."""
     with SessionDB(folder / "store.db", clock=lambda: NOW) as db:
         assert db.fsck().ok, db.fsck()
-        kept = {digest: db._shelf.state(digest) for digest, *_ in db.driver.read(lambda tx: tx.all("blobs_all"))}
+        kept = {digest: db._blob_files.state(digest) for digest, *_ in db.driver.read(lambda tx: tx.all("blobs_all"))}
         # The content of what nobody names goes before its row; what is named fsck has looked at.
         found = {"store": exported(db), "blobs": [digest for digest, state in kept.items() if state == "sound"]}
     due = sorted((folder / "due").glob("*.db")) if (folder / "due").exists() else []

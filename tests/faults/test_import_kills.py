@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.store.blobs.files import Shelf
+from holdfast.store.blobs.files import BlobFiles
 from holdfast.store.db import SessionDB
 from tests.faults import importing, zygote
 
@@ -112,7 +112,7 @@ def test_kill_anywhere_in_an_export_leaves_the_one_before_or_the_new_one(zygote:
         assert outcome.state == "killed"
         left = old if file.read_bytes() == old.text else new
         assert file.read_bytes() == left.text, points[at]
-        assert all(Shelf(f"{file}.blobs").state(digest) == "sound" for digest in left.blobs), points[at]
+        assert all(BlobFiles(f"{file}.blobs").state(digest) == "sound" for digest in left.blobs), points[at]
         found.add(left is new)
         with SessionDB(store) as db:
             db.export_to(file)

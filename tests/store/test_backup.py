@@ -207,7 +207,7 @@ def test_damaged_store_gets_no_backup_and_the_earlier_one_stays(tmp_path: Path, 
 def test_lost_attachment_is_named_and_hinders_no_backup(tmp_path: Path, copy: Path) -> None:
     with SessionDB(tmp_path / "store.db") as db:
         blob = fill(db)
-        os.unlink(db._shelf.path(blob.digest))
+        os.unlink(db._blob_files.path(blob.digest))
         assert db.backup(copy).lost_blobs == (blob.digest,)
 
 

@@ -465,7 +465,7 @@ def test_an_attachment_the_source_has_lost_is_told_of(tmp_path: Path) -> None:
     clock = steps.Clock()
     with SessionDB(tmp_path / "a.db", clock=clock) as source, SessionDB(tmp_path / "b.db", clock=clock) as target:
         digest = source.put_blob(PICTURE).digest
-        source._shelf.remove(digest)
+        source._blob_files.remove(digest)
         assert store_copy.copy(source, target).lost_blobs == (digest,)
 
 

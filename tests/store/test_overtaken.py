@@ -258,7 +258,7 @@ def test_an_attachment_that_is_put_while_it_is_collected_is_there_afterwards(pai
     pair.clock.advance(steps.DAY + 1)
 
     def collect(tx: Tx) -> None:
-        assert blobs._collect(tx, pair.one._shelf, set(), {}, pair.clock(), set()).blobs == 1
+        assert blobs._collect(tx, pair.one._blob_files, set(), {}, pair.clock(), set()).blobs == 1
 
     pair.meanwhile(collect, lambda: pair.other.put_blob(b"picture"))
     assert hosts.content(pair.one, digest) == b"picture"

@@ -97,9 +97,9 @@ def test_sound_store_goes_over_whole(damaged: Path, new: Path) -> None:
     assert (report.lost, report.conversations, report.messages) == ((), 3, 84)
     assert exported(new) == exported(damaged)
     assert new.stat().st_mode & 0o777 == 0o600
-    with SessionDB(new) as db, db.open_blob(next(iter(db._shelf.files()))[0]) as file:
+    with SessionDB(new) as db, db.open_blob(next(iter(db._blob_files.files()))[0]) as file:
         assert file.read() == b"picture"
-        assert db.get_blob(next(iter(db._shelf.files()))[0]).media_type == "image/png"
+        assert db.get_blob(next(iter(db._blob_files.files()))[0]).media_type == "image/png"
         with pytest.raises(errors.ConversationDeleted):
             db.create_session("gone", source="cli")
         # What processes spent on the damaged store is theirs; here work begins anew.

@@ -77,7 +77,7 @@ def test_only_the_newest_stay_and_other_files_are_left_alone(open_db: Open, cloc
     kept = [path for path in folder.rglob(digest[2:]) if "by-hand" not in str(path)]
     assert len(kept) == 2
     assert kept[0].samefile(kept[1])  # an attachment that did not change takes its room once
-    assert not kept[0].samefile(db._shelf.path(digest))
+    assert not kept[0].samefile(db._blob_files.path(digest))
 
 
 def test_of_several_one_makes_it(open_db: Open, tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def run(damaged: str, new: str, progress: Callable[[int, int], None] | None = No
     lost = _damage(log, book, found)
     with atomic_file.replace(new, "salvage") as temp:
         missed, placeholders = _write(
-            found, temp, blob_files.Shelf(f"{damaged}.blobs"), blob_files.Shelf(f"{new}.blobs")
+            found, temp, blob_files.BlobFiles(f"{damaged}.blobs"), blob_files.BlobFiles(f"{new}.blobs")
         )
         conversations, sessions, messages = _finish(temp, new)
     counts = (conversations, sessions, messages - placeholders)
@@ -167,7 +167,7 @@ def _unused(path: str) -> Iterator[None]:
 
 
 def _write(
-    found: recovered_rows.Remains, temp: str, old: blob_files.Shelf, new: blob_files.Shelf
+    found: recovered_rows.Remains, temp: str, old: blob_files.BlobFiles, new: blob_files.BlobFiles
 ) -> tuple[list[reports.Lost], int]:
     """What could not go over, and how many messages are only placeholders."""
     lost: list[reports.Lost] = []
@@ -186,7 +186,7 @@ def _write(
                 if told is not None:
                     origins[key] = _kept(told)
                     placeholders += sum(map(_is_placeholder, told))
-                    wanted.update({digest: story.id for body in story.bodies for digest in blobs.mentioned(body)})
+                    wanted.update({digest: story.id for body in story.bodies for digest in blobs.find_references(body)})
         gone = [digest for digest in sorted(wanted) if not new.copy_from(old, digest)]
         lost += [reports.Lost(f"attachment {digest}", wanted[digest]) for digest in gone]
         sizes = {digest: os.path.getsize(new.path(digest)) for digest in wanted if digest not in gone}

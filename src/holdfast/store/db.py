@@ -456,7 +456,7 @@ class SessionDB(
     def fsck(self, progress: fsck.Progress | None = None) -> types.Report:
         """Check every promise over the whole store, attachments too; it only reads."""
         report = fsck.check(self.driver, progress, schema=True)
-        return blobs.checked(report, self.driver, self._shelf)
+        return blobs.check_contents(report, self.driver, self._blob_files)
 
     def facts(self) -> dict[str, Any]:
         """Engine, version, place, sizes and modes."""

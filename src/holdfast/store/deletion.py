@@ -32,7 +32,7 @@ def redact(tx: Tx, session_id: str, seq: int, now: float) -> int:
         return owner.key
     if not redacted:
         digest = message_codec.digest(owner.id, seq, uid, role, "")
-        blobs.drop(tx, owner.key, seq - 1, seq, now)
+        blobs.mark_dropped(tx, owner.key, seq - 1, seq, now)
         for key, _ in _named_after(tx, owner.key, seq):
             tx.run("title_set", key=key, title=None)
         _redact_acts(tx, owner.key, seq, now)
@@ -158,7 +158,7 @@ def delete(tx: Tx, session_id: str, now: float) -> int:
         raise errors.HasBranches(branches, here.id)
     tx.run("tombstone_insert", conversation=here.key, at=now)
     tx.run("routes_unbind", conversation=here.key, at=now)
-    blobs.drop(tx, here.key, 0, blobs.MAX_SEQ, now)
+    blobs.mark_dropped(tx, here.key, 0, blobs.MAX_SEQ, now)
     remove(tx, here.key)
     return here.key
 

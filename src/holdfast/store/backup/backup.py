@@ -46,7 +46,7 @@ class Backups(blobs.Blobs):
         """
         target = _target(self.driver, path, overwrite)
         with _in_file(self.driver, target, progress) as driver:
-            return _backup(driver, self._shelf, target, self._clock(), progress)
+            return _backup(driver, self._blob_files, target, self._clock(), progress)
 
     def check_backup(self, path: str | os.PathLike[str]) -> types.Report:
         """What a backup holds, and every promise broken in it: what `restore` would look at first."""
@@ -69,7 +69,7 @@ class Backups(blobs.Blobs):
         with _scratch(self.driver) as temp:
             _copied(self.driver, source, temp)
             report, wanted = _examined(self.driver, temp, source)
-            lost = blobs.copied(self._shelf, blobs.beside(source), wanted)
+            lost = blobs.copy_contents(self._blob_files, blobs.files_next_to(source), wanted)
             change = _Change()
             self.driver.replace_with(temp, change, progress)
         forget_index(self.driver, self.searcher)
@@ -95,10 +95,10 @@ class Backups(blobs.Blobs):
         try:
             if os.path.isdir(home):
                 atomic_file.remove_abandoned(home)  # their names bear a time, so nobody else would
-            near = blob_files.Shelf(f"{earlier[-1]}.blobs") if earlier else None
+            near = blob_files.BlobFiles(f"{earlier[-1]}.blobs") if earlier else None
             target = _target(self.driver, backup_schedule.free(home, store, now), False)
             with _in_file(self.driver, target) as driver:
-                report = _backup(driver, self._shelf, target, now, None, near)
+                report = _backup(driver, self._blob_files, target, now, None, near)
         except BaseException as error:
             # What hinders this note hindered the backup: that is what the caller should hear of.
             with contextlib.suppress(errors.StoreError):
@@ -122,20 +122,20 @@ def forget_index(driver: Driver, searcher: search.Searcher) -> None:
 
 def _backup(
     driver: Driver,
-    kept: blob_files.Shelf,
+    kept: blob_files.BlobFiles,
     target: str,
     now: float,
     progress: Progress | None,
-    near: blob_files.Shelf | None = None,
+    near: blob_files.BlobFiles | None = None,
 ) -> reports.BackupReport:
     began = time.monotonic()
-    beside = blobs.beside(target)
+    beside = blobs.files_next_to(target)
     with atomic_file.replace(target, "backup") as temp:
         driver.copy_to(temp, partial(_mark, now=now), progress)
         with contextlib.closing(driver.look_at(temp)) as copy:
             report = _sound(fsck.check(copy), target)
             wanted = [row[0] for row in copy.read(lambda tx: tx.all("blobs_all"))]
-        lost = blobs.copied(beside, kept, wanted, near)
+        lost = blobs.copy_contents(beside, kept, wanted, near)
         size = os.path.getsize(temp)
     # Only now: until the rename, the backup that was there needs its own.
     beside.keep_only(wanted)
@@ -275,7 +275,7 @@ def _taken_in(house: Backups, source: str, progress: Progress | None) -> reports
         _examined(house.driver, temp, source)
         with _adopted(house.driver, temp, source) as copy:
             copy.write("restore", quiet)
-            done = store_copy.copy_from(copy, blobs.beside(source), house, progress)
+            done = store_copy.copy_from(copy, blobs.files_next_to(source), house, progress)
     counts = (done.conversations, done.sessions, done.messages)
     return reports.RestoreReport(source, done.generation, *counts, done.lost_blobs, (), done.seconds)
 
@@ -318,4 +318,4 @@ class _Change:
 def _discard(path: str) -> None:
     with atomic_file.translate_errors(path), contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-    blob_files.Shelf(f"{path}.blobs").remove_all()
+    blob_files.BlobFiles(f"{path}.blobs").remove_all()

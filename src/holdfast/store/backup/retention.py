@@ -85,8 +85,8 @@ class Retention(blobs.Blobs):
         earlier (backups, archives, exports) are not the store's, and are left alone.
         """
         validation.check(validation.OptionalFlag, files=files)
-        with atomic_file.translate_errors(self._shelf.folder):
-            collected = blobs.collect(self.driver, self._shelf, float("-inf"), float("-inf"))
+        with atomic_file.translate_errors(self._blob_files.folder):
+            collected = blobs.collect(self.driver, self._blob_files, float("-inf"), float("-inf"))
         self._sweep()
         self.searcher.purge(files)
         if files:
@@ -200,9 +200,9 @@ def _archive(store: Retention, path: str, names: list[str], progress: Progress |
         with atomic_file.translate_errors(path):
             _read_back(store.driver, path, temp)
         fault_points.reach("prune", "verified")
-        lost = blobs.copied(blobs.beside(path), store._shelf, wanted)
+        lost = blobs.copy_contents(blobs.files_next_to(path), store._blob_files, wanted)
         # A missing one was lost before; of a damaged one there is something left to lose.
-        damaged = {digest for digest in lost if store._shelf.state(digest) == "damaged"}
+        damaged = {digest for digest in lost if store._blob_files.state(digest) == "damaged"}
         with atomic_file.translate_errors(path):
             return _Archived(_whole(temp, damaged), lost)
 

@@ -1,8 +1,8 @@
-"""Attachments: content kept by its digest beside the database, or in it, and named by messages.
+"""Attachments: contents that are stored by digest, in files or in tables, and referred to by messages.
 
-A message part names a blob: `{"type": "image", "blob": "<digest>"}`. An append does not look at it. Who
-names what is found by reading the log when blobs are collected. Putting a blob in its place and removing
-one both happen under a lock of the database, so neither can take the other's content away.
+A message part refers to a blob: `{"type": "image", "blob": "<digest>"}`. An append does not check the reference;
+collecting blobs reads the log to find all references. Storing and removing a blob take the same lock of the database,
+so a collection cannot remove content that is being stored.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import BinaryIO
 
 import msgspec
@@ -28,73 +29,70 @@ from holdfast.store.sqlite import connection as sqlite_connection
 
 MAX_SEQ = 2**32 - 1
 _KEY = '"blob":"'
-_MENTION = re.compile(r'"blob":"([0-9a-f]{64})"')
+_REFERENCE = re.compile(r'"blob":"([0-9a-f]{64})"')
 MEDIA_TYPE = r"[\w.+-]{1,60}/[\w.+-]{1,60}(; ?[\w.+-]+=[\w.+\"-]+)*"
 
 Marks = dict[int, int]
 
 
 class Blobs:
-    """The part of SessionDB that keeps attachments."""
+    """The methods of SessionDB for attachments."""
 
     driver: Driver
     _clock: Callable[[], float]
-    _own_shelf: blob_files.Shelf | None = None
+    _opened_blob_files: blob_files.BlobFiles | None = None
 
     @property
-    def _shelf(self) -> blob_files.Shelf:
-        if self._own_shelf is None:
-            in_tables = self.driver.keeps_blobs
-            self._own_shelf = (
-                blob_tables.TableShelf(self.driver) if in_tables else blob_files.Shelf(self._blob_folder())
-            )
-        return self._own_shelf
+    def _blob_files(self) -> blob_files.BlobFiles:
+        if self._opened_blob_files is None:
+            if self.driver.keeps_blobs:
+                self._opened_blob_files = blob_tables.BlobTables(self.driver)
+            else:
+                self._opened_blob_files = blob_files.BlobFiles(self._blob_folder())
+        return self._opened_blob_files
 
     def _blob_folder(self) -> str:
         if not self.driver.memory:
             return f"{self.driver.path}.blobs"
         made = tempfile.mkdtemp(prefix="holdfast-blobs-")
-        weakref.finalize(self, blob_files.Shelf(made).remove_all)
+        weakref.finalize(self, blob_files.BlobFiles(made).remove_all)
         return made
 
     def put_blob(
         self, content: bytes | str | os.PathLike[str], media_type: str = "application/octet-stream"
     ) -> types.Blob:
-        """Keep these bytes, or the file at this path; its digest is what messages name it by.
+        """Store these bytes, or the file at this path. Messages refer to it by its digest.
 
-        One that no message names is removed by `collect_blobs` a day later.
+        `collect_blobs` removes a blob without references after a day.
         """
-        _checked_media_type(media_type)
-        self.driver.read(
-            lambda _: None
-        )  # a store that is closed or was opened before a fork says so before anything is written
+        _check_media_type(media_type)
+        self.driver.read(lambda _: None)  # Raises if the store is closed or forked, before anything is written.
         now = self._clock()
-        with _opened(content) as source, atomic_file.translate_errors(self._shelf.folder):
-            draft = self._shelf.draft(source)
-        return _keep(self.driver, self._shelf, draft, media_type, now)
+        with _open(content) as source, atomic_file.translate_errors(self._blob_files.folder):
+            staged = self._blob_files.stage(source)
+        return _store(self.driver, self._blob_files, staged, media_type, now)
 
     def get_blob(self, digest: str) -> types.Blob | None:
-        """What is known of a blob."""
-        _checked_digest(digest)
+        _check_digest(digest)
         return self.driver.read(lambda tx: look(tx, digest))
 
     def open_blob(self, digest: str) -> BinaryIO:
-        """Its content, after making sure that it is what the digest says. NotFound, or BlobDamaged."""
-        _checked_digest(digest)
-        with atomic_file.translate_errors(self._shelf.folder):
-            return self._shelf.open(digest)
+        """Open the content of a blob after verifying its digest. Raises NotFound or BlobDamaged."""
+        _check_digest(digest)
+        with atomic_file.translate_errors(self._blob_files.folder):
+            return self._blob_files.open(digest)
 
     def collect_blobs(self, older_than_hours: float = 24) -> types.Collected:
-        """Remove what no message names and nobody put within these hours, and what writers that died left."""
+        """Remove blobs that nothing refers to and that are older than this, and files that dead processes left."""
         validation.check(validation.Duration, older_than_hours=older_than_hours)
         age = older_than_hours * 3600
-        with atomic_file.translate_errors(self._shelf.folder):
-            return collect(self.driver, self._shelf, self._clock() - age, time.time() - age)
+        with atomic_file.translate_errors(self._blob_files.folder):
+            return collect(self.driver, self._blob_files, self._clock() - age, time.time() - age)
 
 
-def _checked_digest(digest: object) -> None:
+def _check_digest(digest: object) -> None:
     if not isinstance(digest, str) or not blob_files.DIGEST.fullmatch(digest):
-        raise errors.InvalidArgument("A blob is named by 64 hexadecimal digits.")
+        raise errors.InvalidArgument("`digest` must be 64 hexadecimal characters.")
 
 
 def look(tx: Tx, digest: str) -> types.Blob | None:
@@ -102,81 +100,84 @@ def look(tx: Tx, digest: str) -> types.Blob | None:
     return types.Blob(*row) if row else None
 
 
-def _checked_media_type(media_type: object) -> None:
+def _check_media_type(media_type: object) -> None:
     if not isinstance(media_type, str) or len(media_type) > 200 or not re.fullmatch(MEDIA_TYPE, media_type, re.ASCII):
-        raise errors.InvalidArgument("A media type looks like image/png.")
+        raise errors.InvalidArgument("`media_type` must look like image/png.")
 
 
-def _keep(
+def _store(
     driver: Driver,
-    kept: blob_files.Shelf,
-    draft: blob_files.Draft,
+    files: blob_files.BlobFiles,
+    staged: blob_files.StagedBlob,
     media_type: str,
     now: float,
     *,
-    incoming: Callable[[Tx], None] | None = None,
+    importing: Callable[[Tx], None] | None = None,
 ) -> types.Blob:
-    """A draft becomes a blob; one that is known keeps its media type when the draft is `incoming`, which is told."""
+    """Store staged content. An import is notified in the transaction, and keeps the media type of a known blob."""
 
     def step(tx: Tx) -> types.Blob:
-        if incoming is not None:
-            incoming(tx)
-        known = None if incoming is None else look(tx, draft.digest)
-        blob = types.Blob(draft.digest, draft.size, known.media_type if known else media_type, now)
-        # First, as it waits for a collection that is under way: what that takes is put after it.
+        if importing is not None:
+            importing(tx)
+        known = None if importing is None else look(tx, staged.digest)
+        blob = types.Blob(staged.digest, staged.size, known.media_type if known else media_type, now)
+        # The row first: it waits for a collection that is running, which may remove the content.
         tx.run("blob_put", **msgspec.structs.asdict(blob))
-        with atomic_file.translate_errors(kept.folder):
-            kept.put(draft, tx)
+        with atomic_file.translate_errors(files.folder):
+            files.put(staged, tx)
         return blob
 
     try:
         return driver.write("blob", step)
     finally:
-        atomic_file.discard(draft.temp)
+        atomic_file.discard(staged.temp)
 
 
-def _opened(content: bytes | str | os.PathLike[str]) -> BinaryIO:
+def _open(content: bytes | str | os.PathLike[str]) -> BinaryIO:
     if isinstance(content, bytes | bytearray | memoryview):
         return io.BytesIO(content)
     path = os.fspath(content) if isinstance(content, str | os.PathLike) else None
     if not isinstance(path, str) or "\0" in path:
-        raise errors.InvalidArgument("A blob is made from bytes or from the path of a file.")
+        raise errors.InvalidArgument("`content` must be bytes or the path of a file.")
     sqlite_connection.refuse_live(path)
     with atomic_file.translate_errors(path):
         return open(path, "rb")
 
 
-def mentioned(body: str) -> set[str]:
-    """The blobs a body names. Quotes inside of a text are escaped there, so a text never looks like a name."""
-    return set(_MENTION.findall(body)) if _KEY in body else set()
+def find_references(body: str) -> set[str]:
+    """Return the digests that a body refers to. Quotes in text are escaped, so text never looks like a reference."""
+    return set(_REFERENCE.findall(body)) if _KEY in body else set()
 
 
-def beside(path: str) -> blob_files.Shelf:
-    """Where the attachments of a file lie that is a copy of conversations."""
-    return blob_files.Shelf(f"{path}.blobs")
+def files_next_to(path: str) -> blob_files.BlobFiles:
+    """Return the attachments of a backup or export."""
+    return blob_files.BlobFiles(f"{path}.blobs")
 
 
-def copied(
-    into: blob_files.Shelf, source: blob_files.Shelf, wanted: Iterable[str], near: blob_files.Shelf | None = None
+def copy_contents(
+    target: blob_files.BlobFiles,
+    source: blob_files.BlobFiles,
+    digests: Iterable[str],
+    near: blob_files.BlobFiles | None = None,
 ) -> tuple[str, ...]:
-    """Copy attachments to another shelf; those that cannot be had, which are never a reason to fail."""
-    with atomic_file.translate_errors(into.folder):
-        into.sweep()
-        return tuple(digest for digest in wanted if not into.copy_from(source, digest, near))
+    """Copy attachments. Return the digests that the source lacks, which is never an error."""
+    with atomic_file.translate_errors(target.folder):
+        target.remove_abandoned()
+        return tuple(digest for digest in digests if not target.copy_from(source, digest, near))
 
 
 class Incoming:
-    """Attachments that are about to be named, from the folder of an import: what came, and what is lost.
+    """Stores the attachments of an import before the messages that refer to them, and counts what is lost.
 
-    They are taken in before the messages that name them. When those are refused, `give_back` undoes it.
+    `give_back` undoes it when the messages are refused.
     """
 
-    def __init__(self, driver: Driver, kept: blob_files.Shelf, brought: blob_files.Shelf | None) -> None:
+    def __init__(self, driver: Driver, files: blob_files.BlobFiles, source: blob_files.BlobFiles | None) -> None:
         self._driver = driver
-        self._kept = kept
-        self._brought = brought
+        self._files = files
+        self._source = source
         self._seen = set[str]()
-        # Those of the last ones that nobody wanted here until they were taken.
+        # The blobs of the last call that nothing referred to before.
         self._fresh: dict[str, types.Blob] = {}
         self._before = (set[str](), 0, 0)
         self._given_back = False
@@ -184,120 +185,118 @@ class Incoming:
         self.lost: list[str] = []
 
     def take(self, wanted: Mapping[str, types.Blob | None], *, named: bool) -> None:
-        """Have these here, as far as they can be had and anything is known of them.
-
-        `named` says whether messages that are here name them already.
-        """
+        """Store these blobs, as far as they are available. `named`: messages of the store refer to them already."""
         self._fresh = {}
         self._before = (set(self._seen), self.came, len(self.lost))
         for digest, blob in wanted.items():
-            if digest not in self._seen and not self._here(digest, blob, named) and not (blob and self._taken(blob)):
+            if digest not in self._seen and not self._has(digest, blob, named) and not (blob and self._store(blob)):
                 self.lost.append(digest)
             self._seen.add(digest)
 
     def give_back(self) -> None:
-        """What was taken last is not named after all: it is as unwanted as it was before."""
-        self._seen, self.came, told = self._before
-        del self.lost[told:]
+        """Undo the last call: its messages were refused."""
+        self._seen, self.came, lost = self._before
+        del self.lost[lost:]
         if self._fresh:
             self._given_back = True
             self._driver.write("blob", self._drop)
 
     def settle(self) -> None:
-        """Remove what was given back, unless somebody else has named it meanwhile."""
+        """Remove the blobs that were given back, unless another message refers to them by now."""
         if self._given_back:
-            with atomic_file.translate_errors(self._kept.folder):
-                collect(self._driver, self._kept, float("-inf"), float("-inf"))
+            with atomic_file.translate_errors(self._files.folder):
+                collect(self._driver, self._files, float("-inf"), float("-inf"))
 
     def _drop(self, tx: Tx) -> None:
         for blob in self._fresh.values():
             tx.run("blob_given_back", digest=blob.digest, at=blob.at)
 
-    def _here(self, digest: str, blob: types.Blob | None, named: bool) -> bool:
-        if self._kept.state(digest) != "sound":
+    def _has(self, digest: str, blob: types.Blob | None, named: bool) -> bool:
+        if self._files.state(digest) != "sound":
             return False
-        return named or blob is None or self._driver.write("blob", lambda tx: self._renewed(tx, blob))
+        return named or blob is None or self._driver.write("blob", lambda tx: self._renew(tx, blob))
 
-    def _renewed(self, tx: Tx, blob: types.Blob) -> bool:
-        """One that nobody named until now is young again, so that no collection takes it before it is named."""
+    def _renew(self, tx: Tx, blob: types.Blob) -> bool:
+        """Reset the age of a blob, so that no collection removes it before a message refers to it."""
         tx.one("lock_blobs")
-        if not self._kept.has(blob.digest, tx):
+        if not self._files.has(blob.digest, tx):
             return False
         self._note(tx, blob)
         tx.run("blob_known", **msgspec.structs.asdict(blob))
         return True
 
-    def _taken(self, blob: types.Blob) -> bool:
-        draft = _drafted(self._kept, self._brought, blob) if self._brought is not None else None
-        if draft is not None:
-            _keep(self._driver, self._kept, draft, blob.media_type, blob.at, incoming=lambda tx: self._note(tx, blob))
+    def _store(self, blob: types.Blob) -> bool:
+        staged = _stage(self._files, self._source, blob) if self._source is not None else None
+        if staged is not None:
+            note = partial(self._note, blob=blob)
+            _store(self._driver, self._files, staged, blob.media_type, blob.at, importing=note)
             self.came += 1
-        return draft is not None
+        return staged is not None
 
     def _note(self, tx: Tx, blob: types.Blob) -> None:
         if not tx.one("blob_wanted", digest=blob.digest):
             self._fresh[blob.digest] = blob
 
 
-def _drafted(kept: blob_files.Shelf, source: blob_files.Shelf, blob: types.Blob) -> blob_files.Draft | None:
-    """A draft of what the folder has; None when that is not the content that was told of."""
+def _stage(files: blob_files.BlobFiles, source: blob_files.BlobFiles, blob: types.Blob) -> blob_files.StagedBlob | None:
+    """Stage the content of a blob. Return None when it is missing, damaged or of another size."""
     try:
-        file = source.raw(blob.digest)
+        file = source.open_unverified(blob.digest)
     except (errors.NotFound, errors.BlobDamaged, OSError):
         return None
-    with file, atomic_file.translate_errors(kept.folder):
-        # Before anything is copied: a file made to fill the disk says how large it is.
+    with file, atomic_file.translate_errors(files.folder):
+        # Compare sizes before anything is copied: a hostile file could fill the disk.
         if os.fstat(file.fileno()).st_size != blob.size:
             return None
         try:
-            return kept.draft_of(file, blob.digest)
+            return files.stage_as(file, blob.digest)
         except errors.BlobDamaged:
             return None
 
 
-def drop(tx: Tx, conversation: int, after: int, upto: int, now: float) -> None:
-    """These messages are about to go: what only they name goes with the next collection, however young."""
+def mark_dropped(tx: Tx, conversation: int, after: int, upto: int, now: float) -> None:
+    """Mark the blobs of messages that are about to be removed: the next collection does not wait for them to age."""
     bodies = tx.all("blob_mentions_between", conversation=conversation, after=after, upto=upto)
-    for digest in set().union(*(mentioned(body) for (body,) in bodies)):
+    for digest in set().union(*(find_references(body) for (body,) in bodies)):
         tx.run("blob_dropped", digest=digest, at=now)
 
 
-def collect(driver: Driver, kept: blob_files.Shelf, before: float, strays_before: float) -> types.Collected:
-    """The log is read without a lock first; under it only what came since is read."""
-    kept.sweep()
-    strays = kept.strays(strays_before)
+def collect(driver: Driver, files: blob_files.BlobFiles, before: float, strays_before: float) -> types.Collected:
+    """Collect blobs. The log is read without a lock first; with the lock, only messages added since are read."""
+    files.remove_abandoned()
+    strays = files.find_older(strays_before)
     if not strays and driver.read(lambda tx: not tx.all("blobs_all")):
         return types.Collected(0, 0)
-    named, marks = driver.read(_named)
+    named, marks = driver.read(_read_references)
     fault_points.reach("collect", "read")
     rows = driver.read(lambda tx: tx.all("blobs_all"))
-    done = not _unwanted(rows, named, before) and not any(dropped_at for _, _, _, dropped_at in rows)
+    done = not _unreferenced(rows, named, before) and not any(dropped_at for _, _, _, dropped_at in rows)
     if done and not _unknown(strays, rows, named):
-        return types.Collected(0, 0)  # without the lock: whoever looks after a store asks often
-    return driver.write("collect", lambda tx: _collect(tx, kept, named, marks, before, strays))
+        return types.Collected(0, 0)  # Maintenance calls this often: take no lock when there is nothing to do.
+    return driver.write("collect", lambda tx: _collect(tx, files, named, marks, before, strays))
 
 
-def _named(tx: Tx) -> tuple[set[str], Marks]:
-    found = set().union(*(mentioned(body) for _, _, body in tx.all("blob_mentions")))
-    return found | _named_by_mail(tx), dict(tx.all("blob_marks"))
+def _read_references(tx: Tx) -> tuple[set[str], Marks]:
+    found = set().union(*(find_references(body) for _, _, body in tx.all("blob_mentions")))
+    return found | _references_of_mail(tx), dict(tx.all("blob_marks"))
 
 
-def _named_by_mail(tx: Tx) -> set[str]:
-    """Those of what is not worked yet, or not sent."""
-    return set().union(*(mentioned(body) for (body,) in tx.all("blob_mentions_open")))
+def _references_of_mail(tx: Tx) -> set[str]:
+    """Return the references of inbound messages that are not handled and of outbound messages that are not sent."""
+    return set().union(*(find_references(body) for (body,) in tx.all("blob_mentions_open")))
 
 
-def _named_since(tx: Tx, marks: Marks) -> set[str]:
-    found = _named_by_mail(tx)
+def _references_since(tx: Tx, marks: Marks) -> set[str]:
+    found = _references_of_mail(tx)
     for key, last_seq in tx.all("blob_marks"):
         if last_seq > marks.get(key, 0):
             rows = tx.all("blob_mentions_between", conversation=key, after=marks.get(key, 0), upto=last_seq)
-            found = found.union(*(mentioned(body) for (body,) in rows))
+            found = found.union(*(find_references(body) for (body,) in rows))
     return found
 
 
-def _unwanted(rows: Sequence[Row], named: set[str], before: float) -> dict[str, int]:
-    """Digests and sizes of blobs that no message names, and that went or are old."""
+def _unreferenced(rows: Sequence[Row], named: set[str], before: float) -> dict[str, int]:
+    """Return the digests and sizes of blobs without references that were dropped or are old."""
     return {
         digest: size
         for digest, size, at, dropped_at in rows
@@ -310,36 +309,36 @@ def _unknown(strays: set[str], rows: Sequence[Row], named: set[str]) -> set[str]
 
 
 def _collect(
-    tx: Tx, kept: blob_files.Shelf, named: set[str], marks: Marks, before: float, strays: set[str]
+    tx: Tx, files: blob_files.BlobFiles, named: set[str], marks: Marks, before: float, strays: set[str]
 ) -> types.Collected:
     tx.one("lock_blobs")
-    named = named | _named_since(tx, marks)
+    named = named | _references_since(tx, marks)
     rows = tx.all("blobs_all")
-    gone = _unwanted(rows, named, before)
+    gone = _unreferenced(rows, named, before)
     for digest, _, _, dropped_at in rows:
         if digest in gone:
             tx.run("blob_delete", digest=digest)
         elif dropped_at is not None:
             tx.run("blob_kept", digest=digest)
-    # Files go before the commit: after it, one put anew meanwhile could be taken away.
+    # Before the commit: after it, this could remove content that another process has just stored.
     for digest in [*gone, *_unknown(strays, rows, named)]:
-        kept.remove(digest, tx)
+        files.remove(digest, tx)
     return types.Collected(len(gone), sum(gone.values()))
 
 
-def checked(report: types.Report, driver: Readable, kept: blob_files.Shelf) -> types.Report:
-    """What fsck found, and the blobs that messages name and that are not there, or not what they were."""
+def check_contents(report: types.Report, driver: Readable, files: blob_files.BlobFiles) -> types.Report:
+    """Add a violation to the report for each referenced blob whose content is missing or damaged."""
     try:
         mentions = driver.read(lambda tx: tx.all("blob_mentions"))
     except (errors.StoreCorrupt, errors.StoreBroken):
-        return report  # that is a finding of its own, and made already
+        return report  # fsck has reported it.
     wanted: dict[str, tuple[str, int]] = {}
     for conversation_id, seq, body in mentions:
-        for digest in mentioned(body):
+        for digest in find_references(body):
             wanted.setdefault(digest, (conversation_id, seq))
-    states = {digest: kept.state(digest) for digest in wanted}
+    states = {digest: files.state(digest) for digest in wanted}
     bad = tuple(
-        types.Violation("blobs", where, f"blob {digest[:12]}…, named by message {seq}, is {states[digest]}")
+        types.Violation("blobs", where, f"blob {digest[:12]}… of message {seq} is {states[digest]}")
         for digest, (where, seq) in wanted.items()
         if states[digest] != "sound"
     )

@@ -1,7 +1,7 @@
-"""A folder of immutable files, each named by the digest of what is in it.
+"""A folder of immutable files, each named by the digest of its content.
 
-What a name says can be checked at any time, and the same content is kept once. Which of the files are
-wanted is not known here.
+The content can be verified against its name at any time, and equal content is stored once. The database knows which
+of the files are referenced.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from holdfast.store.sqlite import paths as sqlite_paths
 CHUNK = 1024 * 1024
 NAME = "blob"
 DIGEST = re.compile(r"[0-9a-f]{64}")
-# Never through a link, and never waiting for the other end of a pipe: a folder may come from anywhere.
+# Do not follow links or wait for a pipe: a folder may come from an untrusted source.
 _FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
-class Draft(NamedTuple):
-    """Content that is on the disk and not yet on the shelf."""
+class StagedBlob(NamedTuple):
+    """Content in a temporary file."""
 
     temp: str
     digest: str
     size: int
 
 
-class Shelf:
-    """The files of one store, of one backup or of one export."""
+class BlobFiles:
+    """The attachments of one store, backup or export."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -46,8 +46,8 @@ class Shelf:
     def path(self, digest: str) -> str:
         return os.path.join(self.folder, digest[:2], digest[2:])
 
-    def draft(self, source: BinaryIO) -> Draft:
-        """Write content down under a name of its own, and learn its digest."""
+    def stage(self, source: BinaryIO) -> StagedBlob:
+        """Write content to a temporary file and compute its digest."""
         sqlite_paths.make(self.folder)
         temp, digest, size = atomic_file.create(self.folder, NAME), blake2b(digest_size=32), 0
         try:
@@ -61,19 +61,19 @@ class Shelf:
         except BaseException:
             atomic_file.discard(temp)
             raise
-        return Draft(temp, digest.hexdigest(), size)
+        return StagedBlob(temp, digest.hexdigest(), size)
 
-    def put(self, draft: Draft, tx: Tx | None = None) -> None:  # noqa: ARG002
-        """Onto the shelf, in the place of what may be there: the name says it is the same, or it is damaged.
+    def put(self, staged: StagedBlob, tx: Tx | None = None) -> None:  # noqa: ARG002
+        """Move staged content into place. A file that is there has the same content, or is damaged.
 
-        A shelf in the database does it in that transaction; files know none.
+        BlobTables writes in the transaction; files ignore it.
         """
-        path = self.path(draft.digest)
+        path = self.path(staged.digest)
         sqlite_paths.make(os.path.dirname(path))
         try:
-            os.replace(draft.temp, path)
+            os.replace(staged.temp, path)
         except FileNotFoundError:
-            if not os.path.exists(path):  # a step that runs again finds it done
+            if not os.path.exists(path):  # The driver may run a step again.
                 raise
         fault_points.reach("blob", "renamed")
         atomic_file.sync(os.path.dirname(path))
@@ -81,12 +81,12 @@ class Shelf:
         fault_points.reach("blob", "kept")
 
     def has(self, digest: str, tx: Tx | None = None) -> bool:  # noqa: ARG002
-        """Whether something is kept under this name, sound or not."""
+        """Tell whether there is content under this digest, valid or not."""
         return os.path.exists(self.path(digest))
 
     def open(self, digest: str) -> BinaryIO:
-        """The content, known to be what the name says."""
-        file = self.raw(digest)
+        """Open the content after verifying its digest. Raises NotFound or BlobDamaged."""
+        file = self.open_unverified(digest)
         try:
             found = _digest(file)
             if found != digest:
@@ -97,7 +97,7 @@ class Shelf:
             raise
         return file
 
-    def raw(self, digest: str) -> BinaryIO:
+    def open_unverified(self, digest: str) -> BinaryIO:
         """The file of this name, whatever is in it."""
         path = self.path(digest)
         if os.path.islink(os.path.dirname(path)):
@@ -124,32 +124,32 @@ class Shelf:
             return "damaged"
         return "sound"
 
-    def copy_from(self, other: Shelf, digest: str, near: Shelf | None = None) -> bool:
-        """The same file here, synced; from a neighbour by a second name if that has it. Whether it could be had."""
+    def copy_from(self, other: BlobFiles, digest: str, near: BlobFiles | None = None) -> bool:
+        """Copy a file, or hard-link it from `near` (an earlier backup). Return False when it is missing or damaged."""
         if self.has(digest) and self.state(digest) == "sound":
             return True
-        if near is not None and self._linked(near, digest):
+        if near is not None and self._link(near, digest):
             return True
         try:
-            with other.raw(digest) as source:
-                draft = self.draft_of(source, digest)
+            with other.open_unverified(digest) as source:
+                staged = self.stage_as(source, digest)
         except (errors.NotFound, errors.BlobDamaged):
             return False
         try:
-            self.put(draft)
+            self.put(staged)
         finally:
-            atomic_file.discard(draft.temp)  # where it was not moved, it was copied
+            atomic_file.discard(staged.temp)  # BlobTables copies it.
         return True
 
-    def draft_of(self, source: BinaryIO, digest: str) -> Draft:
-        """A draft of what should be this content; BlobDamaged when it is not."""
-        draft = self.draft(source)
-        if draft.digest != digest:
-            atomic_file.discard(draft.temp)
+    def stage_as(self, source: BinaryIO, digest: str) -> StagedBlob:
+        """Stage content that must have this digest. Raises BlobDamaged when it differs."""
+        staged = self.stage(source)
+        if staged.digest != digest:
+            atomic_file.discard(staged.temp)
             raise errors.BlobDamaged(digest)
-        return draft
+        return staged
 
-    def _linked(self, near: Shelf, digest: str) -> bool:
+    def _link(self, near: BlobFiles, digest: str) -> bool:
         if near.state(digest) != "sound":
             return False
         sqlite_paths.make(os.path.dirname(self.path(digest)))
@@ -160,11 +160,11 @@ class Shelf:
     def remove(self, digest: str, tx: Tx | None = None) -> None:  # noqa: ARG002
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path(digest))
-        with contextlib.suppress(OSError):  # others may be in the folder still
+        with contextlib.suppress(OSError):  # Another file may be in the folder.
             os.rmdir(os.path.dirname(self.path(digest)))
 
     def keep_only(self, wanted: Collection[str]) -> None:
-        """Remove every other file of ours; and the folder, when nothing is left in it."""
+        """Remove the other files, and the folder when it is empty."""
         for digest in {digest for digest, _ in self.files()} - set(wanted):
             self.remove(digest)
         with contextlib.suppress(OSError):
@@ -173,25 +173,24 @@ class Shelf:
     def remove_all(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def sweep(self) -> int:
-        """Remove drafts of dead processes; how many."""
+    def remove_abandoned(self) -> int:
+        """Remove the temporary files of dead processes; return how many."""
         return atomic_file.remove_abandoned(self.folder, NAME) if os.path.isdir(self.folder) else 0
 
-    def strays(self, before: float) -> set[str]:
-        """Digests that files have which nobody touched since then."""
+    def find_older(self, before: float) -> set[str]:
+        """Return the digests of files that were last modified before this time."""
         return {digest for digest, found in self.files() if found.st_mtime < before}
 
     def files(self) -> Iterator[tuple[str, os.stat_result]]:
-        """Every digest there is a file for."""
-        for first in _listed(self.folder):
+        for first in _list(self.folder):
             inside = os.path.join(self.folder, first)
-            for rest in () if len(first) != 2 or os.path.islink(inside) else _listed(inside):
+            for rest in () if len(first) != 2 or os.path.islink(inside) else _list(inside):
                 with contextlib.suppress(FileNotFoundError):
                     if DIGEST.fullmatch(first + rest):
                         yield first + rest, os.lstat(os.path.join(inside, rest))
 
 
-def _listed(folder: str) -> list[str]:
+def _list(folder: str) -> list[str]:
     try:
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):

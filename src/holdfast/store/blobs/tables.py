@@ -1,7 +1,7 @@
-"""A shelf in the database itself, for hosts that share no disk.
+"""Attachments in tables of the database, for hosts that share no disk.
 
-What is put there is a row for every part of some size. It comes and goes with the transaction that says so; a
-draft is a file of this process, until then.
+The content of an attachment is split into rows, which are written and deleted in the transaction of their blob. Staged
+content is in a temporary file of this process.
 """
 
 from __future__ import annotations
@@ -16,29 +16,26 @@ from holdfast.store import fault_points
 from holdfast.store.blobs import files as blob_files
 from holdfast.store.driver import Driver, Tx
 
-# So much of a blob is in memory at once, and so long is a part.
-PART = 256 * 1024
-IN_MEMORY = 8 * 1024 * 1024
+PART_BYTES = 256 * 1024
+MAX_MEMORY_BYTES = 8 * 1024 * 1024
 
 
-class TableShelf(blob_files.Shelf):
-    """The attachments of one store, in its tables."""
-
+class BlobTables(blob_files.BlobFiles):
     def __init__(self, driver: Driver) -> None:
         super().__init__(tempfile.mkdtemp(prefix="holdfast-blobs-"))
         self._driver = driver
-        weakref.finalize(self, blob_files.Shelf(self.folder).remove_all)
+        weakref.finalize(self, blob_files.BlobFiles(self.folder).remove_all)
 
-    def put(self, draft: blob_files.Draft, tx: Tx | None = None) -> None:
+    def put(self, staged: blob_files.StagedBlob, tx: Tx | None = None) -> None:
         if tx is None:
-            self._driver.write("blob", lambda own: self.put(draft, own))
+            self._driver.write("blob", lambda own: self.put(staged, own))
             return
-        tx.run("parts_delete", digest=draft.digest)
-        with open(draft.temp, "rb") as file:
-            for number, part in enumerate(iter(lambda: file.read(PART), b"")):
-                tx.run("part_insert", digest=draft.digest, part=number, content=part)
+        tx.run("parts_delete", digest=staged.digest)
+        with open(staged.temp, "rb") as file:
+            for number, part in enumerate(iter(lambda: file.read(PART_BYTES), b"")):
+                tx.run("part_insert", digest=staged.digest, part=number, content=part)
             if not os.fstat(file.fileno()).st_size:
-                tx.run("part_insert", digest=draft.digest, part=0, content=b"")
+                tx.run("part_insert", digest=staged.digest, part=0, content=b"")
         fault_points.reach("blob", "kept")
 
     def has(self, digest: str, tx: Tx | None = None) -> bool:
@@ -46,8 +43,8 @@ class TableShelf(blob_files.Shelf):
             return self._driver.read(lambda own: self.has(digest, own))
         return tx.one("part_get", digest=digest, part=0) is not None
 
-    def raw(self, digest: str) -> BinaryIO:
-        found = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115 -- given to whoever asked
+    def open_unverified(self, digest: str) -> BinaryIO:
+        found = tempfile.SpooledTemporaryFile(MAX_MEMORY_BYTES)  # noqa: SIM115 -- the caller closes it
         try:
             if not self._driver.read(lambda tx: self._read(tx, digest, found)):
                 raise errors.NotFound("blob", digest)
@@ -70,6 +67,6 @@ class TableShelf(blob_files.Shelf):
             return
         tx.run("parts_delete", digest=digest)
 
-    def strays(self, before: float) -> set[str]:  # noqa: ARG002
-        """What nobody knows of; all that is known of comes and goes with its row."""
+    def find_older(self, before: float) -> set[str]:  # noqa: ARG002
+        """Return the digests of contents without a blob: their age does not matter, as rows are transactional."""
         return {row[0] for row in self._driver.read(lambda tx: tx.all("parts_strays"))}

@@ -36,7 +36,7 @@ class Store(Protocol):
     searcher: search.Searcher
 
     @property
-    def _shelf(self) -> blob_files.Shelf: ...
+    def _blob_files(self) -> blob_files.BlobFiles: ...
 
     @property
     def _clock(self) -> Callable[[], float]: ...
@@ -55,11 +55,11 @@ def copy(source: Store, target: Store, progress: Progress | None = None) -> repo
     The copy holds the state of the source when it began; later writes are not in it. If the copy was interrupted, the
     same call begins again. Raises CopyRefused when the target holds other data, CopyUnfinished when the two differ.
     """
-    return copy_from(source.driver, source._shelf, target, progress)
+    return copy_from(source.driver, source._blob_files, target, progress)
 
 
 def copy_from(
-    source: Driver, attachments: blob_files.Shelf, target: Store, progress: Progress | None = None
+    source: Driver, attachments: blob_files.BlobFiles, target: Store, progress: Progress | None = None
 ) -> reports.CopyReport:
     """Do the same from a database and a folder of attachments."""
     began = time.monotonic()
@@ -68,7 +68,7 @@ def copy_from(
 
     def step(snapshot: Tx) -> list[str]:
         if not finished:
-            snapshot_copy.copy_attachments(snapshot, attachments, target._shelf)
+            snapshot_copy.copy_attachments(snapshot, attachments, target._blob_files)
         if not filled:
             snapshot_copy.write(snapshot)
         return snapshot_copy.find_differences(snapshot, leapt=finished)
@@ -207,10 +207,10 @@ class _SnapshotCopy:
         self.lost: tuple[str, ...] = ()
         self.digest = ""
 
-    def copy_attachments(self, snapshot: Tx, source: blob_files.Shelf, target: blob_files.Shelf) -> None:
+    def copy_attachments(self, snapshot: Tx, source: blob_files.BlobFiles, target: blob_files.BlobFiles) -> None:
         """Copy contents before the rows that name them. A second run skips the contents that are in place."""
         wanted = [row[0] for row in snapshot.all("blobs_all")]
-        self.lost = blobs.copied(target, source, wanted) if wanted else ()
+        self.lost = blobs.copy_contents(target, source, wanted) if wanted else ()
         fault_points.reach("copy", "attachments")
 
     def write(self, snapshot: Tx) -> None:

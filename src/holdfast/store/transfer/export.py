@@ -73,9 +73,9 @@ class Exports(blobs.Blobs):
                 return report
             replaces = os.path.lexists(path)
             # Before the file gets its name, so that a reader of the file finds its attachments.
-            lost = blobs.copied(blobs.beside(path), self._shelf, report.blobs)
+            lost = blobs.copy_contents(blobs.files_next_to(path), self._blob_files, report.blobs)
         if replaces:
-            blobs.beside(path).keep_only(report.blobs)
+            blobs.files_next_to(path).keep_only(report.blobs)
         return msgspec.structs.replace(report, lost_blobs=lost)
 
     def export_pages(
@@ -233,7 +233,7 @@ def read_lines(tx: Tx, key: int) -> Iterator[transfer_format.Line]:
     referenced = set[str]()
     for line in _read_history(tx, key, conversation):
         if isinstance(line, transfer_format.Message):
-            referenced |= blobs.mentioned(bytes(line.body).decode())
+            referenced |= blobs.find_references(bytes(line.body).decode())
         yield line
     for route in tx.all("export_routes", conversation=key):
         yield transfer_format.Route(**_fields(transfer_format.Route, route))

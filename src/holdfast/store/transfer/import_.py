@@ -63,7 +63,7 @@ class Imports(blobs.Blobs):
         """
         validation.check(validation.Flag, revive=revive)
         with _open_source(read) as (source, attachments):
-            incoming = blobs.Incoming(self.driver, self._shelf, attachments)
+            incoming = blobs.Incoming(self.driver, self._blob_files, attachments)
             return _Import(self.driver, incoming, self._clock(), revive, progress).run(_read_lines(source))
 
 
@@ -71,7 +71,7 @@ class Imports(blobs.Blobs):
 
 
 @contextlib.contextmanager
-def _open_source(read: Source | os.PathLike[str]) -> Iterator[tuple[Source, blob_files.Shelf | None]]:
+def _open_source(read: Source | os.PathLike[str]) -> Iterator[tuple[Source, blob_files.BlobFiles | None]]:
     """Open a path and the folder of its attachments; pass anything else on."""
     if not isinstance(read, os.PathLike):
         yield read, None
@@ -83,7 +83,7 @@ def _open_source(read: Source | os.PathLike[str]) -> Iterator[tuple[Source, blob
     with atomic_file.translate_errors(path):
         file = open(path, "rb")  # noqa: SIM115 -- closed below, where errors are those of the store
     with file:
-        yield file, blobs.beside(path)
+        yield file, blobs.files_next_to(path)
 
 
 class InputLine(NamedTuple):

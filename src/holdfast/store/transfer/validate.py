@@ -82,7 +82,7 @@ class ConversationValidator:
         validation.check_id(line.uid, "uid")
         validation.check_time(line.at)
         if not redacted:
-            self._blobs |= blobs.mentioned(_check_body(bytes(line.body)))
+            self._blobs |= blobs.find_references(_check_body(bytes(line.body)))
         self._seq = line.seq
 
     def _check_session(self, line: transfer_format.Session) -> None:

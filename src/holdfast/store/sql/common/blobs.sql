@@ -1,11 +1,11 @@
 -- name: blob_put
--- What is known of a blob; putting it again makes it young again.
+-- Insert a blob; storing it again resets its age.
 INSERT INTO blobs (digest, size, media_type, at) VALUES (:digest, :size, :media_type, :at)
 ON CONFLICT (digest) DO UPDATE
    SET size = excluded.size, media_type = excluded.media_type, at = excluded.at, dropped_at = NULL;
 
 -- name: blob_known
--- One that messages are about to name, whether its content is here or not; what is known of it stays.
+-- Insert a blob that messages are about to refer to. A known blob keeps its type and size.
 INSERT INTO blobs (digest, size, media_type, at) VALUES (:digest, :size, :media_type, :at)
 ON CONFLICT (digest) DO UPDATE SET at = excluded.at, dropped_at = NULL;
 
@@ -13,27 +13,27 @@ ON CONFLICT (digest) DO UPDATE SET at = excluded.at, dropped_at = NULL;
 SELECT digest, size, media_type, at FROM blobs WHERE digest = :digest;
 
 -- name: blob_wanted
--- Whether one is known and nobody let go of it.
+-- Tell whether a blob is known and not dropped.
 SELECT 1 FROM blobs WHERE digest = :digest AND dropped_at IS NULL;
 
 -- name: blob_given_back
--- One that an import took in and then had no use for; unless somebody put it or is about to name it since.
+-- Drop a blob of a refused import, unless it was stored again since.
 UPDATE blobs SET dropped_at = :at WHERE digest = :digest AND at = :at;
 
 -- name: blobs_all
--- Every blob there is, for whoever collects or copies them.
+-- List every blob.
 SELECT digest, size, at, dropped_at FROM blobs ORDER BY digest;
 
 -- name: blob_marks
--- How far each log reaches.
+-- Read the last seq of each conversation.
 SELECT key, last_seq FROM conversations;
 
 -- name: blob_dropped
--- A message that named it went for good: nobody waits for it to age.
+-- Mark a blob whose message is removed; it is collected whatever its age.
 UPDATE blobs SET dropped_at = :at WHERE digest = :digest;
 
 -- name: blob_kept
--- Others name it still.
+-- Another message refers to it.
 UPDATE blobs SET dropped_at = NULL WHERE digest = :digest;
 
 -- name: blob_delete

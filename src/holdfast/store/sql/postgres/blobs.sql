@@ -1,21 +1,21 @@
 -- name: blob_mentions
--- Messages that name a blob; which one is read from the body.
+-- Find messages with references to blobs.
 SELECT c.id, m.seq, m.body FROM messages m JOIN conversations c ON c.key = m.conversation
  WHERE strpos(m.body, '"blob":"') > 0 ORDER BY m.conversation, m.seq;
 
 -- name: blob_mentions_between
--- The same of one stretch of one log.
+-- The same for a range of one conversation.
 SELECT body FROM messages
  WHERE conversation = :conversation AND seq > :after AND seq <= :upto AND strpos(body, '"blob":"') > 0;
 
 -- name: blob_mentions_open
--- What is not worked yet or must still go out names some too, and no message may.
+-- Find references in mail that is not handled or not sent.
 SELECT body FROM arrivals WHERE outcome IS NULL AND strpos(body, '"blob":"') > 0
  UNION ALL
 SELECT body FROM outbox WHERE delivered_at IS NULL AND failed_at IS NULL AND strpos(body, '"blob":"') > 0;
 
 -- name: lock_blobs
--- From here on nobody else puts, names or collects blobs until the transaction ends.
+-- Lock blobs against storing and collecting until the transaction ends.
 LOCK TABLE blobs IN SHARE ROW EXCLUSIVE MODE;
 
 -- name: part_insert
@@ -28,5 +28,5 @@ SELECT content FROM blob_parts WHERE digest = :digest AND part = :part;
 DELETE FROM blob_parts WHERE digest = :digest;
 
 -- name: parts_strays
--- Content that nothing is known of.
+-- Find contents without a blob.
 SELECT DISTINCT p.digest FROM blob_parts p WHERE NOT EXISTS (SELECT 1 FROM blobs b WHERE b.digest = p.digest);
