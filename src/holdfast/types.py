@@ -78,6 +78,7 @@ class Body(msgspec.Struct, frozen=True, omit_defaults=True):
     content: Content = ""
     model: str | None = None
     usage: Usage | None = None
+    metadata: dict[str, Any] = {}
 
 
 _decode = msgspec.json.Decoder(Body).decode
@@ -125,6 +126,11 @@ class Message(msgspec.Struct, frozen=True, dict=True):
         return self._decoded.usage
 
     @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the embedding program, which a model never sees; empty after a redaction."""
+        return self._decoded.metadata
+
+    @property
     def redacted(self) -> bool:
         return not self.body
 
@@ -148,6 +154,7 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
     at: float | None = None
     model: str | None = None
     usage: Usage | None = None
+    metadata: Mapping[str, Any] | None = None
 
 
 class NewConversation(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,7 +166,8 @@ class NewConversation(msgspec.Struct, frozen=True, kw_only=True):
     owner: str = ""
     route: str | None = None
     folder: str | None = None
-    """Where its work is done: an absolute path. Lists can be asked for it."""
+    """The working directory, an absolute path; `list_sessions` filters by it."""
+    metadata: Mapping[str, Any] | None = None
 
 
 class Receipt(msgspec.Struct, frozen=True):
@@ -193,7 +201,8 @@ class Session(msgspec.Struct, frozen=True):
     last_seq: int
     active_at: float
     folder: str | None = None
-    """Of its conversation, like owner and title."""
+    metadata: dict[str, Any] = {}
+    """Owner, title, folder and metadata are those of the conversation."""
 
     @property
     def live(self) -> bool:
@@ -221,6 +230,7 @@ class Conversation(msgspec.Struct, frozen=True):
     forked_from: str | None
     forked_at: int | None
     folder: str | None = None
+    metadata: dict[str, Any] = {}
 
 
 class Snapshot(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -204,3 +205,14 @@ def test_a_damaged_message_does_not_hide_the_others(holdfast: Holdfast, trip: Pa
     assert "(This message cannot be read back. Run `holdfast doctor`.)" in out
     assert "    message 4\n" in out
     assert "cannot be read" in holdfast("sessions", "show", TRIP, "--json", "--db", trip).sentence
+
+
+def test_json_has_the_metadata_of_conversation_and_messages(holdfast: Holdfast, tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with SessionDB(path) as db:
+        db.create_session("talk", source="test", metadata={"ticket": 4711})
+        db.append_message("talk", role="user", content="hello", metadata={"channel": "mail"})
+    shown = json.loads(holdfast("sessions", "show", "talk", "--db", path, "--json").out)
+    assert shown["conversation"]["metadata"] == {"ticket": 4711}
+    assert [message["metadata"] for message in shown["messages"]] == [{"channel": "mail"}]
+    assert "4711" not in holdfast("sessions", "show", "talk", "--db", path, "--context").out

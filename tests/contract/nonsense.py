@@ -42,7 +42,7 @@ def first(waiting: Sequence[types.Arrival], _: types.Route) -> tuple[int, str, l
 CALLS: dict[str, Arguments | Callable[[SessionDB], Arguments]] = {
     "create_session": {
         "session_id": "new", "source": "s", "model": "m", "parent_session_id": "talk", "title": "t", "owner": "o",
-        "folder": "/f",
+        "folder": "/f", "metadata": {"a": 1},
     },
     "get_session": {"session_id": "talk"},
     "conversation": {"session_id": "talk"},
@@ -59,6 +59,7 @@ CALLS: dict[str, Arguments | Callable[[SessionDB], Arguments]] = {
     "resume": {"session_id": "talk"},
     "branch": {"session_id": "talk", "at_seq": 1, "branch_id": "new", "title": "t", "folder": "/f"},
     "set_session_folder": {"session_id": "talk", "folder": "/f"},
+    "set_session_metadata": {"session_id": "talk", "metadata": {"a": 1}},
     "set_session_title": {"session_id": "talk", "title": "t"},
     "append_message": lambda db: {
         "session_id": "talk", "role": "user", "content": "x", "uid": "new", "tool_calls": [], "tool_call_id": None,

@@ -57,7 +57,7 @@ def test_the_sweep_calls_every_public_method(db: SessionDB) -> None:
     assert facets.calls() - without_arguments - with_files == set(CALLS)
 
 
-FIELDS = ("role", "content", "uid", "tool_calls", "tool_call_id", "at")
+FIELDS = ("role", "content", "uid", "tool_calls", "tool_call_id", "at", "metadata")
 
 
 @pytest.mark.parametrize("field", FIELDS)

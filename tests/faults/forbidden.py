@@ -220,6 +220,8 @@ CONVERSATIONS = [
     Forbidden("empty title", _set("conversations", "title = ''", f"key = {B}")),
     Forbidden("endless title", _set("conversations", "title = printf('%.101c', 'x')", f"key = {B}")),
     Forbidden("empty folder", _set("conversations", "folder = ''", f"key = {B}")),
+    Forbidden("metadata that is no object", _set("conversations", "metadata = '[]'", f"key = {B}")),
+    Forbidden("endless metadata", _set("conversations", "metadata = '{' || printf('%.4096c', 'x')", f"key = {B}")),
     Forbidden("endless folder", _set("conversations", "folder = printf('%.4097c', 'x')", f"key = {B}")),
     Forbidden("deletion without tombstones", f"DELETE FROM conversations WHERE key = {E}"),
     Forbidden(

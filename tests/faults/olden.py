@@ -46,6 +46,7 @@ OLDER: dict[str, Older] = {
     "no redo": Older(columns=(("conversations", "redo_epoch"),)),
     "no mark of activity": Older(columns=(("conversations", "active_slot"),), indexes=("conversations_by_activity",)),
     "no folders": Older(columns=(("conversations", "folder"),)),
+    "no metadata": Older(columns=(("conversations", "metadata"),)),
     "no hides": Older(tables=("hides",)),
     "no tombstones": Older(tables=("tombstones",)),
     "no leases": Older(tables=("leases",)),

@@ -295,6 +295,7 @@ STEPS: dict[str, Step] = {
     "two_calls": Step(("end", "create"), say, two_calls),
     "title": Step(("title",), say, lambda db, args: db.set_session_title(args["id"], f"other {args['id']}")),
     "folder": Step(("folder",), say, lambda db, args: db.set_session_folder(args["id"], f"/work/{args['id']}")),
+    "metadata": Step(("metadata",), say, lambda db, args: db.set_session_metadata(args["id"], {"id": args["id"]})),
     "route": Step(
         ("route",), say, lambda db, args: db.bind_route(f"chat:{args['id']}", args["id"], version=0), again=False
     ),

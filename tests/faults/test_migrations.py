@@ -175,7 +175,7 @@ def test_newer_revision_is_left_alone(labelled: bool, place: Path) -> None:
         "CREATE TRIGGER letters_is_read BEFORE DELETE ON letters BEGIN SELECT 1; END",
         "DROP TRIGGER tombstone_stays",
         "CREATE TRIGGER tombstone_stays BEFORE UPDATE ON tombstones BEGIN SELECT raise(ABORT, 'a newer word'); END",
-        "UPDATE meta SET value = '9' WHERE key = 'schema_revision'",
+        "UPDATE meta SET value = '10' WHERE key = 'schema_revision'",
     ]
     connection = apsw.Connection(str(path))
     connection.execute(";".join(more))
@@ -188,7 +188,7 @@ def test_newer_revision_is_left_alone(labelled: bool, place: Path) -> None:
         assert olden.contents(db) == before
         assert db.append_message("a", role="user", content="next").seq == 6
         assert db.fsck().ok
-        assert db.meta("schema_revision") == "9"
+        assert db.meta("schema_revision") == "10"
     connection = apsw.Connection(str(path))
     assert connection.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY 1, 2").fetchall() == schema
     connection.close()

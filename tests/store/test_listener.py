@@ -82,12 +82,13 @@ def _batch(db: SessionDB) -> None:
         (lambda db: db.acquire_lease("talk", "turn", None, 30), set()),
         (lambda db: db.set_session_title("talk", "A title"), set()),
         (lambda db: db.set_session_folder("talk", "/work"), set()),
+        (lambda db: db.set_session_metadata("talk", {"a": 1}), set()),
         (lambda db: db.context("talk"), set()),
         (lambda db: db.create_session("new", source="test"), set()),
     ],
     ids=[
         "append", "batch", "hide", "redact", "end", "compact", "delete", "receive", "release", "acquire", "title",
-        "folder", "read", "birth",
+        "folder", "metadata", "read", "birth",
     ],
 )  # fmt: skip
 def test_others_are_told_of_what_they_may_wait_for(

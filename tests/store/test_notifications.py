@@ -76,7 +76,7 @@ CHANGES = re.compile(
 SILENT = {
     "the head moves with it": {"hide_insert", "hide_shown", "compaction_insert"},
     "the conversation goes with it": {"erase_messages", "erase_compactions", "erase_hides"},
-    "nobody waits for it": {"fence_next", "title_set", "folder_set", "message_redact"},
+    "nobody waits for it": {"fence_next", "title_set", "folder_set", "metadata_set", "message_redact"},
     "nobody has a store open that is being filled": {
         *("import_message", "import_moves", "import_fence", "import_compaction", "copy_inbound"),
         *("copy_arrival", "copy_outgoing", "restore_counters", "restore_leases"),

@@ -148,11 +148,24 @@ def test_store_without_its_first_page_goes_over(damaged: Path, new: Path) -> Non
 
 def test_rows_of_older_versions_are_known_without_their_table() -> None:
     """They lack the columns that came later, whichever of them."""
-    row = (None, "talk", "", "cli", None, 1.0, 1, 1, 3, 5, 0, None, None, None, None, None, None, 2_900_000, "/work")
-    for width in (17, 18, 19):
+    row = (None, "talk", "", "cli", None, 1.0, 1, 1, 3, 5, 0, *(None,) * 6, 2_900_000, "/work", '{"a":1}')
+    for width in (17, 18, 19, 20):
         left = recovered_rows.Remains()
         left.gather([page_reader.Row(None, 7, row[:width])])
-        assert left.conversations == {7: (*row[:width], *(None,) * (19 - width))}
+        assert left.conversations == {7: (*row[:width], *(None,) * (20 - width))}
+
+
+@pytest.mark.parametrize(("found", "kept"), [('{"a":1}', {"a": 1}), ('{"a":', {}), ("{" + "x" * 4000, {})])
+def test_salvage_keeps_metadata_unless_it_is_damaged(tmp_path: Path, new: Path, found: str, kept: object) -> None:
+    with SessionDB(tmp_path / "store.db") as db:
+        db.create_session("talk", source="cli", metadata={"b": 2})
+        db.append_message("talk", role="user", content="a", metadata={"c": 3})
+    broken = apsw.Connection(str(tmp_path / "store.db"))
+    broken.execute("UPDATE conversations SET metadata = ?", (found,))
+    broken.close()
+    assert salvage.salvage(tmp_path / "store.db", new).lost == ()
+    with SessionDB(new) as db:
+        assert (db.conversation("talk").metadata, db.transcript("talk")[0].metadata) == (kept, {"c": 3})
 
 
 @pytest.mark.parametrize("found", ["work", "/work/.."])

@@ -35,6 +35,7 @@ def message(value: types.Message) -> dict[str, Any]:
         "content": value.content,
         "tool_calls": msgspec.to_builtins(value.tool_calls),
         "tool_call_id": value.tool_call_id,
+        "metadata": value.metadata,
         "redacted": value.redacted,
     }
 

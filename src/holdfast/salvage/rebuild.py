@@ -285,7 +285,7 @@ class _Telling:
         events: list[tuple[int, int, int, int | None]],
         kept: dict[int, transfer_format.Compaction],
     ) -> transfer_format.Conversation:
-        row = self._row or (None, None, "", "salvaged", None, 0.0, 1, 1, 1, 0, 0, *(None,) * 8)
+        row = self._row or (None, None, "", "salvaged", None, 0.0, 1, 1, 1, 0, 0, *(None,) * 9)
         forked_from, forked_at, forked_epoch, origin = self._fork or (None, None, None, None)
         return transfer_format.Conversation(
             id=self._name,
@@ -305,6 +305,7 @@ class _Telling:
             forked_epoch=forked_epoch,
             origin=origin,
             folder=_folder(row[18]),
+            metadata=_metadata(row[19]),
         )
 
     def _filled(
@@ -323,6 +324,14 @@ class _Telling:
                 numbers = range(line.first_seq, last + 1)
                 waiting = iter([msgspec.structs.replace(messages[n], session=line.ordinal) for n in numbers])
         return [*told, *waiting]
+
+
+def _metadata(found: str | None) -> dict[str, Any]:
+    """Return the metadata of a conversation, none if it is damaged."""
+    try:
+        return message_codec.check_metadata(message_codec.decode_metadata(found, ""))
+    except (errors.StoreCorrupt, errors.MessageInvalid):
+        return {}
 
 
 def _folder(found: str | None) -> str | None:

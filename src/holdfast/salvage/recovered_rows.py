@@ -17,7 +17,7 @@ from holdfast.salvage import page_reader
 
 _SHAPES = {
     "messages": "_ittntbN",
-    "conversations": "_tttTniIiiiIITIIIIT",
+    "conversations": "_tttTniIiiiIITIIIITT",
     "compactions": "iiIiiiItnNB",
     "sessions": "iitIItTnNTiI",
     "hides": "iiiiI",
@@ -28,7 +28,7 @@ _SHAPES = {
 _KNOWN_ONLY = {"tombstones": "tn", "meta": "tt", "memories": "_ttnnI"}
 _WITH_ROWID = {"messages", "conversations", "compactions"}
 # How many columns rows of older versions may lack, where nothing but their shape tells what they are.
-_LATER = {"conversations": 2}
+_LATER = {"conversations": 3}
 
 
 class Found(NamedTuple):

@@ -77,6 +77,7 @@ class AsyncSessionDB(async_mirror.AsyncSessionBase):
         tool_calls: Sequence[types.ToolCall | Mapping[str, Any]] = (),
         tool_call_id: str | None = None,
         at: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
         expect_head: bool = False,
         create: types.NewConversation | None = None,
         lease: types.Lease | None = None,
@@ -84,7 +85,13 @@ class AsyncSessionDB(async_mirror.AsyncSessionBase):
         """As SessionDB.append_message. Cancelling the wait does not take the message back: it is written
         once, as if nobody had stopped waiting."""
         message = types.NewMessage(
-            role=role, content=content, uid=uid, tool_calls=tool_calls, tool_call_id=tool_call_id, at=at
+            role=role,
+            content=content,
+            uid=uid,
+            tool_calls=tool_calls,
+            tool_call_id=tool_call_id,
+            at=at,
+            metadata=metadata,
         )
         receipts = await self.append_messages(
             session_id, [message], expect_head=expect_head, create=create, lease=lease

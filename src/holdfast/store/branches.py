@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
+
+import msgspec
 
 from holdfast import errors, types
-from holdfast.store import compactions, conversation_row, leases, log, sessions, titles, validation, visibility
+from holdfast.store import (
+    compactions,
+    conversation_row,
+    leases,
+    log,
+    message_codec,
+    sessions,
+    titles,
+    validation,
+    visibility,
+)
 from holdfast.store.driver import Tx
 
 
@@ -15,15 +27,21 @@ class Birth(types.NewConversation, frozen=True, kw_only=True):
     parent: str | None = None
 
 
-def checked(source: str, model: str | None, title: str | None, owner: str, folder: str | None) -> dict[str, Any]:
-    """What a conversation is born with, as it is kept."""
-    return {
-        "source": validation.check_id(source, "source"),
-        "model": validation.check_optional_id(model, "model"),
-        "title": titles.clean(title) if title is not None else None,
-        "owner": validation.check_owner(owner),
-        "folder": titles.clean_folder_or_none(folder),
-    }
+B = TypeVar("B", bound=types.NewConversation)
+
+
+def validate(new: B) -> B:
+    """Return a new conversation with its values as they are stored."""
+    return msgspec.structs.replace(
+        new,
+        source=validation.check_id(new.source, "source"),
+        model=validation.check_optional_id(new.model, "model"),
+        title=titles.clean(new.title) if new.title is not None else None,
+        owner=validation.check_owner(new.owner),
+        route=validation.check_route(new.route) if new.route is not None else None,
+        folder=titles.clean_folder_or_none(new.folder),
+        metadata=message_codec.check_metadata(new.metadata),
+    )
 
 
 class Cut(NamedTuple):
@@ -65,6 +83,8 @@ def _continue(tx: Tx, here: conversation_row.State, session_id: str, birth: Birt
         tx.run("title_set", key=here.key, title=birth.title)
     if birth.folder is not None:
         tx.run("folder_set", key=here.key, folder=birth.folder)
+    if birth.metadata:
+        titles.merge_metadata(tx, here, birth.metadata)
     last = here.last_seq
     _, model, _ = tx.one("session_origin", conversation=here.key, ordinal=here.head) or ("", None, None)
     draft = compactions.draft(last, last, "", (), None, birth.model)
@@ -74,6 +94,7 @@ def _continue(tx: Tx, here: conversation_row.State, session_id: str, birth: Birt
 def _branch_off(tx: Tx, session_id: str, birth: Birth, here: conversation_row.State | None, now: float) -> None:
     if birth.title is not None:
         titles.refuse_taken(tx, birth.owner, birth.title)
+    parent = sessions.conversation(tx, here) if here is not None else None
     sessions.born(
         tx,
         session_id,
@@ -81,7 +102,8 @@ def _branch_off(tx: Tx, session_id: str, birth: Birth, here: conversation_row.St
         source=birth.source,
         model=birth.model,
         title=birth.title,
-        folder=birth.folder or (sessions.conversation(tx, here).folder if here is not None else None),
+        folder=birth.folder or (parent.folder if parent else None),
+        metadata=message_codec.encode_metadata(birth.metadata or (parent.metadata if parent else None)),
         now=now,
         forked_from=birth.parent,
         forked_at=None if birth.parent is None else 0,
@@ -101,6 +123,7 @@ def branch(tx: Tx, session_id: str, branch_id: str, cut: Cut, now: float) -> str
     if title is not None:
         titles.refuse_taken(tx, here.owner, title)
     source, model, _ = tx.one("session_origin", conversation=here.key, ordinal=here.head) or ("", None, None)
+    origin = sessions.conversation(tx, here)
     base = compactions.newest_seen(tx, here.key, here.compaction_epoch, at)
     made = sessions.born(
         tx,
@@ -109,7 +132,8 @@ def branch(tx: Tx, session_id: str, branch_id: str, cut: Cut, now: float) -> str
         source=source,
         model=model,
         title=title or titles.numbered(tx, here.owner, here.title),
-        folder=folder or sessions.conversation(tx, here).folder,
+        folder=folder or origin.folder,
+        metadata=message_codec.encode_metadata(origin.metadata),
         now=now,
         forked_from=_session_at(tx, here, at_seq),
         forked_at=at,

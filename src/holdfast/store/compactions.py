@@ -100,6 +100,7 @@ def commit(tx: Tx, work: types.Lease | types.Snapshot, child_id: str, draft: Dra
         here.last_seq,
         look.head.active_at if here.last_seq > here.forked_at else now,
         look.head.folder,
+        look.head.metadata,
     )
 
 
@@ -133,7 +134,7 @@ def _look(tx: Tx, here: conversation_row.State, child_id: str, lease: types.Leas
     return _Look(
         place[0] if place else None,
         bool(tombstone),
-        types.Session(*head[0]),
+        sessions.from_row(head[0]),
         _required(here.compaction_epoch, base[0]) if base else current(tx, here),
         row[0] if row else None,
     )

@@ -109,6 +109,7 @@ class SessionDB(
         title: str | None = None,
         owner: str = "",
         folder: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> types.Session:
         """A new conversation; or, with a parent, its continuation or a branch.
 
@@ -118,8 +119,16 @@ class SessionDB(
         """
         now = self._clock()
         new = conversation_row.NewId(session_id, now)
-        parent = parent_session_id if parent_session_id is None else validation.check_id(parent_session_id)
-        birth = branches_module.Birth(parent=parent, **branches_module.checked(source, model, title, owner, folder))
+        birth = branches_module.Birth(
+            parent=validation.check_optional_id(parent_session_id, "parent_session_id"),
+            source=source,
+            model=model,
+            title=title,
+            owner=owner,
+            folder=folder,
+            metadata=metadata,
+        )
+        birth = branches_module.validate(birth)
         return self._session(
             self.driver.write("create", lambda tx: branches_module.create(tx, new.settle(tx), birth, now))
         )
@@ -239,6 +248,7 @@ class SessionDB(
         tool_calls: Sequence[types.ToolCall | Mapping[str, Any]] = (),
         tool_call_id: str | None = None,
         at: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
         expect_head: bool = False,
         create: types.NewConversation | None = None,
         lease: types.Lease | None = None,
@@ -249,9 +259,16 @@ class SessionDB(
         head). Repeating a uid in a conversation is harmless. An ended conversation is resumed. With
         `create`, an unknown id becomes a new conversation together with this message and its route;
         without an id one is minted, so whoever may have to repeat the call gives an id (or a route).
+        `metadata` is stored with the message, is never sent to a model and never changes.
         """
         message = types.NewMessage(
-            role=role, content=content, uid=uid, tool_calls=tool_calls, tool_call_id=tool_call_id, at=at
+            role=role,
+            content=content,
+            uid=uid,
+            tool_calls=tool_calls,
+            tool_call_id=tool_call_id,
+            at=at,
+            metadata=metadata,
         )
         step = self.append_step(session_id, [message], expect_head=expect_head, create=create, lease=lease)
         return self.driver.write("append", step)[0]
@@ -286,7 +303,9 @@ class SessionDB(
             validation.check_type(types.Lease, lease, "lease")
         if not isinstance(messages, Sequence) or not messages:
             raise errors.MessageInvalid("A batch is a list of messages.")
-        request = self._request(create) if create is not None else None
+        request = None
+        if create is not None:
+            request = branches_module.validate(validation.check_type(types.NewConversation, create, "create"))
         target = conversation_row.NewId(session_id, now) if request else validation.check_id(session_id)
         prepared = [message_codec.prepare(message_codec.given(message), now) for message in messages]
         return log.AppendRequest(target, prepared, expect_head, request, lease, now)
@@ -483,12 +502,6 @@ class SessionDB(
         if found is None:
             raise errors.NoSuchSession(session_id)
         return found
-
-    def _request(self, create: types.NewConversation) -> types.NewConversation:
-        validation.check_type(types.NewConversation, create, "create")
-        checked = branches_module.checked(create.source, create.model, create.title, create.owner, create.folder)
-        route = None if create.route is None else validation.check_route(create.route)
-        return types.NewConversation(route=route, **checked)
 
 
 def open_driver(

@@ -116,6 +116,7 @@ def _create(tx: Tx, request: AppendRequest) -> conversation_row.State:
         model=create.model,
         title=create.title,
         folder=create.folder,
+        metadata=message_codec.encode_metadata(create.metadata),
         now=request.now,
     )
     if create.route is not None:

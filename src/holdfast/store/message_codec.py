@@ -16,6 +16,8 @@ from holdfast.store import validation
 
 MAX_BODY = 64 * 1024 * 1024
 MAX_DEPTH = 100
+MAX_METADATA = 4096
+MAX_METADATA_DEPTH = 8
 PLAIN = 1024 * 1024
 
 # Keys are sorted: the same content gives the same text, which is compared when a uid is repeated.
@@ -50,7 +52,9 @@ def prepare(message: types.NewMessage, now: float) -> Prepared:
     role, uid, at = message.role, message.uid, message.at
     if role not in types.ROLES:
         raise errors.MessageInvalid(f"`role` must be one of {', '.join(types.ROLES)}, not {errors.shown(role)}.")
-    body = encode(message.content, message.tool_calls, message.tool_call_id, message.model, message.usage)
+    body = encode(
+        message.content, message.tool_calls, message.tool_call_id, message.model, message.usage, message.metadata
+    )
     return Prepared(
         mint_uid() if uid is None else validation.check_id(uid, "uid"),
         uid is None,
@@ -84,10 +88,12 @@ def encode(
     tool_call_id: str | None = None,
     model: str | None = None,
     usage: types.Usage | None = None,
+    metadata: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the body as JSON text; raise MessageInvalid if it cannot be stored."""
     # Nearly every message is plain text, which needs no further checks.
-    if type(content) is str and len(content) < PLAIN and not (tool_calls or model or usage) and tool_call_id is None:
+    plain = not (tool_calls or model or usage) and tool_call_id is None and metadata is None
+    if plain and type(content) is str and len(content) < PLAIN:
         try:
             return f'{{"content":{_encode(content).decode()}}}'
         except UnicodeEncodeError:  # Reported below, because this error carries the text.
@@ -97,7 +103,45 @@ def encode(
     calls = tuple(tool_call(call) for call in tool_calls or ())
     if not isinstance(model, str | None) or not isinstance(usage, types.Usage | None):
         raise errors.MessageInvalid("`model` must be text, and `usage` a Usage.")
-    return exact(types.Body(calls, tool_call_id, _content(content), model, usage), "message")
+    body = types.Body(calls, tool_call_id, _content(content), model, usage, check_metadata(metadata))
+    return exact(body, "message")
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    value: dict[str, Any]
+
+
+def check_metadata(metadata: object) -> dict[str, Any]:
+    """Return metadata as a dict, empty for None; raise MessageInvalid if it is not a small JSON object."""
+    if metadata is None:
+        return {}
+    if not isinstance(metadata, Mapping):
+        raise errors.MessageInvalid("`metadata` must be an object.", parameter="metadata")
+    found = dict(metadata)
+    if too_deep(found, MAX_METADATA_DEPTH):
+        raise errors.MessageInvalid(
+            f"`metadata` must be nested at most {MAX_METADATA_DEPTH} deep.", parameter="metadata"
+        )
+    exact(_Metadata(found), "metadata")
+    size = len(_encode(found))
+    if size > MAX_METADATA:
+        raise errors.MessageInvalid(
+            f"`metadata` must have at most {MAX_METADATA:,} bytes as JSON, not {size:,}.", parameter="metadata"
+        )
+    return found
+
+
+def encode_metadata(metadata: object) -> str | None:
+    """Return the metadata of a conversation as JSON text, None when it is empty."""
+    found = check_metadata(metadata)
+    return _encode(found).decode() if found else None
+
+
+def decode_metadata(text: str | None, conversation_id: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any]) if text else {}
+    except msgspec.DecodeError:
+        raise errors.StoreCorrupt(f"The metadata of conversation {conversation_id} cannot be read.") from None
 
 
 def exact(value: msgspec.Struct, what: str) -> str:

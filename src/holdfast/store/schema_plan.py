@@ -13,7 +13,7 @@ class Plan(NamedTuple):
     """The format and revision this version writes, and the statements that convert data of an older format."""
 
     format: int = 1
-    revision: int = 8
+    revision: int = 9
     steps: Mapping[int, Sequence[str]] = {}
     begin: bool = True  # whether to create a store if there is none
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast import errors, types
-from holdfast.store import conversation_row, validation
-from holdfast.store.driver import Tx
+from holdfast.store import conversation_row, message_codec, validation
+from holdfast.store.driver import Row, Tx
 
 MAX_REASON = 100
 EVERY = 1_000_000
@@ -33,6 +33,7 @@ def born(
     forked_epoch: int | None = None,
     origin: int | None = None,
     folder: str | None = None,
+    metadata: str | None = None,
 ) -> conversation_row.State:
     """A new conversation and its first session."""
     last_seq = forked_at or 0
@@ -49,6 +50,7 @@ def born(
         forked_epoch=forked_epoch,
         origin=origin,
         folder=folder,
+        metadata=metadata,
     )
     (key,) = tx.one("conversation_key", id=conversation_id) or (0,)
     tx.run(
@@ -121,7 +123,11 @@ def resume(tx: Tx, session_id: str, now: float) -> str:
 
 def get(tx: Tx, session_id: str) -> types.Session | None:
     row = tx.one("session_get", id=validation.check_id(session_id))
-    return types.Session(*row) if row else None
+    return from_row(row) if row else None
+
+
+def from_row(row: Row) -> types.Session:
+    return types.Session(*(*row[:-1], message_codec.decode_metadata(row[-1], row[1])))
 
 
 def head(tx: Tx, session_id: str) -> types.Session:
@@ -135,12 +141,12 @@ def conversation(tx: Tx, here: conversation_row.State) -> types.Conversation:
     row = tx.one("conversation", key=here.key)
     if row is None:  # It joins the head, which a foreign key keeps.
         raise errors.StoreCorrupt(f"Conversation {here.id} has lost its head. Run `holdfast doctor`.")
-    return types.Conversation(*row)
+    return types.Conversation(*(*row[:-1], message_codec.decode_metadata(row[-1], here.id)))
 
 
 def of_conversation(tx: Tx, session_id: str) -> list[types.Session]:
     here = conversation_row.look(tx, session_id)
-    return [types.Session(*row) for row in tx.all("sessions_of", conversation=here.key)]
+    return [from_row(row) for row in tx.all("sessions_of", conversation=here.key)]
 
 
 def continuations(tx: Tx, session_id: str) -> list[types.Session]:
@@ -164,7 +170,7 @@ class Wanted(NamedTuple):
 def listed(tx: Tx, wanted: Wanted, limit: int, skip: int = 0) -> list[types.Session]:
     most = min(limit + skip, 2**63 - 1)
     rows = tx.all("sessions_list", **wanted._asdict(), limit=limit, skip=skip, most=most)
-    return [types.Session(*row) for row in rows]
+    return [from_row(row) for row in rows]
 
 
 def resolve(tx: Tx, text: str, owner: str | None, near: bool = False) -> types.Session:

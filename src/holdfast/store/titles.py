@@ -1,9 +1,8 @@
-"""Titles belong to the conversation: cleaned, unique per owner, untouched by a compaction.
+"""Title, folder and metadata of a conversation. A compaction does not change them.
 
-Folders belong to the conversation: where its work is done, for lists to choose by. Nothing is read or written there.
-
-A store may be shared by hosts, and an export goes from one to another: a folder is absolute on some of them, and is
-never looked for. It is compared as it is spelled.
+A title is cleaned, and unique per owner. A folder is the working directory, for lists to filter by; it is compared as
+text and never opened, because hosts that share a store may have other folders. Metadata is a small JSON object of the
+embedding program.
 """
 
 from __future__ import annotations
@@ -13,10 +12,12 @@ import os
 import posixpath
 import re
 import unicodedata
+from collections.abc import Mapping
 from pathlib import PureWindowsPath
+from typing import Any
 
 from holdfast import errors
-from holdfast.store import conversation_row
+from holdfast.store import conversation_row, message_codec
 from holdfast.store.driver import Driver, Tx
 from holdfast.store.search import query_parser
 
@@ -53,6 +54,15 @@ class Titles:
         cleaned = clean_folder_or_none(folder)
         self.driver.write("folder", lambda tx: set_folder(tx, session_id, cleaned))
         return cleaned
+
+    def set_session_metadata(self, session_id: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        """Merge these keys into the conversation's metadata and return the result (JSON Merge Patch, RFC 7396).
+
+        A key whose value is None is removed, an object is merged, any other value replaces the stored one. So two
+        programs that set different keys at the same time keep both. Raises MessageInvalid.
+        """
+        patch = message_codec.check_metadata(metadata)
+        return self.driver.write("metadata", lambda tx: set_metadata(tx, session_id, patch))
 
 
 def clean(title: object) -> str:
@@ -170,3 +180,27 @@ def _is_unicode(text: str) -> bool:
 
 def set_folder(tx: Tx, session_id: str, folder: str | None) -> None:
     tx.run("folder_set", key=conversation_row.lock(tx, session_id).key, folder=folder)
+
+
+def set_metadata(tx: Tx, session_id: str, patch: Mapping[str, Any]) -> dict[str, Any]:
+    return merge_metadata(tx, conversation_row.lock(tx, session_id), patch)
+
+
+def merge_metadata(tx: Tx, here: conversation_row.State, patch: Mapping[str, Any]) -> dict[str, Any]:
+    row = tx.one("metadata_get", key=here.key)
+    merged: dict[str, Any] = merge_patch(message_codec.decode_metadata(row[0] if row else None, here.id), patch)
+    tx.run("metadata_set", key=here.key, metadata=message_codec.encode_metadata(merged))
+    return merged
+
+
+def merge_patch(target: object, patch: object) -> Any:
+    """Apply a JSON Merge Patch (RFC 7396)."""
+    if not isinstance(patch, Mapping):
+        return patch
+    merged = dict(target) if isinstance(target, Mapping) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge_patch(merged.get(key), value)
+    return merged

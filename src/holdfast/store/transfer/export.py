@@ -228,7 +228,9 @@ def read_lines(tx: Tx, key: int) -> Iterator[transfer_format.Line]:
     row = tx.one("export_conversation", key=key)
     if row is None:
         return
-    conversation = transfer_format.Conversation(**_fields(transfer_format.Conversation, row, live=bool(row[6])))
+    metadata = message_codec.decode_metadata(row[-1], row[0])
+    values = _fields(transfer_format.Conversation, row, live=bool(row[6]), metadata=metadata)
+    conversation = transfer_format.Conversation(**values)
     yield conversation
     referenced = set[str]()
     for line in _read_history(tx, key, conversation):
@@ -343,7 +345,7 @@ def _read_page(tx: Tx, here: conversation_row.State) -> render.Page:
 
 
 def _sessions_upto(tx: Tx, key: int, limit: int, *, whole: bool) -> list[types.Session]:
-    found = [types.Session(*row) for row in tx.all("sessions_of", conversation=key)]
+    found = [sessions.from_row(row) for row in tx.all("sessions_of", conversation=key)]
     return [session for session in found if whole or session.first_seq <= limit]
 
 

@@ -9,7 +9,7 @@ refer to; and a seal over all of them. The end line seals the seals.
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -63,6 +63,7 @@ class Conversation(_Line, frozen=True, kw_only=True, tag="conversation"):
     forked_epoch: Counter | None = None
     origin: str | None = None
     folder: str | None = None
+    metadata: dict[str, Any] = {}
 
 
 class Session(_Line, frozen=True, kw_only=True, tag="session"):

@@ -455,5 +455,5 @@ _RELATED = (transfer_format.Route, transfer_format.Blob)
 
 def _comparable(line: transfer_format.Line | None) -> Any:
     """Return a line without the fields that two copies of one conversation may differ in."""
-    same = {"title": None, "folder": None, "fence": 0}
+    same: dict[str, Any] = {"title": None, "folder": None, "metadata": {}, "fence": 0}
     return msgspec.structs.replace(line, **same) if isinstance(line, transfer_format.Conversation) else line

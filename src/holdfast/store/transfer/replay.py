@@ -118,6 +118,7 @@ class Replay:
             forked_epoch=line.forked_epoch,
             origin=None if line.origin is None else self._find_origin(tx, line),
             folder=line.folder,
+            metadata=message_codec.encode_metadata(line.metadata),
         )
         (self._key,) = tx.one("conversation_key", id=line.id) or (0,)
         tx.run("import_fence", key=self._key, fence=line.fence)

@@ -35,7 +35,7 @@ class ConversationValidator:
     def check(self, number: int, line: transfer_format.Line) -> None:
         try:
             self._check(line)
-        except (errors.InvalidArgument, errors.MessageInvalid) as error:
+        except errors.InvalidArgument as error:
             raise errors.ImportInvalid(number, str(error)) from None
 
     def finish(self, number: int) -> None:
@@ -125,6 +125,7 @@ def _check_conversation(line: transfer_format.Conversation) -> None:
             validation.check_id(other)
     _require(line.title is None or titles.clean(line.title) == line.title, "The title is not in its stored form.")
     _require(titles.clean_folder_or_none(line.folder) == line.folder, "The folder is not in its stored form.")
+    message_codec.check_metadata(line.metadata)
 
 
 def _check_body(text: bytes) -> str:
@@ -132,6 +133,7 @@ def _check_body(text: bytes) -> str:
     body = _decode(text, types.Body)
     for call in body.tool_calls:
         message_codec.tool_call(call)
+    message_codec.check_metadata(body.metadata)
     known = message_codec.exact(body, "message").encode()
     # An append stores empty text explicitly.
     _require_canonical(text, (known, message_codec.encode("").encode()) if known == b"{}" else (known,), types.Body)

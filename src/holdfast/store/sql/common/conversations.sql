@@ -5,16 +5,16 @@ SELECT 1 FROM tombstones WHERE id = :id;
 -- name: conversation
 -- Everything people may know of a conversation.
 SELECT c.id, c.owner, c.source, c.title, c.created_at, h.id, c.live IS NOT NULL, c.epoch, c.last_seq,
-       c.compaction_epoch, c.redo_epoch, c.forked_from, c.forked_at, c.folder
+       c.compaction_epoch, c.redo_epoch, c.forked_from, c.forked_at, c.folder, c.metadata
   FROM conversations c JOIN sessions h ON h.conversation = c.key AND h.ordinal = c.head
  WHERE c.key = :key;
 
 -- name: conversation_insert
 -- A conversation is born; its first session follows in the same transaction.
 INSERT INTO conversations (id, owner, source, title, created_at, head, live, epoch, last_seq,
-                           forked_from, forked_at, forked_epoch, origin, folder)
+                           forked_from, forked_at, forked_epoch, origin, folder, metadata)
 VALUES (:id, :owner, :source, :title, :at, 1, 1, 1, :last_seq, :forked_from, :forked_at, :forked_epoch, :origin,
-        :folder);
+        :folder, :metadata);
 
 -- name: conversation_key
 -- The inner key of a conversation.
@@ -33,6 +33,13 @@ UPDATE conversations SET title = :title WHERE key = :key;
 -- name: folder_set
 -- The folder of a conversation, or none.
 UPDATE conversations SET folder = :folder WHERE key = :key;
+
+-- name: metadata_get
+-- The metadata of a conversation: a JSON object, or NULL.
+SELECT metadata FROM conversations WHERE key = :key;
+
+-- name: metadata_set
+UPDATE conversations SET metadata = :metadata WHERE key = :key;
 
 -- name: title_holder
 -- Who has a title already.
@@ -101,7 +108,7 @@ SELECT c.key, c.id, c.owner, c.source, c.title, c.head, h.id, c.live, c.epoch, c
 -- One session with all that people may know of it.
 SELECT s.id, c.id, s.ordinal, coalesce(p.id, c.forked_from), c.owner, s.source, s.model, c.title, s.started_at,
        s.ended_at, s.end_reason, s.first_seq, coalesce(s.last_seq, c.last_seq),
-       coalesce((SELECT at FROM messages m WHERE message_at(m, c.key, c.last_seq)), s.started_at), c.folder
+       coalesce((SELECT at FROM messages m WHERE message_at(m, c.key, c.last_seq)), s.started_at), c.folder, c.metadata
   FROM sessions s
   JOIN conversations c ON c.key = s.conversation
   LEFT JOIN sessions p ON p.conversation = s.conversation AND p.ordinal = s.parent
@@ -111,7 +118,7 @@ SELECT s.id, c.id, s.ordinal, coalesce(p.id, c.forked_from), c.owner, s.source, 
 -- Every session of a conversation, in order.
 SELECT s.id, c.id, s.ordinal, coalesce(p.id, c.forked_from), c.owner, s.source, s.model, c.title, s.started_at,
        s.ended_at, s.end_reason, s.first_seq, coalesce(s.last_seq, c.last_seq),
-       coalesce((SELECT at FROM messages m WHERE message_at(m, c.key, c.last_seq)), s.started_at), c.folder
+       coalesce((SELECT at FROM messages m WHERE message_at(m, c.key, c.last_seq)), s.started_at), c.folder, c.metadata
   FROM sessions s
   JOIN conversations c ON c.key = s.conversation
   LEFT JOIN sessions p ON p.conversation = s.conversation AND p.ordinal = s.parent

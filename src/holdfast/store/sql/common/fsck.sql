@@ -172,7 +172,8 @@ SELECT coalesce(c.id, CAST(p.conversation AS text)), 'message ' || p.seq || ' is
 -- name: fsck_conversation_values
 SELECT id, 'the conversation has an invalid column value' FROM conversations
  WHERE NOT (key BETWEEN 1 AND 2147483647 AND length(title) BETWEEN 1 AND 100 AND live = 1 AND epoch >= 1 AND fence >= 0
-   AND forked_at >= 0 AND length(folder) BETWEEN 1 AND 4096 AND (forked_from IS NULL) = (forked_at IS NULL)
+   AND forked_at >= 0 AND length(folder) BETWEEN 1 AND 4096
+   AND length(metadata) BETWEEN 2 AND 4096 AND substr(metadata, 1, 1) = '{' AND (forked_from IS NULL) = (forked_at IS NULL)
    AND (origin IS NOT NULL) = (coalesce(forked_at, 0) > 0) AND (forked_epoch IS NULL OR origin IS NOT NULL)
    AND origin <> key AND compaction_epoch <= epoch AND redo_epoch <= epoch);
 

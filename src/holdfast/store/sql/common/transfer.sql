@@ -9,7 +9,7 @@ SELECT key, id, last_seq - coalesce(forked_at, 0), origin FROM conversations WHE
 -- name: export_conversation
 -- Read a conversation without internal keys.
 SELECT c.id, c.owner, c.source, c.title, c.created_at, c.head, c.live IS NOT NULL, c.epoch, c.last_seq, c.fence,
-       c.compaction_epoch, c.redo_epoch, c.forked_from, c.forked_at, c.forked_epoch, o.id, c.folder
+       c.compaction_epoch, c.redo_epoch, c.forked_from, c.forked_at, c.forked_epoch, o.id, c.folder, c.metadata
   FROM conversations c LEFT JOIN conversations o ON o.key = c.origin
  WHERE c.key = :key;
 

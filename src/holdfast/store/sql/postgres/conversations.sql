@@ -23,7 +23,7 @@ WITH since AS (
 SELECT s.id, c.id, s.ordinal,
        coalesce((SELECT id FROM sessions WHERE conversation = c.key AND ordinal = s.parent), c.forked_from),
        c.owner, s.source, s.model, c.title, s.started_at, s.ended_at, s.end_reason, s.first_seq, coalesce(s.last_seq, c.last_seq),
-       coalesce((SELECT at FROM messages WHERE conversation = c.key AND seq = c.last_seq), s.started_at) AS active_at, c.folder
+       coalesce((SELECT at FROM messages WHERE conversation = c.key AND seq = c.last_seq), s.started_at) AS active_at, c.folder, c.metadata
   FROM (SELECT * FROM conversations WHERE active_slot >= (SELECT slot FROM since)
         UNION ALL SELECT * FROM conversations WHERE active_slot IS NULL) c
  CROSS JOIN LATERAL (

@@ -41,6 +41,8 @@ CREATE TABLE conversations (
   active_slot      double precision,
   -- The working directory, if known.
   folder           text COLLATE "C",
+  -- A JSON object of the embedding program.
+  metadata         text COLLATE "C",
   UNIQUE (owner, title),
   UNIQUE (key, live)
 -- Free space for HOT updates: an append changes last_seq, which is not indexed.
@@ -457,7 +459,7 @@ EXECUTE FUNCTION conversation_counts_what_is_there();
 CREATE TRIGGER conversation_is_made_sound BEFORE INSERT ON conversations FOR EACH ROW
 WHEN (NOT (NEW.key BETWEEN 1 AND 2147483647 AND NEW.last_seq <= 4294967295 AND length(NEW.title) BETWEEN 1 AND 100 AND NEW.live = 1
   AND NEW.epoch >= 1 AND NEW.fence >= 0 AND NEW.forked_at >= 0 AND length(NEW.folder) BETWEEN 1 AND 4096
-  AND (NEW.forked_from IS NULL) = (NEW.forked_at IS NULL)
+  AND length(NEW.metadata) BETWEEN 2 AND 4096 AND substr(NEW.metadata, 1, 1) = '{' AND (NEW.forked_from IS NULL) = (NEW.forked_at IS NULL)
   AND (NEW.origin IS NOT NULL) = (coalesce(NEW.forked_at, 0) > 0)
   AND (NEW.forked_epoch IS NULL OR NEW.origin IS NOT NULL) AND NEW.origin <> NEW.key
   AND NEW.compaction_epoch <= NEW.epoch AND NEW.redo_epoch <= NEW.epoch))
@@ -465,9 +467,9 @@ EXECUTE FUNCTION refuse('CHECK constraint failed: conversations');
 
 -- Without the columns that conversation_identity_stays keeps.
 CREATE TRIGGER conversation_stays_sound
-BEFORE UPDATE OF title, folder, live, epoch, fence, compaction_epoch, redo_epoch ON conversations FOR EACH ROW
+BEFORE UPDATE OF title, folder, metadata, live, epoch, fence, compaction_epoch, redo_epoch ON conversations FOR EACH ROW
 WHEN (NOT (length(NEW.title) BETWEEN 1 AND 100 AND length(NEW.folder) BETWEEN 1 AND 4096
-  AND NEW.live = 1 AND NEW.epoch >= 1 AND NEW.fence >= 0
+  AND length(NEW.metadata) BETWEEN 2 AND 4096 AND substr(NEW.metadata, 1, 1) = '{' AND NEW.live = 1 AND NEW.epoch >= 1 AND NEW.fence >= 0
   AND NEW.compaction_epoch <= NEW.epoch AND NEW.redo_epoch <= NEW.epoch))
 EXECUTE FUNCTION refuse('CHECK constraint failed: conversations');
 

@@ -45,6 +45,8 @@ CREATE TABLE conversations (
   active_slot      INTEGER,
   -- The working directory, if known; lists can be filtered by it.
   folder           TEXT CHECK (length(folder) BETWEEN 1 AND 4096),
+  -- A JSON object of the embedding program.
+  metadata         TEXT CHECK (length(metadata) BETWEEN 2 AND 4096 AND substr(metadata, 1, 1) = '{'),
   UNIQUE (owner, title),
   UNIQUE (key, live),
   FOREIGN KEY (key, head) REFERENCES sessions (conversation, ordinal) DEFERRABLE INITIALLY DEFERRED,
