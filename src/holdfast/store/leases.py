@@ -36,6 +36,7 @@ from holdfast.store.driver import Driver, LeaseClock, Row, Tx
 logger = logging.getLogger("holdfast.store")
 
 PURPOSES: tuple[types.Purpose, ...] = ("compact", "turn")
+PURPOSE = validation.Kind(types.Purpose)
 NO_RIGHTS = "42501"
 """PostgreSQL's code for a role without rights on a table: a table that another role restored has no grants."""
 LEASE_TTL = 30.0
@@ -279,7 +280,7 @@ def _namespace() -> str:
 
 
 def check_terms(purpose: types.Purpose, holder: str | None, ttl: float) -> None:
-    validation.check(types.Purpose, purpose=purpose)
+    validation.check(PURPOSE, purpose=purpose)
     validation.check(validation.LeaseTtl, ttl=ttl)
     validation.check_optional_id(holder, "holder")
 

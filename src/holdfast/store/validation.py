@@ -19,53 +19,62 @@ from holdfast import errors
 MAX_ID = 200
 MAX_ROUTE = 500
 
-WholeNumber = Annotated[int, Meta(ge=0, le=2**63 - 1, description="a whole number from 0 on")]
-OptionalNumber = WholeNumber | None
-Timestamp = Annotated[float, Meta(ge=0, lt=1e12, description="a time in Unix seconds")]
-Duration = Annotated[float, Meta(ge=0, lt=1e6, description="a number from 0 to 1,000,000")]
-OptionalDuration = Duration | None
-LeaseTtl = Annotated[float, Meta(gt=0, le=86_400, description="more than 0 and at most 86,400 seconds")]
-Flag = Annotated[bool, Meta(description="True or False")]
-OptionalFlag = Flag | None
-
 T = TypeVar("T")
 
 
+class Kind:
+    """An annotated type that msgspec checks, and its description for an error message.
+
+    msgspec caches what it knows about a struct and analyses any other type at each call, so the type is the only field
+    of a struct.
+    """
+
+    def __init__(self, annotated: Any) -> None:
+        self.argument: Any = msgspec.defstruct("Argument", [("value", annotated)], array_like=True)
+        self.description = _describe(annotated)
+
+    def optional(self) -> Kind:
+        return Kind(self.argument.__annotations__["value"] | None)
+
+
+def _describe(annotated: Any) -> str:
+    """Return the description of an annotated type, or the choices of a Literal."""
+    for note in getattr(annotated, "__metadata__", ()):
+        if isinstance(note, Meta) and note.description:
+            return note.description
+    if typing.get_origin(annotated) is typing.Literal:
+        return f"one of {', '.join(map(repr, typing.get_args(annotated)))}"
+    return " or ".join("None" if each is type(None) else _describe(each) for each in typing.get_args(annotated))
+
+
 @functools.cache
-def whole_number(low: int, high: int) -> Any:
-    """Return the type of a whole number in this range."""
-    return Annotated[int, Meta(ge=low, le=high, description=f"a whole number from {low:,} to {high:,}")]
+def whole_number(low: int, high: int) -> Kind:
+    return Kind(Annotated[int, Meta(ge=low, le=high, description=f"a whole number from {low:,} to {high:,}")])
 
 
-def check(kind: Any, **values: object) -> None:
-    """Raise InvalidArgument unless every value, named like its parameter, is of this annotated type."""
+WholeNumber = Kind(Annotated[int, Meta(ge=0, le=2**63 - 1, description="a whole number from 0 on")])
+OptionalNumber = WholeNumber.optional()
+Timestamp = Kind(Annotated[float, Meta(ge=0, lt=1e12, description="a time in Unix seconds")])
+Duration = Kind(Annotated[float, Meta(ge=0, lt=1e6, description="a number from 0 to 1,000,000")])
+OptionalDuration = Duration.optional()
+LeaseTtl = Kind(Annotated[float, Meta(gt=0, le=86_400, description="more than 0 and at most 86,400 seconds")])
+Flag = Kind(Annotated[bool, Meta(description="True or False")])
+OptionalFlag = Flag.optional()
+
+
+def check(kind: Kind, **values: object) -> None:
+    """Raise InvalidArgument unless every value, named like its parameter, is of this kind."""
     for name, value in values.items():
         convert(kind, value, name)
 
 
-def convert(kind: Any, value: object, name: str) -> Any:
-    """Return the value as this annotated type: a whole number, for example, as the float that is asked for."""
+def convert(kind: Kind, value: object, name: str) -> Any:
+    """Return the value as the type of this kind: a whole number, for example, as the float that is asked for."""
     try:
-        return msgspec.convert((value,), _arguments_of(kind)).value
+        return msgspec.convert((value,), kind.argument).value
     except (msgspec.ValidationError, UnicodeError, OverflowError):
         pass  # Raised outside of the handler, so that the error does not carry the value.
-    raise invalid(name, describe(kind), value)
-
-
-@functools.cache
-def _arguments_of(kind: Any) -> Any:
-    # msgspec caches what it knows about a struct, but analyses any other type at each call.
-    return msgspec.defstruct("Arguments", [("value", kind)], array_like=True)
-
-
-def describe(kind: Any) -> str:
-    """Return the words for an annotated type: its description, or the choices of a Literal."""
-    for note in getattr(kind, "__metadata__", ()):
-        if isinstance(note, Meta) and note.description:
-            return note.description
-    if typing.get_origin(kind) is typing.Literal:
-        return f"one of {', '.join(map(repr, typing.get_args(kind)))}"
-    return " or ".join("None" if each is type(None) else describe(each) for each in typing.get_args(kind))
+    raise invalid(name, kind.description, value)
 
 
 def invalid(name: str, expected: str, value: object) -> errors.InvalidArgument:
