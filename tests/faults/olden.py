@@ -149,7 +149,7 @@ def _table(sql: str, gone: list[str]) -> str:
 
 NEXT = schema_plan.Plan(
     format=2,
-    revision=9,
+    revision=10,
     steps={
         2: [
             "ALTER TABLE routes ADD COLUMN label TEXT",
