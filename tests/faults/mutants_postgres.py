@@ -127,7 +127,8 @@ MUTANTS: dict[str, Mutant] = {
     ),
     # answers nobody heard
     "lost connection that is not made again": Mutant(
-        "in doubt", (Edit(postgres_errors.Patience, "spend", "isinstance(error, errors.StoreUnreachable)", "False"),)
+        "in doubt",
+        (Edit(postgres_errors.RetryPolicy, "retry_or_raise", "isinstance(error, errors.StoreUnreachable)", "False"),),
     ),
     "no look for a known uid": Mutant("in doubt", (Edit(log, "_find_stored", "if row is None:", "if True:"),)),
     "compaction undone twice": Mutant(

@@ -186,6 +186,7 @@ import sys
 from holdfast import SessionDB, errors
 SessionDB({str(tmp_path / "store.db")!r}).close()
 assert "psycopg" not in sys.modules
+assert not [name for name in sys.modules if name.startswith("holdfast.store.postgres")]
 sys.modules["psycopg"] = None
 try:
     SessionDB("postgresql://host/db")

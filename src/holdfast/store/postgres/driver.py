@@ -67,7 +67,7 @@ class PostgresDriver:
         self._sql = {**queries.load(FOLDER), **queries.load(postgres_index.FOLDER)}
         self.pid = os.getpid()
         self._closed = False
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._idle: list[transaction.Transaction] = []
         self._tails = fast_append.Tails()
         self._notifier = notifier.Notifier(self._connect_unpooled, self._translating)
@@ -76,7 +76,7 @@ class PostgresDriver:
         self._connector = postgres_connection.Connector(target, write_timeout, durable=durability == "power-loss")
         try:
             # Retried when another process migrates the schema, but not while the server is unreachable.
-            self._again(self._prepare_schema, patience=0.0)
+            self._retry(self._prepare_schema, seconds=0.0)
         except BaseException:
             self._drop_idle()
             raise
@@ -85,7 +85,7 @@ class PostgresDriver:
 
     def _connect(self) -> transaction.Transaction:
         connection = self._connector.open()
-        tx = transaction.Transaction(connection, self._sql, self._failed, self.clock)
+        tx = transaction.Transaction(connection, self._sql, self._translate, self.clock)
         try:
             self._connector.configure(connection, tx.execute)
         except BaseException:
@@ -96,26 +96,26 @@ class PostgresDriver:
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[transaction.Transaction]:
         """Borrow a connection for one transaction."""
-        tx = self._taken()
+        tx = self._acquire()
         try:
             yield tx
         finally:
-            self._give_back(tx)
+            self._release(tx)
 
-    def _taken(self) -> transaction.Transaction:
+    def _acquire(self) -> transaction.Transaction:
         self._check_usable()
-        with self._guard:
+        with self._lock:
             tx = self._idle.pop() if self._idle else None
         if tx is not None:
             return tx
         with self._translating():
             return self._connect()
 
-    def _give_back(self, tx: transaction.Transaction) -> None:
+    def _release(self, tx: transaction.Transaction) -> None:
         fit = tx.end()
         if tx.connection.closed:
             self._drop_idle()  # most likely lost as well
-        with self._guard:
+        with self._lock:
             keep = fit and len(self._idle) < IDLE and not self._closed
             if keep:
                 self._idle.append(tx)
@@ -123,7 +123,7 @@ class PostgresDriver:
             tx.connection.close()
 
     def _drop_idle(self) -> None:
-        with self._guard:
+        with self._lock:
             idle, self._idle = self._idle, []
         for tx in idle:
             tx.connection.close()
@@ -149,45 +149,45 @@ class PostgresDriver:
         try:
             yield
         except psycopg.Error as error:
-            failure = self._failed(error)
+            failure = self._translate(error)
         if failure is not None:
             raise failure
 
-    def _failed(self, error: Exception) -> errors.StoreError:
+    def _translate(self, error: Exception) -> errors.StoreError:
         return postgres_errors.translate(error, self._connector.location)
 
-    def _patience(self, seconds: float | None = None) -> postgres_errors.Patience:
+    def _retry_policy(self, seconds: float | None = None) -> postgres_errors.RetryPolicy:
         seconds = self.write_timeout if seconds is None else seconds
-        return postgres_errors.Patience(seconds, ATTEMPTS, writable=self._connector.writable)
+        return postgres_errors.RetryPolicy(seconds, ATTEMPTS, writable=self._connector.writable)
 
-    def _again(self, work: Callable[[transaction.Transaction], T], patience: float | None = None) -> T:
-        """Run work that is safe to repeat; retry it on another connection for `patience` seconds."""
-        spent = self._patience(patience)
+    def _retry(self, work: Callable[[transaction.Transaction], T], seconds: float | None = None) -> T:
+        """Run work that is safe to repeat; retry it on another connection for some seconds."""
+        retries = self._retry_policy(seconds)
         while True:
             try:
                 with self._translating(), self._transaction() as tx:
                     return work(tx)
             except errors.StoreError as error:
-                spent.spend(error)
+                retries.retry_or_raise(error)
 
     # --- writing -------------------------------------------------------------------------------------
 
     def write(self, operation: str, step: Callable[[Tx], T], begin: str = "BEGIN", *, lasting: bool = True) -> T:
-        patience = self._patience()
+        retries = self._retry_policy()
         if not isinstance(step, log.AppendRequest):
-            return self._run(operation, step, begin if lasting else begin + _UNSYNCED, patience)
-        receipts = self._append_fast(step, patience) or self._run(operation, step, begin, patience)
+            return self._run(operation, step, begin if lasting else begin + _UNSYNCED, retries)
+        receipts = self._append_fast(step, retries) or self._run(operation, step, begin, retries)
         self._tails.note(step.session_id, receipts)
         return cast("T", receipts)
 
-    def _run(self, operation: str, step: Callable[[Tx], T], begin: str, patience: postgres_errors.Patience) -> T:
+    def _run(self, operation: str, step: Callable[[Tx], T], begin: str, retries: postgres_errors.RetryPolicy) -> T:
         """Run the step in transactions until one is committed, or raise its error."""
         meant = dict[Any, Any]()
         while True:
             try:
                 return self._transact(operation, step, begin, meant)
             except errors.StoreError as error:
-                patience.spend(error)
+                retries.retry_or_raise(error)
 
     def _transact(self, operation: str, step: Callable[[Tx], T], begin: str, meant: dict[Any, Any]) -> T:
         if fault_points.hook is not None:
@@ -208,7 +208,7 @@ class PostgresDriver:
         return result
 
     def _append_fast(
-        self, request: log.AppendRequest, patience: postgres_errors.Patience
+        self, request: log.AppendRequest, retries: postgres_errors.RetryPolicy
     ) -> list[types.Receipt] | None:
         """Append in one round trip; None if the request needs a transaction, which then reports any error."""
         values = self._tails.values(request, self.clock() if self.clock else None)
@@ -219,8 +219,8 @@ class PostgresDriver:
         except errors.StoreError as error:
             request.is_retry = True  # it may have been committed
             if isinstance(error, errors.StoreUnreachable):
-                patience.spend(error)
-            elif not postgres_errors.another_way(error):
+                retries.retry_or_raise(error)
+            elif not postgres_errors.should_run_in_transaction(error):
                 raise
             return None
         if row is None:
@@ -286,7 +286,7 @@ class PostgresDriver:
 
     def read(self, step: Callable[[Tx], T], begin: str = _BEGIN_READING) -> T:
         """Retry on another connection while the server has not answered; then the step has reported nothing."""
-        patience = self._patience()
+        retries = self._retry_policy()
         while True:
             answered = False
             try:
@@ -299,7 +299,7 @@ class PostgresDriver:
             except errors.StoreError as error:
                 if answered:
                     raise
-                patience.spend(error)
+                retries.retry_or_raise(error)
 
     def _now(self) -> float:
         return self.clock() if self.clock else time.time()
@@ -311,22 +311,22 @@ class PostgresDriver:
 
     def complaints(self) -> list[str]:
         """Return constraint violations. PostgreSQL itself reports damaged pages when it reads them."""
-        return self._again(lambda tx: Migration(tx.execute, self._plan).violations())
+        return self._retry(lambda tx: Migration(tx.execute, self._plan).violations())
 
     def faults(self) -> list[schema_plan.Fault]:
-        return self._again(lambda tx: Migration(tx.execute, self._plan).faults())
+        return self._retry(lambda tx: Migration(tx.execute, self._plan).faults())
 
     def repair_schema(self) -> None:
-        self._again(lambda tx: Migration(tx.execute, self._plan).repair(self._now()))
+        self._retry(lambda tx: Migration(tx.execute, self._plan).repair(self._now()))
 
     # --- facts ---------------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, Any]:
-        found = self._again(lambda tx: server_status.read_facts(tx.execute))
+        found = self._retry(lambda tx: server_status.read_facts(tx.execute))
         return {"path": self.path, "durability": self.durability, **found}
 
     def standing(self) -> dict[str, Any]:
-        return {**self.facts(), **self._again(self._read_status)}
+        return {**self.facts(), **self._retry(self._read_status)}
 
     def _read_status(self, tx: transaction.Transaction) -> dict[str, Any]:
         client = tx.connection.pgconn
@@ -335,7 +335,7 @@ class PostgresDriver:
             return server_status.read_status(tx.execute, link, other.execute)
 
     def allow(self, role: str) -> list[str]:
-        return self._again(lambda tx: Migration(tx.execute, self._plan).allow(role))
+        return self._retry(lambda tx: Migration(tx.execute, self._plan).allow(role))
 
     # --- files and maintenance -----------------------------------------------------------------------
 
@@ -374,7 +374,7 @@ class PostgresDriver:
                     self._connector.configure(tx.connection, tx.execute)
 
         fault_points.reach(operation, "begun")
-        self._again(work)
+        self._retry(work)
         fault_points.reach(operation, "rewritten")
 
     # --- search index ---------------------------------------------------------------------------

@@ -135,24 +135,19 @@ def parse_connection_failure(text: str) -> ConnectionFailure:
 # --- retries ------------------------------------------------------------------------------------------
 
 
-def spent(error: errors.StoreError) -> bool:
+def should_close_connection(error: errors.StoreError) -> bool:
     """Return whether the connection should be closed after this error."""
     return error.sqlstate in _SPENT
 
 
-def waited(error: errors.StoreError) -> bool:
-    """Return whether a lock was not available in time."""
-    return error.sqlstate == "55P03"
-
-
-def another_way(error: errors.StoreError) -> bool:
+def should_run_in_transaction(error: errors.StoreError) -> bool:
     """Return whether a step that failed as a single statement should run as a transaction."""
     known = (errors.StoreRefused, errors.StoreUnreachable, errors.StoreUnusable, errors.StoreBroken)
     # A plain StoreError never reached the server: psycopg could not convert the values into one array.
     return isinstance(error, known) or type(error) is errors.StoreError or error.sqlstate in _OVERTAKEN
 
 
-class Patience:
+class RetryPolicy:
     """Limits how often and how long a step is retried.
 
     A refused login is retried, since the store was open before. With `writable`, so is a read-only server.
@@ -166,7 +161,7 @@ class Patience:
         self._lost: errors.StoreUnreachable | None = None
         self._pause = 0.01
 
-    def spend(self, error: errors.StoreError) -> None:
+    def retry_or_raise(self, error: errors.StoreError) -> None:
         """Return when the step may be retried; otherwise raise the error."""
         state = error.sqlstate
         if isinstance(error, errors.StoreUnreachable) or state in self._unavailable:

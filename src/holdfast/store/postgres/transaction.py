@@ -150,7 +150,7 @@ class Transaction:
 
     def _failed(self, error: Exception) -> errors.StoreError:
         failure = self._translated(error)
-        if postgres_errors.spent(failure):
+        if postgres_errors.should_close_connection(failure):
             self.connection.close()
         return failure
 
