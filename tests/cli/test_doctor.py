@@ -388,7 +388,7 @@ def test_scheduled_backups_that_do_not_come_are_told_of(holdfast: Holdfast, trip
     settings = tmp_path / "data" / "config.toml"
     settings.parent.mkdir(mode=0o700)
     settings.write_text('[backup]\nfolder = "copies"\n', encoding="utf-8")
-    assert notes() == ["No scheduled backup was made yet."]
+    assert notes() == ["No scheduled backup has been made yet."]
     (settings.parent / "copies").touch()
     assert holdfast("backup", "--db", trip).code == 1
     assert notes() == ["The last attempt at a scheduled backup failed."]

@@ -264,7 +264,7 @@ def test_delete_takes_branches_before_what_they_read_from(holdfast: Holdfast, tr
 def test_nothing_is_deleted_when_one_has_branches_nobody_named(holdfast: Holdfast, trip: Path, form: list[str]) -> None:
     done = holdfast("sessions", "delete", "other", TRIP, "--yes", *form, "--db", trip)
     assert done.code == 1
-    assert f"read from {TRIP}: {BRANCH}" in done.sentence
+    assert f"are branches of {TRIP}: {BRANCH}" in done.sentence
     assert ids(trip) == EVERY
 
 
@@ -389,7 +389,7 @@ def test_prune_without_yes_shows_what_would_go_and_what_stays(holdfast: Holdfast
     assert done.code == 1
     shown = {line.split()[0]: line for line in done.out.splitlines()}
     assert "stays: a branch reads from it" in shown[TRIP]
-    assert "stays: a route names it" in shown["other"]
+    assert "stays: a route is bound to it" in shown["other"]
     assert "goes" in shown[BRANCH]
     assert ids(trip) == EVERY
     assert not (tmp_path / "archive").exists()

@@ -88,8 +88,8 @@ def test_what_is_needed_is_never_planned(db: SessionDB, clock: steps.Clock) -> N
     plan = db.plan_prune(older_than_days=0)
     assert going(plan) == ["new", "branch"]
     assert needed(plan) == {
-        "oldest": "a route names it",
-        "old": "somebody works on it",
+        "oldest": "a route is bound to it",
+        "old": "a process works on it",
         "trunk": "a branch reads from it",
     }
 

@@ -186,7 +186,9 @@ def test_a_restore_into_a_server_that_was_killed_goes_on_and_never_over_what_is_
         finally:
             fault_points.hook = None
         target.restore(tmp_path / "kept.db")
-        source.driver.write("restore", backup.quiet)  # what was under way is not sent by the one that was restored
+        source.driver.write(
+            "restore", backup.settle_open_mail
+        )  # what was under way is not sent by the one that was restored
         assert told(target) == told(source)
         with pytest.raises(errors.CopyRefused):
             target.restore(tmp_path / "kept.db")

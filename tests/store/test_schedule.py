@@ -124,7 +124,7 @@ def test_claim_of_another_is_left_to_it_when_one_fails(open_db: Open) -> None:
     claim = backup_schedule.Claim(steps.Clock()(), 0.0, None)
     assert db.driver.write("claim", claim.take)
     note(db, store_meta.BACKUP_CLAIMED, theirs)
-    db.driver.write("claim", lambda tx: claim.fail(tx, tell=True))
+    db.driver.write("claim", lambda tx: claim.fail(tx, record=True))
     assert db.meta(store_meta.BACKUP_CLAIMED) == theirs
 
 

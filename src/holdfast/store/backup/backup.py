@@ -1,8 +1,8 @@
-"""Backups: a checked copy of the store in one file, and the way back.
+"""Back a store up into one file, and restore it.
 
-A backup is read from one snapshot while others write, checked as a whole, and only then given its name.
-A restore replaces what the store holds in one transaction, in the files other processes have open; with it
-every lease is void, and every counter that work in flight is compared by leaps past all values used before.
+A backup is one snapshot, taken while other processes write. It is checked by fsck before it gets its name. A restore
+replaces the content of the store in one transaction, in the files that other processes have open. It voids every lease
+and advances every counter past all values used before, so that work begun before the restore cannot commit.
 """
 
 from __future__ import annotations
@@ -26,51 +26,51 @@ from holdfast.store.sqlite import paths as sqlite_paths
 from holdfast.store.transfer import copy as store_copy
 
 MARK = store_meta.BACKUP
-# The database whose stores are files.
+# The driver whose stores are files.
 FILE = "sqlite"
-NOT_SENT = "The store was restored from a backup: not sent."
+NOT_SENT = "Not sent: the store was restored from a backup."
 
 
 class Backups(blobs.Blobs):
-    """The part of SessionDB that makes copies and goes back to them. A copy is a SQLite file, of any database."""
+    """The methods of SessionDB for backups. A backup is a SQLite file, whatever the database of the store."""
 
     searcher: search.Searcher
 
     def backup(
         self, path: str | os.PathLike[str], *, overwrite: bool = False, progress: Progress | None = None
     ) -> reports.BackupReport:
-        """A copy of the whole store at this path, with its attachments beside it in `<path>.blobs`.
+        """Write a backup of the whole store to this path, and its attachments to `<path>.blobs`.
 
-        It is given its name only after it passed every check of fsck. An earlier backup there is replaced;
-        anything else raises CopyRefused, unless `overwrite` is set.
+        The file gets its name only after it passed every check of fsck. An earlier backup is replaced; anything else
+        raises CopyRefused, unless `overwrite` is set.
         """
         target = _target(self.driver, path, overwrite)
-        with _in_file(self.driver, target, progress) as driver:
+        with _as_file(self.driver, target, progress) as driver:
             return _backup(driver, self._blob_files, target, self._clock(), progress)
 
     def check_backup(self, path: str | os.PathLike[str]) -> types.Report:
-        """What a backup holds, and every promise broken in it: what `restore` would look at first."""
+        """Count what a backup holds, and check it as `restore` does first."""
         source = _source(self.driver, path)
-        with _scratch(self.driver) as temp:
-            _copied(self.driver, source, temp)
-            with _adopted(self.driver, temp, source) as copy:
+        with _temporary_file(self.driver) as temp:
+            _copy_backup(self.driver, source, temp)
+            with _open_current(self.driver, temp, source) as copy:
                 return fsck.check(copy)
 
     def restore(self, path: str | os.PathLike[str], *, progress: Progress | None = None) -> reports.RestoreReport:
-        """Put a backup in the place of everything the store holds, after it passed every check of fsck.
+        """Replace everything the store holds by a backup that passed every check of fsck.
 
-        Other processes go on in the same files. Whatever they began before gets LeaseLost or Superseded.
-        A server takes a backup into an empty store only: CopyRefused when it holds something.
+        Other processes keep the store open; work they began before gets LeaseLost or Superseded. A PostgreSQL store
+        must be empty: CopyRefused when it holds data.
         """
         source = _source(self.driver, path)
         began = time.monotonic()
         if self.driver.name != FILE:
-            return _taken_in(self, source, progress)
-        with _scratch(self.driver) as temp:
-            _copied(self.driver, source, temp)
-            report, wanted = _examined(self.driver, temp, source)
+            return _restore_by_copy(self, source, progress)
+        with _temporary_file(self.driver) as temp:
+            _copy_backup(self.driver, source, temp)
+            report, wanted = _check_backup(self.driver, temp, source)
             lost = blobs.copy_contents(self._blob_files, blobs.files_next_to(source), wanted)
-            change = _Change()
+            change = _NextState()
             self.driver.replace_with(temp, change, progress)
         forget_index(self.driver, self.searcher)
         counts = (report.conversations, report.sessions, report.messages)
@@ -80,10 +80,10 @@ class Backups(blobs.Blobs):
     def backup_if_due(
         self, folder: str | os.PathLike[str], every_hours: float = 24, keep: int = 7
     ) -> reports.BackupReport | None:
-        """A backup in this folder if the last one made this way is old enough, or the folder has none.
+        """Write a backup to this folder if the last scheduled one is old enough, or if the folder has none.
 
-        None when it is not due. With every_hours 0 it always is, whoever else is at one. Of the backups of
-        this store that were made this way, the newest `keep` stay. Of several processes that ask, one makes it.
+        Returns None when no backup is due. With `every_hours` 0 one is always due. The newest `keep` scheduled backups
+        of this store are kept. Of several processes that call this at the same time, one makes the backup.
         """
         backup_schedule.check(every_hours, keep)
         home, now = os.path.realpath(_text(folder)), self._clock()
@@ -94,15 +94,15 @@ class Backups(blobs.Blobs):
             return None
         try:
             if os.path.isdir(home):
-                atomic_file.remove_abandoned(home)  # their names bear a time, so nobody else would
+                atomic_file.remove_abandoned(home)  # Names contain the time, so no later backup has the same name.
             near = blob_files.BlobFiles(f"{earlier[-1]}.blobs") if earlier else None
             target = _target(self.driver, backup_schedule.free(home, store, now), False)
-            with _in_file(self.driver, target) as driver:
+            with _as_file(self.driver, target) as driver:
                 report = _backup(driver, self._blob_files, target, now, None, near)
         except BaseException as error:
-            # What hinders this note hindered the backup: that is what the caller should hear of.
+            # Raise the error of the backup, not that of this note.
             with contextlib.suppress(errors.StoreError):
-                self.driver.write("claim", partial(claim.fail, tell=isinstance(error, Exception)))
+                self.driver.write("claim", partial(claim.fail, record=isinstance(error, Exception)))
             raise
         self.driver.write("claim", claim.fulfil)
         others = [path for path in backup_schedule.scheduled(home, store) if path != report.path]
@@ -112,48 +112,48 @@ class Backups(blobs.Blobs):
 
 
 def forget_index(driver: Driver, searcher: search.Searcher) -> None:
-    """The search index may hold words of what is not there any more; the next search makes it anew."""
+    """Discard the search index, which may hold words of removed messages. The next search rebuilds it."""
     searcher.close()
     driver.discard_side(indexer.NAME)
 
 
-# --- making one ----------------------------------------------------------------------------------------
+# --- backup --------------------------------------------------------------------------------------------
 
 
 def _backup(
     driver: Driver,
-    kept: blob_files.BlobFiles,
+    attachments: blob_files.BlobFiles,
     target: str,
     now: float,
     progress: Progress | None,
     near: blob_files.BlobFiles | None = None,
 ) -> reports.BackupReport:
     began = time.monotonic()
-    beside = blobs.files_next_to(target)
+    copies = blobs.files_next_to(target)
     with atomic_file.replace(target, "backup") as temp:
         driver.copy_to(temp, partial(_mark, now=now), progress)
         with contextlib.closing(driver.look_at(temp)) as copy:
-            report = _sound(fsck.check(copy), target)
+            report = _require_sound(fsck.check(copy), target)
             wanted = [row[0] for row in copy.read(lambda tx: tx.all("blobs_all"))]
-        lost = blobs.copy_contents(beside, kept, wanted, near)
+        lost = blobs.copy_contents(copies, attachments, wanted, near)
         size = os.path.getsize(temp)
-    # Only now: until the rename, the backup that was there needs its own.
-    beside.keep_only(wanted)
+    # After the rename: until then, the earlier backup needs its attachments.
+    copies.keep_only(wanted)
     counts = (report.conversations, report.sessions, report.messages)
     return reports.BackupReport(target, *counts, size, len(wanted) - len(lost), lost, time.monotonic() - began)
 
 
 @contextlib.contextmanager
-def _in_file(driver: Driver, target: str, progress: Progress | None = None) -> Iterator[Driver]:
-    """The store, if it is a file; of one on a server, a snapshot in a file that is gone when the block ends."""
+def _as_file(driver: Driver, target: str, progress: Progress | None = None) -> Iterator[Driver]:
+    """Yield the driver of a store that is a file, or a temporary file with a snapshot of one that is not."""
     if driver.name == FILE:
         yield driver
         return
     with atomic_file.translate_errors(target):
         atomic_file.prepare_folder(os.path.dirname(target))
-    with atomic_file.temporary_file(target) as temp, contextlib.closing(driver.adopt(temp)) as poured:
-        store_copy.copy_to_file(driver, poured, progress)
-        yield poured
+    with atomic_file.temporary_file(target) as temp, contextlib.closing(driver.adopt(temp)) as snapshot:
+        store_copy.copy_to_file(driver, snapshot, progress)
+        yield snapshot
 
 
 def _mark(tx: Tx, now: float) -> None:
@@ -161,7 +161,7 @@ def _mark(tx: Tx, now: float) -> None:
     backup_schedule.forget_attempts(tx)
 
 
-def _sound(report: types.Report, path: str) -> types.Report:
+def _require_sound(report: types.Report, path: str) -> types.Report:
     if not report.ok:
         raise errors.CopyDamaged(path, [f"{bad.promise} {bad.detail}" for bad in report.violations])
     return report
@@ -170,7 +170,7 @@ def _sound(report: types.Report, path: str) -> types.Report:
 def _text(path: object) -> str:
     given = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(given, str) or not given or "\0" in given:
-        raise errors.InvalidArgument("A backup needs the path of a file, as text.")
+        raise errors.InvalidArgument("The path of a backup must be text.")
     return given
 
 
@@ -179,16 +179,18 @@ def _target(driver: Driver, path: object, overwrite: bool) -> str:
     if not driver.memory:
         sqlite_paths.refuse_own(driver.path, target)
     if os.path.isdir(target):
-        raise errors.CopyRefused(f"{errors.shown(target, 250)} is a folder; name a file in it.")
+        raise errors.CopyRefused(f"{errors.shown(target, 250)} is a folder. Name a file in it.")
     if os.path.exists(f"{target}-wal"):
-        raise errors.CopyRefused(f"{errors.shown(target, 250)} is a database in use; name another file.")
+        raise errors.CopyRefused(f"{errors.shown(target, 250)} is a database in use. Name another file.")
     if os.path.lexists(target) and not overwrite and not is_backup(driver, target):
-        raise errors.CopyRefused(f"{errors.shown(target, 250)} is not a backup that Holdfast made; it is left alone.")
+        raise errors.CopyRefused(
+            f"{errors.shown(target, 250)} is not a backup made by Holdfast. Name another file, or set `overwrite`."
+        )
     return target
 
 
 def is_backup(driver: Driver, path: str) -> bool:
-    """Made by `backup`, and not used as a store since."""
+    """Tell whether `backup` made this file and it was not opened as a store since."""
     try:
         with contextlib.closing(driver.look_at(path)) as copy:
             return not copy.used() and copy.read(lambda tx: tx.one("meta_get", key=MARK)) is not None
@@ -197,14 +199,14 @@ def is_backup(driver: Driver, path: str) -> bool:
 
 
 def made_at(driver: Driver, path: str | os.PathLike[str]) -> float | None:
-    """When a backup was made; None: it does not say."""
+    """Return the time of a backup, or None if it is not recorded."""
     source = _source(driver, path)
-    with _telling_of(source), contextlib.closing(driver.look_at(source)) as copy:
+    with _blame_backup(source), contextlib.closing(driver.look_at(source)) as copy:
         at = copy.read(lambda tx: backup_schedule.noted(tx, MARK))
     return at if at > 0 else None
 
 
-# --- going back to one ---------------------------------------------------------------------------------
+# --- restore -------------------------------------------------------------------------------------------
 
 
 def _source(driver: Driver, path: object) -> str:
@@ -217,8 +219,8 @@ def _source(driver: Driver, path: object) -> str:
 
 
 @contextlib.contextmanager
-def _scratch(driver: Driver) -> Iterator[str]:
-    """Beside the store, where there is room for it and nobody else may look."""
+def _temporary_file(driver: Driver) -> Iterator[str]:
+    """Yield a temporary file in the folder of the store, which is private and on the disk with room for it."""
     if not driver.memory:
         with atomic_file.temporary_file(driver.path) as temp:
             yield temp
@@ -228,69 +230,71 @@ def _scratch(driver: Driver) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _telling_of(source: str) -> Iterator[None]:
-    """What is wrong with a backup is said of the backup, not of the store it was to replace."""
+def _blame_backup(source: str) -> Iterator[None]:
+    """Raise CopyDamaged for damage to the backup, instead of an error that names the store."""
     try:
         yield
     except (errors.StoreCorrupt, errors.StoreBroken) as error:
         raise errors.CopyDamaged(source, [str(error.__cause__ or error)]) from error
 
 
-def _copied(driver: Driver, source: str, temp: str) -> None:
-    with _telling_of(source), contextlib.closing(driver.look_at(source)) as copy:
+def _copy_backup(driver: Driver, source: str, temp: str) -> None:
+    with _blame_backup(source), contextlib.closing(driver.look_at(source)) as copy:
         copy.copy_to(temp)
 
 
 @contextlib.contextmanager
-def _adopted(driver: Driver, temp: str, source: str) -> Iterator[Driver]:
-    """The copy of a backup, brought to the schema of this version."""
-    with _telling_of(source):
+def _open_current(driver: Driver, temp: str, source: str) -> Iterator[Driver]:
+    """Open the copy of a backup and migrate it to the schema of this version."""
+    with _blame_backup(source):
         try:
             copy = driver.adopt(temp)
         except errors.StoreUnusable as error:
-            raise errors.CopyRefused(f"{errors.shown(source, 250)} is a database of another program.") from error
+            raise errors.CopyRefused(f"{errors.shown(source, 250)} is not a database of Holdfast.") from error
         with contextlib.closing(copy):
             yield copy
 
 
-def _examined(driver: Driver, temp: str, source: str) -> tuple[types.Report, list[str]]:
-    with _adopted(driver, temp, source) as copy:
-        report = _sound(fsck.check(copy), source)
+def _check_backup(driver: Driver, temp: str, source: str) -> tuple[types.Report, list[str]]:
+    with _open_current(driver, temp, source) as copy:
+        report = _require_sound(fsck.check(copy), source)
         return report, [row[0] for row in copy.read(lambda tx: tx.all("blobs_all"))]
 
 
 def refuse_filled(driver: Driver) -> None:
-    """What a server holds is never replaced as a whole: others write to it, from wherever they are."""
+    """Refuse to restore into a PostgreSQL store that holds data, because other hosts may write to it."""
     if driver.name != FILE and not driver.read(store_copy.can_begin):
         raise errors.CopyRefused(
-            f"{driver.path} holds something already, and a server takes a backup into an empty store only. "
-            "Name another schema or database, restore there, and use that from then on."
+            f"{driver.path} holds data already. A backup can be restored into an empty PostgreSQL store only: name "
+            "another schema or database, restore there, and use that one."
         )
 
 
-def _taken_in(house: Backups, source: str, progress: Progress | None) -> reports.RestoreReport:
-    refuse_filled(house.driver)
-    with _scratch(house.driver) as temp:
-        _copied(house.driver, source, temp)
-        _examined(house.driver, temp, source)
-        with _adopted(house.driver, temp, source) as copy:
-            copy.write("restore", quiet)
-            done = store_copy.copy_from(copy, blobs.files_next_to(source), house, progress)
+def _restore_by_copy(store: Backups, source: str, progress: Progress | None) -> reports.RestoreReport:
+    refuse_filled(store.driver)
+    with _temporary_file(store.driver) as temp:
+        _copy_backup(store.driver, source, temp)
+        _check_backup(store.driver, temp, source)
+        with _open_current(store.driver, temp, source) as copy:
+            copy.write("restore", settle_open_mail)
+            done = store_copy.copy_from(copy, blobs.files_next_to(source), store, progress)
     counts = (done.conversations, done.sessions, done.messages)
     return reports.RestoreReport(source, done.generation, *counts, done.lost_blobs, (), done.seconds)
 
 
-def quiet(tx: Tx) -> None:
-    """Nothing that was under way when a backup was made is answered or sent because of it: it was since, most likely,
-    and people who are told the same thing twice, weeks later, trust nothing of it. It says the time it came, so that a
-    step that runs again writes the same."""
+def settle_open_mail(tx: Tx) -> None:
+    """Settle the mail that was open when the backup was made.
+
+    It has most likely been answered since, and must not be answered again weeks later. It is settled with the time it
+    came in, so that a step that runs again writes the same.
+    """
     tx.run("restore_arrivals")
     tx.run("restore_inbox")
     tx.run("restore_outgoing", error=NOT_SENT)
 
 
-class _Change:
-    """What makes the content of a backup the next state of this store rather than an old one."""
+class _NextState:
+    """Turns the content of a backup into the next state of the store rather than an old one."""
 
     def __init__(self) -> None:
         self.generation = 0
@@ -300,13 +304,13 @@ class _Change:
         deleted: list[Row] = []
         identity: Row | None = None
         self.generation = store_meta.generation(new) + 1
-        # What is to be replaced may be damaged: that is no reason to refuse.
+        # The store to be replaced may be damaged.
         with contextlib.suppress(errors.StoreCorrupt, errors.StoreBroken):
             self.generation = max(self.generation, store_meta.generation(old) + 1)
             identity = old.one("meta_get", key=store_meta.STORE_ID)
             deleted = old.all("tombstones_all")
         store_meta.begin_generation(new, self.generation)
-        quiet(new)
+        settle_open_mail(new)
         new.run("meta_delete", key=MARK)
         backup_schedule.forget_attempts(new)
         backup_schedule.keep_identity(new, identity)

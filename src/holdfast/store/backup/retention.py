@@ -1,7 +1,7 @@
-"""What may go by age or size, into an archive first; and making sure that what went is gone.
+"""Prune conversations by age or size into an archive, and scrub removed text from the files.
 
-Nothing is ever removed by itself: somebody asks for a plan, looks at it, and has it carried out. The
-archive is an export that was read back into another store and gave the same bytes again.
+Nothing is removed automatically: the caller makes a plan, reviews it and carries it out. The archive is an export that
+was imported into another store and exported again with the same bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from holdfast.store.transfer import format as transfer_format
 
 
 class Retention(blobs.Blobs):
-    """The part of SessionDB that lets go of things."""
+    """The methods of SessionDB that remove data for good."""
 
     searcher: search.Searcher
 
@@ -38,8 +38,8 @@ class Retention(blobs.Blobs):
         owner: str | None = None,
         source: str | None = None,
     ) -> reports.PrunePlan:
-        """What would go: conversations unused for so many days, and then the longest unused ones until the
-        text of the rest has at most max_bytes. What a lease, a route or a branch needs stays. Nothing is changed.
+        """Plan which conversations to remove: those unused for this many days, then the longest unused ones until
+        the text of the rest has at most `max_bytes`. Conversations with a lease, a route or a branch are kept.
         """
         _check_criteria(older_than_days, max_bytes, owner, source)
         before = float("-inf") if older_than_days is None else self._clock() - older_than_days * 86_400
@@ -52,18 +52,18 @@ class Retention(blobs.Blobs):
         *,
         progress: Progress | None = None,
     ) -> reports.PruneReport:
-        """Write what the plan names to an archive, read that back, and remove it: all in one transaction.
+        """Write the planned conversations to an archive, verify it, and remove them in one transaction.
 
-        The archive is an export (`import_from` takes it), with attachments in `<archive>.blobs`. What changed
-        since it was written stays in the store, and so does what names an attachment that is damaged.
+        The archive is an export for `import_from`, with attachments in `<archive>.blobs`. Conversations that changed
+        since it was written, or that refer to a damaged attachment, stay in the store.
         """
         if not isinstance(plan, reports.PrunePlan):
-            raise errors.InvalidArgument("This takes a plan that plan_prune made.")
+            raise errors.InvalidArgument("`plan` must be a plan made by plan_prune.")
         path = _archive_path(self.driver, archive)
         if not plan.going:
             return reports.PruneReport(None, (), (), 0)
         if os.path.lexists(path):
-            raise errors.CopyRefused(f"{errors.shown(path, 250)} is there already; an archive never replaces anything.")
+            raise errors.CopyRefused(f"{errors.shown(path, 250)} exists. Name a new file for the archive.")
         archived = _archive(self, path, [going.conversation_id for going in plan.going], progress)
         now = self._clock()
         removed = self.driver.write("prune", lambda tx: _remove(tx, plan.going, archived, now))
@@ -76,13 +76,12 @@ class Retention(blobs.Blobs):
         )
 
     def scrub(self, *, files: bool = True) -> types.Collected:
-        """Nothing of what was deleted or redacted before this call is in any file of the store after it.
+        """Remove the bytes of everything that was deleted or redacted before this call from all files of the store.
 
-        A file: others go on reading, and wait to write while the database is read once. A server: its tables are
-        written anew, one after the other; all others wait for each, and only the role that made them may do that.
-        StoreBusy when a process that reads was in the way: call it again. Without `files`, only attachments and the
-        words in the search index go that nothing in the tables needs any more, which hinders nobody. Copies made
-        earlier (backups, archives, exports) are not the store's, and are left alone.
+        SQLite: other processes can read, and wait to write while the database is read once. PostgreSQL: tables are
+        rewritten one by one, other processes wait for each, and only the owner of the tables may do it. Raises
+        StoreBusy when a reader was in the way: call it again. Without `files`, only attachments and words in the
+        search index are removed, which blocks no process. Backups, archives and exports are not changed.
         """
         validation.check(validation.OptionalFlag, files=files)
         with atomic_file.translate_errors(self._blob_files.folder):
@@ -94,16 +93,16 @@ class Retention(blobs.Blobs):
         return collected
 
     def _sweep(self) -> None:
-        """Copies of the store that processes left half made beside it when they died."""
+        """Remove the temporary files that dead processes left in the folder of the store."""
         if not self.driver.memory:
             folder = os.path.dirname(self.driver.path)
             with atomic_file.translate_errors(folder):
                 atomic_file.remove_abandoned(folder)
 
     def shrink(self) -> None:
-        """Give the room of what was removed back to the disk.
+        """Return the space of removed data to the disk.
 
-        The database is written anew: that takes its time and as much room again, and others wait to write.
+        The database is rewritten, which needs as much space again; other processes wait to write.
         """
         self.driver.shrink()
 
@@ -113,7 +112,7 @@ class Retention(blobs.Blobs):
 
 def _check_criteria(days: object, max_bytes: object, owner: object, source: object) -> None:
     if days is None and max_bytes is None:
-        raise errors.InvalidArgument("Say what may go: older_than_days, max_bytes, or both.")
+        raise errors.InvalidArgument("Give `older_than_days`, `max_bytes` or both.")
     validation.check(validation.OptionalDuration, older_than_days=days)
     validation.check(validation.OptionalNumber, max_bytes=max_bytes)
     validation.check_filters(owner=owner, source=source)
@@ -136,16 +135,16 @@ def _plan(tx: Tx, before: float, max_bytes: int | None, owner: str | None, sourc
 
 def _reason(tx: Tx, conversation_id: str, routed: int, read: int) -> str | None:
     if upkeep.leased(tx, conversation_id):
-        return "somebody works on it"
+        return "a process works on it"
     if routed:
-        return "a route names it"
+        return "a route is bound to it"
     if upkeep.awaited(tx, conversation_id):
-        return "something waits to be answered in it, or still runs"
+        return "it has open messages or running processes"
     return "a branch reads from it" if read else None
 
 
 def _remove(tx: Tx, going: Sequence[reports.Prunable], archived: _Archived, now: float) -> dict[str, int]:
-    """The keys of those that went: still what the archive has, and still not needed."""
+    """Remove the conversations that are unchanged since the archive and still not needed; return their keys."""
     removed: dict[str, int] = {}
     conversation_row.lock_all(tx, (each.conversation_id for each in going))
     for name in (each.conversation_id for each in going):
@@ -162,20 +161,20 @@ def _remove(tx: Tx, going: Sequence[reports.Prunable], archived: _Archived, now:
 # --- the archive ---------------------------------------------------------------------------------------
 
 
-class _Other(export.Exports, import_.Imports):
-    """A store that is there to be read into."""
+class _VerificationStore(export.Exports, import_.Imports):
+    """The store that an archive is verified in."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self._clock = time.time
 
 
-# Lines that may be of these kinds: most are messages, and need not be decoded.
-_TOLD = (b'"kind":"conversation"', b'"kind":"blob"')
+# Most lines are messages, which need not be decoded.
+_DECODED_KINDS = (b'"kind":"conversation"', b'"kind":"blob"')
 
 
 class _Archived(NamedTuple):
-    """Where each conversation that is whole in an archive stood when it was written; what the archive lacks."""
+    """The epoch and last seq of each conversation that is complete in an archive, and the attachments it lacks."""
 
     whole: dict[str, tuple[int, int]]
     lost_blobs: tuple[str, ...]
@@ -184,7 +183,7 @@ class _Archived(NamedTuple):
 def _archive_path(driver: Driver, archive: object) -> str:
     given = os.fspath(archive) if isinstance(archive, str | os.PathLike) else None
     if not isinstance(given, str) or not given or "\0" in given:
-        raise errors.InvalidArgument("An archive needs the path of a file, as text.")
+        raise errors.InvalidArgument("The path of an archive must be text.")
     path = os.path.abspath(given)
     if not driver.memory:
         sqlite_paths.refuse_own(driver.path, os.path.realpath(path))
@@ -192,28 +191,28 @@ def _archive_path(driver: Driver, archive: object) -> str:
 
 
 def _archive(store: Retention, path: str, names: list[str], progress: Progress | None) -> _Archived:
-    """Write it and read it back, and its attachments beside it."""
+    """Write an archive and its attachments, and verify it."""
     with atomic_file.replace(path, "prune") as temp:
         with atomic_file.translate_errors(path), open(temp, "w", encoding="utf-8", newline="\n") as file:
-            wanted = _Other(store.driver).export_to(file, names, progress=progress).blobs
+            wanted = _VerificationStore(store.driver).export_to(file, names, progress=progress).blobs
         fault_points.reach("prune", "exported")
         with atomic_file.translate_errors(path):
-            _read_back(store.driver, path, temp)
+            _verify(store.driver, path, temp)
         fault_points.reach("prune", "verified")
         lost = blobs.copy_contents(blobs.files_next_to(path), store._blob_files, wanted)
-        # A missing one was lost before; of a damaged one there is something left to lose.
+        # A missing attachment was lost before; a damaged one may still be of use, so its conversation is kept.
         damaged = {digest for digest in lost if store._blob_files.state(digest) == "damaged"}
         with atomic_file.translate_errors(path):
             return _Archived(_whole(temp, damaged), lost)
 
 
 def _whole(temp: str, damaged: set[str]) -> dict[str, tuple[int, int]]:
-    """The conversations of an archive that name no damaged attachment."""
+    """Find the conversations of an archive that refer to no damaged attachment."""
     found: dict[str, tuple[int, int]] = {}
     name = ""
     with open(temp, "rb") as file:
         for data in file:
-            line = transfer_format.decode(data) if any(kind in data for kind in _TOLD) else None
+            line = transfer_format.decode(data) if any(kind in data for kind in _DECODED_KINDS) else None
             if isinstance(line, transfer_format.Conversation):
                 name, found[line.id] = line.id, (line.epoch, line.last_seq)
             elif isinstance(line, transfer_format.Blob) and line.digest in damaged:
@@ -221,16 +220,16 @@ def _whole(temp: str, damaged: set[str]) -> dict[str, tuple[int, int]]:
     return found
 
 
-def _read_back(driver: Driver, path: str, temp: str) -> None:
-    """Import the archive into another store, and export that: the same bytes, or CopyDamaged."""
+def _verify(driver: Driver, path: str, temp: str) -> None:
+    """Import the archive into another store and export that. Raises CopyDamaged unless the bytes are equal."""
     with atomic_file.temporary_file(path) as scratch, contextlib.closing(driver.adopt(scratch)) as other:
         with open(temp, "rb") as file:
-            report = _Other(other).import_from(file)
+            report = _VerificationStore(other).import_from(file)
         written, again = blake2b(digest_size=16), blake2b(digest_size=16)
         with open(temp, "rb") as file:
             for part in iter(lambda: file.read(blob_files.CHUNK), b""):
                 written.update(part)
-        _Other(other).export_to(lambda text: again.update(text.encode()))
+        _VerificationStore(other).export_to(lambda text: again.update(text.encode()))
         bad = [str(outcome.error) for outcome in report.outcomes if not outcome.ok]
         if bad or written.digest() != again.digest():
-            raise errors.CopyDamaged(path, bad or ["read back, it is not what was written"])
+            raise errors.CopyDamaged(path, bad or ["its import exports other bytes"])

@@ -1,7 +1,7 @@
-"""Backups on a schedule: when one is due, who makes it, and which of those in a folder are this store's.
+"""Scheduled backups: when one is due, which process makes it, and which files of a folder belong to this store.
 
-The store notes when the last was made, who is at one, and whether the last attempt failed. Names bear the
-store's own id: stores of many people are called the same, and one folder may have the backups of several.
+The store records when the last backup was made, which attempt is running and whether the last one failed. File names
+contain the id of the store, because many stores have the same file name and may share one backup folder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from holdfast.store.backup import atomic_file
 from holdfast.store.driver import Driver, Row, Tx
 
 CLAIM_LASTS = 3600.0
-# After so many times the hours between two, somebody should be told that none came.
+# Backups are overdue after this many intervals.
 LATE = 2
 _STAMP = "%Y%m%d-%H%M%S"
 _ID = re.compile(r"[0-9a-f]{8}")
@@ -31,14 +31,14 @@ def check(every_hours: object, keep: object) -> None:
 
 
 class Known(NamedTuple):
-    """Whose backups they are, as their names tell: the store's own name, which may be common, and its id."""
+    """What the file names of a store's backups begin with: the name of the store, which may be common, and its id."""
 
     stem: str
     id: str
 
 
 def known(driver: Driver) -> tuple[Known, float]:
-    """Who the store is, and when its last scheduled backup was made."""
+    """Return the identity of the store, and when its last scheduled backup was made."""
     row, done = driver.read(lambda tx: (tx.one("meta_get", key=store_meta.STORE_ID), noted(tx, store_meta.BACKUP_DONE)))
     if row is None or not _ID.fullmatch(str(row[0])):
         row = (driver.write("claim", partial(_named, fresh=secrets.token_hex(4))),)
@@ -56,9 +56,9 @@ def _named(tx: Tx, fresh: str) -> str:
 
 
 class Claim(NamedTuple):
-    """One attempt at a backup: it is noted in the store, so that others leave it alone and know how it went.
+    """One attempt at a backup, recorded in the store, so that other processes do not begin another.
 
-    `bare` is when the last was made if, after that, the folder was seen to have none: then one is due.
+    `bare` is the time of the last backup if the folder has no backup: then one is due.
     """
 
     now: float
@@ -66,7 +66,7 @@ class Claim(NamedTuple):
     bare: float | None
 
     def take(self, tx: Tx) -> bool:
-        """Whether it is due and nobody is at it; a claim whose process died holds for an hour."""
+        """Claim the backup if it is due and not claimed. The claim of a dead process expires after an hour."""
         tx.one("lock_meta")
         done = noted(tx, store_meta.BACKUP_DONE)
         recent = 0 <= self.now - done < self.every and done != self.bare
@@ -80,20 +80,20 @@ class Claim(NamedTuple):
         tx.run("meta_set", key=store_meta.BACKUP_DONE, value=repr(self.now))
         forget_attempts(tx)
 
-    def fail(self, tx: Tx, tell: bool) -> None:
+    def fail(self, tx: Tx, record: bool) -> None:
         if noted(tx, store_meta.BACKUP_CLAIMED) == self.now:
             tx.run("meta_delete", key=store_meta.BACKUP_CLAIMED)
-        if tell:
+        if record:
             tx.run("meta_set", key=store_meta.BACKUP_FAILED, value=repr(self.now))
 
 
 def late(done: str | None, failed: str | None, every_hours: float, now: float) -> str | None:
-    """What to tell of backups that should have come by now; None when they come. Times as the store notes them."""
+    """Return a warning if backups fail or are overdue, else None. Times are given as the store records them."""
     made = _number(done)
     if failed is not None:
         return "The last attempt at a scheduled backup failed."
     if made == _NEVER:
-        return "No scheduled backup was made yet."
+        return "No scheduled backup has been made yet."
     return None if 0 <= now - made <= LATE * every_hours * 3600 else "Scheduled backups are overdue."
 
 
@@ -110,7 +110,7 @@ def _number(noted: str | None) -> float:
 
 
 def free(folder: str, store: Known, now: float) -> str:
-    """A name that bears the time, or the first second after it that nobody has used or is writing to."""
+    """Return a file name with this time, or with the first later second whose name is free."""
     names = _names(folder)
     while True:
         name = f"{store.stem}-{store.id}-{time.strftime(_STAMP, time.gmtime(now))}.db"
@@ -120,7 +120,7 @@ def free(folder: str, store: Known, now: float) -> str:
 
 
 def scheduled(folder: str, store: Known) -> list[str]:
-    """Backups of this store that were made on schedule, oldest first."""
+    """Return the scheduled backups of this store, oldest first."""
     form = re.compile(re.escape(f"{store.stem}-{store.id}") + r"-\d{8}-\d{6}\.db")
     return [os.path.join(folder, name) for name in sorted(_names(folder)) if form.fullmatch(name)]
 
@@ -134,13 +134,13 @@ def _names(folder: str) -> list[str]:
 
 
 def forget_attempts(tx: Tx) -> None:
-    """A backup that was under way is not under way in the copy, nor in what is restored from it."""
+    """Delete the record of a running or failed attempt from a copy of the store."""
     for key in (store_meta.BACKUP_CLAIMED, store_meta.BACKUP_FAILED):
         tx.run("meta_delete", key=key)
 
 
 def keep_identity(tx: Tx, identity: Row | None) -> None:
-    """The store stays who it is: with the name of another, it would take that one's scheduled backups for its own."""
+    """Keep the id of the store in a restore: with another id it would manage another store's scheduled backups."""
     tx.run("meta_delete", key=store_meta.STORE_ID)
     if identity is not None:
         tx.run("meta_set", key=store_meta.STORE_ID, value=identity[0])

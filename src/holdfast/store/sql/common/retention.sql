@@ -1,10 +1,10 @@
 -- name: prune_needed
--- Whether a route names a conversation, or a branch reads from it.
+-- Tell whether a conversation has a route or a branch.
 SELECT EXISTS (SELECT 1 FROM routes WHERE conversation = :conversation),
        EXISTS (SELECT 1 FROM conversations WHERE origin = :conversation);
 
 -- name: prune_candidates
--- Every conversation, the longest unused first: when it was last active, its size, whether something needs it.
+-- List conversations, the longest unused first, with last activity, size and whether a route or branch needs it.
 SELECT c.key, c.id, c.title, c.last_seq - coalesce(c.forked_at, 0),
        (SELECT CAST(coalesce(sum(octet_length(body)), 0) AS bigint) FROM messages WHERE messages_of(messages, c.key)),
        coalesce((SELECT at FROM messages m WHERE message_at(m, c.key, c.last_seq)), h.started_at) AS active_at,
