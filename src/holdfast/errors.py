@@ -448,19 +448,3 @@ def shown(text: object, limit: int = 60) -> str:
     plain = isinstance(text, str | float | None) or (isinstance(text, int) and abs(text) < 2**128)
     quoted = repr(text) if plain else f"<{type(text).__name__}>"
     return quoted if len(quoted) <= limit else quoted[: limit - 2] + "…" + quoted[-1]
-
-
-_RENAMED = {
-    "OutOfRange": InvalidArgument, "IdInvalid": InvalidArgument, "TitleInvalid": InvalidArgument,
-    "FolderInvalid": InvalidArgument, "MemoryInvalid": InvalidArgument, "KeyReused": IdTaken, "TurnBusy": Busy,
-    "MemoryFull": LimitReached, "TooMany": LimitReached, "NothingToRedo": NothingToUndo,
-    "NotBegun": CommandRefused, "NotABackup": CopyRefused,
-}  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    """Resolve the names that are being replaced; removed with their last use."""
-    try:
-        return _RENAMED[name]
-    except KeyError:
-        raise AttributeError(name) from None

@@ -1,4 +1,7 @@
-"""What comes in from outside and what goes out again: frozen values, known to others by the names of `types`."""
+"""Values of the mail queues: inbound messages (arrivals), outgoing messages, claims and contacts.
+
+`holdfast.types` exports them.
+"""
 
 from __future__ import annotations
 
@@ -7,35 +10,35 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 OutgoingKind = Literal["reply", "notice", "question"]
-"""What answers; what tells of something; what asks the person for a word."""
+"""A reply to an arrival, a notification, or a question that expects an answer."""
 PersonRole = Literal["user", "admin", "denied"]
 
 
 class NewArrival(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that has just come in. `platform` and `key` say what it is, however often it is sent."""
+    """An inbound message to store. `platform` and `key` identify it when a platform delivers it again."""
 
     platform: str
     key: str
-    """The platform's own id of it."""
+    """The platform's id of the message."""
     route: str
-    """The chat key: what comes in on one route is worked in order."""
+    """The chat key. Arrivals of one route are processed in order."""
     chat: str
-    """The place replies go to; what goes there is sent in order."""
+    """The chat that replies are sent to. Messages to one chat are sent in order."""
     sender: str
     address: dict[str, Any]
-    """All that the platform needs to send a reply to that place."""
+    """What the platform needs to send a reply to the chat."""
     text: str = ""
     parts: list[dict[str, Any]] = []
-    """Content besides the text, as messages have it; attachments are named by their digests."""
+    """Content parts besides the text, as in a message. Attachments are named by their digests."""
     name: str = ""
-    """What the sender goes by there."""
+    """The display name of the sender."""
     home: str | None = None
-    """The platform that replies go out by, where that is another one."""
+    """The platform that sends replies, if it is another one."""
     at: float | None = None
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that came in, and what became of it."""
+    """A stored inbound message and its outcome."""
 
     id: int
     platform: str
@@ -50,16 +53,16 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     at: float
     attempts: int = 0
-    """How often somebody began to work on it."""
+    """The number of attempts to process it."""
     target: str | None = None
-    """The session id its turn uses: fixed before the turn begins, and never another."""
+    """The session id of its turn, fixed before the turn begins."""
     joined: int | None = None
-    """The arrival it was collected into."""
+    """The arrival that it was merged into."""
     outcome: str | None = None
-    """What became of it; None while it is open."""
+    """None while it is open."""
     conversation_id: str | None = None
     seq: int | None = None
-    """The message it became, where it became one."""
+    """The message of the conversation that it became, if any."""
     settled_at: float | None = None
     redacted: bool = False
 
@@ -69,7 +72,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewOutgoing(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to be sent. In a reply of several parts each is one of these, in order."""
+    """A message to send. A long reply is several of these, in order."""
 
     platform: str
     chat: str
@@ -79,11 +82,11 @@ class NewOutgoing(msgspec.Struct, frozen=True, kw_only=True):
     """Digests of blobs."""
     kind: OutgoingKind = "reply"
     seq: int | None = None
-    """The message of the conversation whose words these are: when that is redacted, so is this."""
+    """The message of the conversation that it quotes. Redacting that message redacts this one."""
 
 
 class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
-    """Something on its way out, or out."""
+    """A queued or delivered outgoing message."""
 
     id: int
     platform: str
@@ -94,11 +97,11 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     kind: OutgoingKind
     at: float
     arrival: int | None = None
-    """What it answers, or what was being answered when it was posted."""
+    """The arrival that it answers, or that was being processed when it was posted."""
     inbound: int | None = None
-    """The notice in the inbox that it answers."""
+    """The inbox entry that it answers."""
     part: int | None = None
-    """Which part of the reply, from 0 on; None: posted by itself, under `key`."""
+    """The index of the part of a reply; None for a message posted under `key`."""
     key: str | None = None
     conversation_id: str | None = None
     seq: int | None = None
@@ -106,7 +109,7 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     due_at: float = 0.0
     delivered_at: float | None = None
     external: str | None = None
-    """The platform's own id of what was sent."""
+    """The platform's id of the delivered message."""
     failed_at: float | None = None
     error: str | None = None
     redacted: bool = False
@@ -117,7 +120,7 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """The right to work on something that has a key, until somebody else takes it."""
+    """A lease on a key, such as a route or a chat."""
 
     key: str
     token: int
@@ -126,7 +129,7 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class TakenUp(msgspec.Struct, frozen=True):
-    """A route that was taken up: what waits there, and which of it was begun."""
+    """A claimed route, its open arrivals, and the arrival that processing began with."""
 
     claim: Claim | None
     waiting: list[Arrival]
@@ -136,16 +139,16 @@ class TakenUp(msgspec.Struct, frozen=True):
 
 
 class Awaited(msgspec.Struct, frozen=True):
-    """A conversation in whose inbox something waits, and the route it was last spoken to from."""
+    """A conversation with open inbox entries, and the route of its last arrival."""
 
     conversation_id: str
     oldest: int
-    """The inbound that waits longest."""
+    """The id of the oldest open entry."""
     route: str
 
 
 class ClaimHeld(msgspec.Struct, frozen=True):
-    """A claim as others see it."""
+    """A claim as other processes see it."""
 
     key: str
     token: int
@@ -155,7 +158,7 @@ class ClaimHeld(msgspec.Struct, frozen=True):
 
 
 class Home(NamedTuple):
-    """Where a conversation was last spoken to from: replies to its notices go there."""
+    """The chat of a conversation's last arrival. Replies to its notices are sent there."""
 
     platform: str
     chat: str
@@ -164,7 +167,7 @@ class Home(NamedTuple):
 
 
 class Person(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody on a platform, and what they may do here."""
+    """A contact: a user of a platform, and their role."""
 
     platform: str
     sender: str

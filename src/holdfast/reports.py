@@ -1,4 +1,4 @@
-"""What long work on a store has to say when it is done: copies, exports, removals, rescues."""
+"""Reports of long operations on a store: backup, restore, copy, export, import, prune and salvage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class BackupReport(msgspec.Struct, frozen=True):
-    """A copy that was made and passed every check. `lost_blobs` could not be copied: the store lacks them too."""
+    """A backup that passed every check. `lost_blobs` are attachments that the store lacks."""
 
     path: str
     conversations: int
@@ -21,7 +21,7 @@ class BackupReport(msgspec.Struct, frozen=True):
 
 
 class RestoreReport(msgspec.Struct, frozen=True):
-    """What the store holds since it was restored; `brought_back` are conversations that had been deleted."""
+    """The content of a restored store. `brought_back` are conversations that had been deleted."""
 
     path: str
     generation: int
@@ -54,10 +54,10 @@ class CopyReport(msgspec.Struct, frozen=True):
 
 
 class ExportReport(msgspec.Struct, frozen=True):
-    """What an export wrote; `origins` are conversations nobody named, which branches read from.
+    """The content of an export. `origins` are conversations included because branches read from them.
 
-    `blobs` are the attachments its messages name, and `blob_bytes` their size. They are beside the export when
-    it was given a path, but for `lost_blobs`: the store lacks those too.
+    `blobs` are the attachments that its messages name, and `blob_bytes` their size. An export to a path stores them
+    next to it, except `lost_blobs`, which the store lacks.
     """
 
     conversations: int
@@ -70,10 +70,10 @@ class ExportReport(msgspec.Struct, frozen=True):
 
 
 class ImportOutcome(msgspec.Struct, frozen=True):
-    """What became of one conversation of an export; without an id: of a part of it that names none.
+    """The outcome of one conversation of an export; without an id, of a part that names no conversation.
 
-    `line` is where it begins, or what is wrong. `kept_as` is its new id, where its own was deleted here;
-    `title` its new title, where its own was taken; `routes` the keys that stay what they are here.
+    `line` is its first line, or the line with the error. `kept_as` is its new id if its own was deleted here, `title`
+    its new title if its own was taken, and `routes` the keys that were bound here already and are left unchanged.
     """
 
     conversation_id: str | None
@@ -90,9 +90,9 @@ class ImportOutcome(msgspec.Struct, frozen=True):
 
 
 class ImportReport(msgspec.Struct, frozen=True):
-    """What became of each conversation of an export, in its order, and how many messages came in.
+    """The outcome of each conversation of an export, in order, and the number of imported messages.
 
-    `blobs` attachments came in; `lost_blobs` are named by conversations that are here now, and are not here.
+    `blobs` is the number of imported attachments; `lost_blobs` are named by imported conversations and missing.
     """
 
     outcomes: tuple[ImportOutcome, ...]
@@ -105,12 +105,12 @@ class ImportReport(msgspec.Struct, frozen=True):
         return all(outcome.ok for outcome in self.outcomes)
 
     def ids(self, outcome: str) -> list[str]:
-        """The conversations of which this became."""
+        """Return the ids of the conversations with this outcome."""
         return [one.conversation_id for one in self.outcomes if one.outcome == outcome and one.conversation_id]
 
 
 class Prunable(msgspec.Struct, frozen=True):
-    """A conversation that may go; or, with what it is needed for, one that may not."""
+    """A conversation that matches a prune. `needed` states why it is kept, if it is."""
 
     conversation_id: str
     title: str | None
@@ -121,7 +121,7 @@ class Prunable(msgspec.Struct, frozen=True):
 
 
 class PrunePlan(msgspec.Struct, frozen=True):
-    """What a prune would remove, longest unused first, and what fits as well but is needed."""
+    """The conversations that a prune would remove, least recently used first, and those it would keep."""
 
     going: tuple[Prunable, ...]
     needed: tuple[Prunable, ...]
@@ -129,10 +129,10 @@ class PrunePlan(msgspec.Struct, frozen=True):
 
 
 class PruneReport(msgspec.Struct, frozen=True):
-    """What went, after it was written to the archive; `kept` had changed, or had come to be needed, meanwhile.
+    """The conversations that a prune removed after archiving them. `kept` had changed, or are needed now.
 
-    `lost_blobs` are attachments the archive lacks, since they are missing here, or damaged. A conversation that
-    names a damaged one is among `kept`: what is left of that file would go with it.
+    `lost_blobs` are attachments that the archive lacks because they are missing or damaged in the store. A conversation
+    that names a damaged one is kept, because its removal would remove the rest of that file.
     """
 
     archive: str | None
@@ -143,7 +143,7 @@ class PruneReport(msgspec.Struct, frozen=True):
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """Something a salvage could not bring over; without a conversation: of one whose name is lost, or of none."""
+    """Data that a salvage could not recover. Without an id, the conversation is unknown, or there is none."""
 
     what: str
     conversation_id: str | None = None
@@ -152,7 +152,7 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class SalvageReport(msgspec.Struct, frozen=True):
-    """What a salvage brought over into a new store, which fsck finds sound, and exactly what it could not."""
+    """The data that a salvage recovered into a new store, which passed fsck, and the data it could not recover."""
 
     path: str
     conversations: int

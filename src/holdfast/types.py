@@ -1,4 +1,4 @@
-"""The values everything else speaks in: frozen, and knowing nothing of storage or providers."""
+"""Frozen values that all packages share. They depend on neither storage nor providers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from holdfast import errors, mail
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: tuple[Role, ...] = ("system", "user", "assistant", "tool")
 
-# What comes in and goes out has a file of its own.
 NewArrival = mail.NewArrival
 Arrival = mail.Arrival
 Home = mail.Home
@@ -32,9 +31,9 @@ Purpose = Literal["compact", "turn"]
 
 
 class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One call the model asked for. Arguments are kept as the model gave them, valid JSON or not.
+    """A tool call of the model. Arguments are stored as the model sent them, valid JSON or not.
 
-    `extra` has what a provider sent besides and may want to see again.
+    `extra` holds other fields of the provider, which are sent back with the call.
     """
 
     id: str
@@ -44,9 +43,9 @@ class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a call of a model used, in tokens; the input counts what came from or went to the provider's cache.
+    """Token usage of a model call. `input` includes tokens read from and written to the provider's cache.
 
-    `cost` is in US dollars, None when nobody knows the price.
+    `cost` is in US dollars, None if the price is unknown.
     """
 
     input: int = 0
@@ -68,9 +67,9 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Body(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is stored of a message beside its columns; keys this version does not know are ignored.
+    """The JSON body of a stored message. Unknown keys are ignored.
 
-    Calls come first, so that a reader tells from the first characters whether there are any.
+    Tool calls come first, so that a reader can tell from the first characters whether there are any.
     """
 
     tool_calls: tuple[ToolCall, ...] = ()
@@ -85,7 +84,7 @@ _decode = msgspec.json.Decoder(Body).decode
 
 
 class Message(msgspec.Struct, frozen=True, dict=True):
-    """A message of the log. Its body is decoded when it is looked at, not when it is read."""
+    """A message of the log. Its body is decoded on first access."""
 
     seq: int
     uid: str
@@ -117,12 +116,12 @@ class Message(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def model(self) -> str | None:
-        """Which model said it, where that is known."""
+        """The model that wrote the message, if known."""
         return self._decoded.model
 
     @property
     def usage(self) -> Usage | None:
-        """What saying it used."""
+        """The usage of the model call that produced the message."""
         return self._decoded.usage
 
     @property
@@ -136,7 +135,7 @@ class Message(msgspec.Struct, frozen=True, dict=True):
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
-    """What a model is told of a tool; parameters are a JSON Schema of an object."""
+    """The description of a tool for a model. `parameters` is the JSON Schema of an object."""
 
     name: str
     description: str
@@ -144,7 +143,7 @@ class ToolSpec(msgspec.Struct, frozen=True):
 
 
 class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message on its way into the log."""
+    """A message to append."""
 
     role: Role
     content: Content = ""
@@ -158,7 +157,7 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewConversation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a conversation needs to be born together with its first message."""
+    """The values of a conversation that is created together with its first message."""
 
     source: str
     model: str | None = None
@@ -171,7 +170,7 @@ class NewConversation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """An acknowledged append: the message is in the log, on disk, at this seq."""
+    """An acknowledged append: the message is durable in the log at this seq."""
 
     seq: int
     uid: str
@@ -214,7 +213,7 @@ class Session(msgspec.Struct, frozen=True):
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """The durable thing: where it stands now."""
+    """The current state of a conversation."""
 
     id: str
     owner: str
@@ -234,7 +233,7 @@ class Conversation(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """Where a conversation stood when slow work on it began. A commit compares against it."""
+    """The state of a conversation when slow work on it began. The commit compares against it."""
 
     conversation_id: str
     head_id: str
@@ -243,7 +242,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The right to do slow work on a conversation, and where that conversation stood when it was given."""
+    """The right to do slow work on a conversation, with the snapshot from when it was acquired."""
 
     snapshot: Snapshot
     purpose: Purpose
@@ -257,7 +256,7 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class LeaseHeld(msgspec.Struct, frozen=True):
-    """A lease as others see it."""
+    """A lease as other processes see it."""
 
     conversation_id: str
     purpose: Purpose
@@ -271,11 +270,11 @@ class LeaseHeld(msgspec.Struct, frozen=True):
     thread: int = 0
     agent: str = ""
     acquired_at: float | None = None
-    """Unix time; None for a lease that an older version took."""
+    """Unix time; None for a lease acquired by an older version."""
 
 
 class Compaction(msgspec.Struct, frozen=True):
-    """Everything up to cut_seq is represented by this summary and these pinned messages."""
+    """A summary and pinned messages that replace everything up to cut_seq in the context."""
 
     epoch: int
     base_epoch: int | None
@@ -290,7 +289,7 @@ class Compaction(msgspec.Struct, frozen=True):
 
 
 class Hide(msgspec.Struct, frozen=True):
-    """A range of turns taken out of the context by /undo; it can be shown again."""
+    """A range of messages that /undo removed from the context; it can be shown again."""
 
     epoch: int
     from_seq: int
@@ -299,14 +298,14 @@ class Hide(msgspec.Struct, frozen=True):
 
 
 class Pin(msgspec.Struct, frozen=True):
-    """A message that a person wants to stay in the context word for word."""
+    """A message that stays in the context verbatim."""
 
     seq: int
     at: float
 
 
 class Route(msgspec.Struct, frozen=True):
-    """A chat key and the conversation it names (None: the next message begins a new one)."""
+    """A chat key and the conversation it names (None: the next message starts a new one)."""
 
     key: str
     conversation_id: str | None
@@ -314,7 +313,7 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class Context(Sequence[Message]):
-    """What the model sees: pinned messages, summary, and everything after the cut. Computed, never stored."""
+    """What the model sees: pinned messages, summary, and all messages after the cut. Computed, never stored."""
 
     __slots__ = ("compaction", "conversation_id", "cut_seq", "epoch", "last_seq", "messages", "running", "session_id")
 
@@ -363,7 +362,7 @@ class Context(Sequence[Message]):
 
 
 class Hit(msgspec.Struct, frozen=True):
-    """A message that was found, the stretch of it that fits best, and how well it fits."""
+    """A search result: the message, its best matching snippet, and a score."""
 
     session_id: str
     seq: int
@@ -378,7 +377,7 @@ class Hit(msgspec.Struct, frozen=True):
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """One promise found broken, and where."""
+    """A broken promise, found by fsck."""
 
     promise: str
     conversation_id: str
@@ -386,7 +385,7 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What fsck found."""
+    """The result of fsck."""
 
     conversations: int
     sessions: int
@@ -400,7 +399,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Blob(msgspec.Struct, frozen=True):
-    """An attachment, named by the digest of its content."""
+    """An attachment. Its id is the digest of its content."""
 
     digest: str
     size: int
@@ -409,20 +408,20 @@ class Blob(msgspec.Struct, frozen=True):
 
 
 class Collected(msgspec.Struct, frozen=True):
-    """Attachments nobody named any more, and their bytes."""
+    """The number and size of attachments that garbage collection removed."""
 
     blobs: int
     bytes: int
 
 
-# --- what agents have besides their conversations ------------------------------------------------------
+# --- records of agents ---------------------------------------------------------------------------------
 
 ProcessState = Literal["running", "exited", "killed", "gone"]
-"""At work; ended by itself; ended by somebody; not there any more, and nobody knows how it ended."""
+"""Running, exited by itself, killed, or gone with an unknown exit code."""
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
-    """A program that an agent started and that works beside its turns."""
+    """A background process that an agent started."""
 
     id: str
     conversation_id: str
@@ -430,30 +429,30 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     started_at: float
     place: str
-    """Where it is found again: whatever the one who started it wrote down, as JSON."""
+    """How to find the process again: JSON written by the tool that started it."""
     state: ProcessState = "running"
     ended_at: float | None = None
     exit_code: int | None = None
 
 
 class Inbound(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that came in for a conversation, and is answered once."""
+    """An inbox entry of a conversation. It is answered once."""
 
     id: int
     key: str
-    """Who sends the same thing again uses the same key: it is one message."""
+    """The idempotency key: an entry sent again with the same key is stored once."""
     conversation_id: str
     text: str
     kind: str
     at: float
     outcome: str | None = None
-    """What became of it; None while it waits."""
+    """None while it waits."""
     seq: int | None = None
-    """The message it became, where it became one."""
+    """The message that it became, if any."""
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """Something to remember about a person, in all conversations of that person."""
+    """A fact about an owner, available in all conversations of that owner."""
 
     id: int
     owner: str
@@ -461,23 +460,23 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     updated_at: float
     source: str | None = None
-    """The conversation it was learnt in."""
+    """The conversation in which it was recorded."""
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """A permission somebody gave for more than once."""
+    """A permission that was granted permanently."""
 
     id: int
     owner: str
     rule: str
     conversation_id: str | None
-    """The one it holds in; None: in all of this owner's."""
+    """The conversation it applies to; None for all conversations of the owner."""
     at: float
     by: str
 
 
 class Audited(msgspec.Struct, frozen=True, kw_only=True):
-    """An act of a tool, and who allowed it."""
+    """An audited tool call and its decision."""
 
     id: int
     conversation_id: str
@@ -486,8 +485,8 @@ class Audited(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     allowed: bool
     by: str
-    """Who decided: a rule, a grant, a person on a front end, or that nobody could answer."""
+    """What decided: a rule, a grant, a user of a client, or the lack of a client that could ask."""
     at: float
     ended_at: float | None = None
     ok: bool | None = None
-    """Whether it did what it set out to do; None while it runs, and for ever if its process died."""
+    """Whether the call succeeded; None while it runs, and if its process died."""

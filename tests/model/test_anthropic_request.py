@@ -384,3 +384,9 @@ def test_any_context_becomes_a_request_the_api_takes(messages: list[types.Messag
         seen.update(open_calls)
     assert not open_calls
     assert len(marks(built(messages, system="S", tools=[TOOL]))) <= 4
+
+
+def test_metadata_is_not_sent() -> None:
+    messages = [message("user", "hello", metadata={"secret": 1}), message("assistant", "hi", metadata={"secret": 2})]
+    assert messages[0].metadata == {"secret": 1}
+    assert "secret" not in msgspec.json.encode(built(messages)).decode()

@@ -374,3 +374,9 @@ def test_for_any_context_nothing_said_is_lost(messages: list[types.Message]) -> 
     ]
     whole = spelling.encoded(openai_request.build(port.Request(messages=numbered), DIALECT, model="m"))
     assert all(f"said-{at}".encode() in bytes(whole) for at in range(len(messages)))
+
+
+def test_metadata_is_not_sent() -> None:
+    messages = [message("user", "hello", metadata={"secret": 1}), message("assistant", "hi", metadata={"secret": 2})]
+    assert messages[0].metadata == {"secret": 1}
+    assert "secret" not in msgspec.json.encode(built(messages)).decode()

@@ -56,15 +56,11 @@ class Claims(Facet):
 
 
 def checked_key(key: object) -> str:
-    if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY or not key.isprintable():
-        raise errors.InvalidArgument(f"A claim's key is printable text of 1 to {MAX_KEY} characters.")
-    return key
+    return validation.check_text(key, "key", MAX_KEY)
 
 
 def checked(claim: object) -> types.Claim:
-    if not isinstance(claim, types.Claim):
-        raise errors.InvalidArgument("This takes a claim.")
-    return claim
+    return validation.check_type(types.Claim, claim, "claim")
 
 
 def take(

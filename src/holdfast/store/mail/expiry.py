@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast import errors
-from holdfast.store import store_meta
+from holdfast.store import store_meta, validation
 from holdfast.store.driver import Tx
 from holdfast.store.facet import Facet
 
@@ -41,8 +41,7 @@ class Expiry(Facet):
         """
         if window is not None and not isinstance(window, Window):
             raise errors.InvalidArgument("`window` must be a Window, or None for the first.")
-        if isinstance(days, bool) or not isinstance(days, int | float) or not 0 <= days < 1e6:
-            raise errors.InvalidArgument("days is a number from 0 on.")
+        validation.check(validation.Duration, days=days)
         now, begun = self._clock(), window or Window()
         before = now - days * 86_400
         work = _posted if begun.posted else _arrivals

@@ -302,9 +302,8 @@ def checked_choice(arrival_id: int, target: str, joined: object) -> tuple[int, s
     return arrival_id, validation.check_id(target, "target"), tuple(joined)
 
 
-def prepared(new: object, now: float) -> Prepared:
-    if not isinstance(new, types.NewArrival):
-        raise errors.InvalidArgument("This takes a NewArrival.")
+def prepared(given: object, now: float) -> Prepared:
+    new = validation.check_type(types.NewArrival, given, "new")
     if not isinstance(new.text, str) or len(new.text) > LONGEST:
         raise errors.MessageInvalid(f"What comes in is text of at most {LONGEST:,} characters.")
     home = new.platform if new.home is None else new.home

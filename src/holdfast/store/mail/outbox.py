@@ -138,9 +138,7 @@ class Outbox(Facet):
 
 
 def checked_platform(name: object) -> str:
-    if not isinstance(name, str) or not 0 < len(name) <= MAX_PLATFORM or not name.isprintable():
-        raise errors.InvalidArgument(f"A platform's name is printable text of 1 to {MAX_PLATFORM} characters.")
-    return name
+    return validation.check_text(name, "platform", MAX_PLATFORM)
 
 
 def address(where: object) -> str:
