@@ -99,7 +99,7 @@ class Connector:
         """Whether a server of this address ever accepted writes."""
         self._several = self._settings.get("target_session_attrs", "any") != "any"
         self._last_server: dict[str, Any] | None = None
-        """Of several servers, the settings of the last one in use: it is tried before those that may be down."""
+        """Of several servers, the settings of the last one in use, which is tried first: the others may be down."""
 
     def open(self) -> Connection:
         last = self._last_server  # another thread may reset it

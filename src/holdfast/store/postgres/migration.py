@@ -270,8 +270,8 @@ class Migration:
         first = "conversations"
         if first in env.tables:
             self._execute(f"LOCK TABLE {first} IN EXCLUSIVE MODE")
-        others = [catalog.quote(name) for name in self._declared.names("table") if name in env.tables and name != first]
-        self._execute(f"LOCK TABLE {', '.join(others)} IN SHARE ROW EXCLUSIVE MODE")
+        rest = [catalog.quote(name) for name in self._declared.names("table") if name in env.tables and name != first]
+        self._execute(f"LOCK TABLE {', '.join(rest)} IN SHARE ROW EXCLUSIVE MODE")
 
     def _changes(
         self, statement: catalog.Statement, found: catalog.Definitions, recorded: catalog.Definitions, newer: bool

@@ -1,7 +1,7 @@
 """Send NOTIFY for committed writes from a background thread: a write never waits for it and never fails with it.
 
 NOTIFY inside the writing transaction would serialize all commits of the cluster (docs/decisions/0048). The first
-notification after a pause is sent at once; those that follow are batched.
+notification after a pause is sent at once; later ones are batched.
 """
 
 from __future__ import annotations
