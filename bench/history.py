@@ -149,7 +149,7 @@ def _context_figures(key: str, measured: Mapping[int, Steps], what: str) -> Iter
 
 def _fsck(path: Path) -> Figure:
     with holdfast.SessionDB(path) as db:
-        report = db.fsck()
+        report = db.admin.fsck()
     if not report.ok:
         raise RuntimeError(f"the store is broken, so its figures mean nothing: {report.violations[:3]}")
     return Figure("fsck", "fsck, per million messages", "s", report.seconds / report.messages * 1e6)

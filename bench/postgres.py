@@ -23,7 +23,6 @@ from bench import group, history, search, systems, timing
 from bench.crew import Crew
 from bench.figures import Figure, at_least, at_most, compared
 from bench.scale import Scale
-from holdfast.store.transfer import copy as store_copy
 
 MICROSECONDS, MILLISECONDS = 1e6, 1e3
 BATCH = 1_000
@@ -233,7 +232,7 @@ def _search(scale: Scale, server: postgres.Server) -> Iterator[Figure]:
 def _copies(scale: Scale, server: postgres.Server, folder: Path) -> Iterator[Figure]:
     def copied(source: holdfast.SessionDB, into: Any) -> float:
         with holdfast.SessionDB(into) as target:
-            return scale.pg_copied / timing.timed(lambda: store_copy.copy(source, target))
+            return scale.pg_copied / timing.timed(lambda: source.admin.copy_to(target.admin))
 
     with holdfast.SessionDB(folder / "source.db", durability="process-crash") as source:
         source.create_session("one", source="bench")

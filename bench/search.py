@@ -122,11 +122,11 @@ def fill(db: holdfast.SessionDB, chats: Sequence[dict[str, Any]], messages: int,
     sentences = [
         piece for chat in chats for each in chat["messages"] for piece in re.split(r"(?<=[.?!])\s", each["content"])
     ]
-    missing = messages - db.fsck().messages
+    missing = messages - db.admin.fsck().messages
     for begun in range(0, missing, 500):
         made = [
             {"role": "user", "content": " ".join(chance.choices(sentences, k=3))}
             for _ in range(min(500, missing - begun))
         ]
         db.append_messages(into, made, create=None if into else holdfast.NewConversation(source="bench"))
-    db.index_search()
+    db.admin.update_search_index()

@@ -17,4 +17,4 @@ def work(name: str) -> None:
 with SessionDB("chat/chat.db") as db, ThreadPoolExecutor(2) as workers:
     db.create_session("talk", source="example")
     list(workers.map(work, ("Ann", "Bob")))
-    print(len(db.transcript("talk")), "messages; all promises kept:", db.fsck().ok)
+    print(len(db.transcript("talk")), "messages; all promises kept:", db.admin.fsck().ok)

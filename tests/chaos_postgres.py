@@ -77,7 +77,7 @@ def overlap(run: Run) -> Iterator[str]:
                 yield from map(Wrong, stage.play(order, crowd))
                 done += 1
                 yield f"{done:,} schedules"
-            yield from (Wrong(str(bad)) for bad in stage.db.fsck().violations)
+            yield from (Wrong(str(bad)) for bad in stage.db.admin.fsck().violations)
 
 
 def kill_server(run: Run) -> Iterator[str]:

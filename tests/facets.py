@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 
 from holdfast import SessionDB
+from holdfast.store.admin import Admin
+from holdfast.store.blobs.blobs import Blobs
 from holdfast.store.mail.contacts import Contacts
 from holdfast.store.mail.mail import Mail
 from holdfast.store.records.memory import Memories
@@ -17,6 +19,8 @@ FACETS: dict[str, type] = {
     "memory": Memories,
     "permissions": Permissions,
     "processes": Processes,
+    "blobs": Blobs,
+    "admin": Admin,
 }
 # They join SessionDB to AsyncSessionDB, the agent and the compaction.
 INSIDE = {"abandon_lease", "append_step", "warn_once"}

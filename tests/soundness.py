@@ -50,7 +50,7 @@ def report(db: SessionDB) -> types.Report | None:
     """What is wrong with a store, or None."""
     if db.driver.name == "postgres" and _keeps_its_promises(db.driver.target):
         return None
-    found = db.fsck()
+    found = db.admin.fsck()
     return None if found.ok else found
 
 

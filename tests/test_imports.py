@@ -154,6 +154,8 @@ def wrong_direction(room: str, target: str) -> list[str]:
 
 def wrong_use(path: str, node: ast.AST) -> list[str]:
     match node:
+        case ast.Attribute(attr="driver") if not path.startswith("store/"):
+            return ["uses the driver of a store"]
         case ast.Attribute(attr="import_module") | ast.Name(id="import_module" | "__import__"):
             return [] if path in LOADS_BY_NAME else ["loads a module by name"]
         case ast.Attribute(value=ast.Name(id="os"), attr="environ" | "environb" | "getenv"):
@@ -226,6 +228,7 @@ def test_no_listed_exception_is_left_over() -> None:
         ("store/db.py", "import os\nos.environ['X']", "reads the environment"),
         ("cli/console.py", "import os\nos.getenv('X')", "reads the environment"),
         ("cli/console.py", "from os import path, environ", "reads the environment"),
+        ("cli/doctor.py", "def f(db):\n    return db.driver.path", "uses the driver of a store"),
     ],
 )
 def test_checker_flags(path: str, source: str, wrong: str) -> None:
@@ -242,6 +245,7 @@ def test_checker_flags(path: str, source: str, wrong: str) -> None:
         ("terminal/app.py", "def f():\n    import textual.app"),
         ("terminal/screen/look.py", "from textual.theme import Theme"),
         ("store/sqlite/driver.py", "import apsw"),
+        ("store/db.py", "def f(db):\n    return db.driver.path"),
         ("store/db.py", "def f():\n    from holdfast.store.postgres import driver"),
         ("cli/race/naive.py", "import sqlite3"),
         ("cli/lazy.py", "import importlib\nimportlib.import_module('x')"),

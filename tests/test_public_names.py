@@ -71,9 +71,9 @@ SIGNATURES = {
     "permissions.audit_log": "(self)",
     "set_session_title": "(self, session_id, title)",
     "set_session_folder": "(self, session_id, folder)",
-    "finalize_orphaned_compression_sessions": "(self, older_than_days=7)",
-    "prune_empty_ghost_sessions": "(self)",
-    "fsck": "(self)",
+    "admin.finalize_orphaned_sessions": "(self, older_than_days=7)",
+    "admin.prune_empty_sessions": "(self)",
+    "admin.fsck": "(self)",
     "close": "(self)",
 }
 

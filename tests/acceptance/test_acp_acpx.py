@@ -73,7 +73,7 @@ def session(client: Client) -> Iterator[None]:
 def conversations(home: Path) -> dict[str, list[str]]:
     """What people said in each conversation of the store, which is sound."""
     with SessionDB(home / "data" / "holdfast.db") as db:
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
         return {
             head.conversation_id: [
                 parts.text(each.content) for each in db.transcript(head.conversation_id) if each.role == "user"

@@ -23,7 +23,7 @@ HELLO = "Hello there"
 def bodies(home: Path, session: str, role: str = "user") -> list[str]:
     """What was said, as it is in the store, which is sound."""
     with SessionDB(home / "data" / "holdfast.db") as db:
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
         return [parts.text(each.content) for each in db.transcript(session) if each.role == role]
 
 

@@ -59,7 +59,7 @@ def driven(
     if kind == "stable":
         held(seen, schema.Wire(published(package, "stable")))
     with SessionDB(home / "data" / "holdfast.db") as db:
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
     return seen
 
 

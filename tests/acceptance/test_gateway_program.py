@@ -129,7 +129,7 @@ def test_it_answers_by_its_socket_and_by_http_and_stops_when_it_is_asked_to(
         assert [parts.text(each.content) for each in db.transcript(by_http)] == [each["content"] for each in chat]
         assert set(db.mail.counts().values()) == {0}
         assert db.mail.claims() == []
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
 
 
 @both
@@ -176,4 +176,4 @@ def check(db: SessionDB, updates: list[tuple[str, str]], *heard: list[dict[str, 
         assert len({reply["id"] for reply in each}) == len(each)
         assert all(rows[reply["id"]] == reply["chat"] for reply in each)
     assert {reply["id"] for each in heard for reply in each} == set(rows)
-    assert db.fsck().ok
+    assert db.admin.fsck().ok

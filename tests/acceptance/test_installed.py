@@ -28,7 +28,7 @@ with SessionDB("chat.db") as db:
     except errors.LeaseLost:
         print("refused")
     print([message.content for message in db.context(chat)])
-    assert db.fsck().ok
+    assert db.admin.fsck().ok
 """
 
 

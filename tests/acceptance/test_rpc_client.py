@@ -67,7 +67,7 @@ def check(home: Path, seen: dict[str, Any]) -> None:
     with SessionDB(home / "data" / "holdfast.db") as db:
         (head,) = db.list_sessions()
         assert (head.id, head.end_reason) == (seen["closed"]["session_id"], "tui_close")
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
 
 
 def test_a_conversation_by_lines(tmp_path: Path) -> None:

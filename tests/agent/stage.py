@@ -19,7 +19,7 @@ def run(story: Callable[[AsyncSessionDB], Awaitable[T]], target: str = ":memory:
     async def told() -> T:
         async with AsyncSessionDB(SessionDB(target, **store)) as db, asyncio.timeout(60):
             value = await story(db)
-            assert (await db.fsck()).ok
+            assert (await db.admin.fsck()).ok
             return value
 
     return asyncio.run(told())

@@ -23,7 +23,7 @@ def test_calls_images_and_attachments_are_shown_with_what_was_said() -> None:
         said = [{"type": "note", "text": "It is Monday."}, {"type": "text", "text": "Look: "}, image]
         await db.append_message("talk", role="user", content=said)
         await db.append_message("talk", role="assistant", tool_calls=[CALL])
-        kept = (await db.put_blob(b"long", "text/plain")).digest
+        kept = (await db.blobs.put(b"long", "text/plain")).digest
         output = [{"type": "text", "text": "begins"}, {"type": "output", "blob": kept}]
         await db.append_message("talk", role="tool", content=output, tool_call_id="x")
         assert (await originals.recalled(db, "talk", "1-3")).splitlines() == [

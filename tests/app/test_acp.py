@@ -38,7 +38,7 @@ def run(home: Path, story: Callable[[seat.Editor], Awaitable[None]], **settings:
 
     asyncio.run(told())
     with SessionDB(home / "store.db") as db:
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
 
 
 def folder(home: Path, name: str, words: str) -> str:

@@ -73,13 +73,17 @@ def test_first_start_has_nothing_to_say_of_backups(tmp_path: Path) -> None:
 
 def test_attachments_nobody_names_are_collected_though_no_backup_can_be_made(tmp_path: Path) -> None:
     with SessionDB(tmp_path / "store.db", clock=lambda: 1_000_000.0) as db:
-        blob = db.put_blob(b"left over")
+        blob = db.blobs.put(b"left over")
     (tmp_path / "copies").touch()
 
     async def start() -> None:
         async with running.started(settings(tmp_path)) as app:
             with SessionDB(tmp_path / "store.db") as db:
-                await until(lambda: db.get_blob(blob.digest) is None and db.meta(store_meta.BACKUP_FAILED) is not None)
+                await until(
+                    lambda: (
+                        db.blobs.get(blob.digest) is None and db.admin.get_meta(store_meta.BACKUP_FAILED) is not None
+                    )
+                )
             assert app.notice is None
 
     asyncio.run(start())

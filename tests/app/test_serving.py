@@ -186,7 +186,7 @@ def test_one_that_starts_before_the_other_stops_loses_and_repeats_nothing(tmp_pa
 
     sent = asyncio.run(story())
     with SessionDB(tmp_path / "holdfast.db") as db:
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
         ids = {key: found.id for key in keys if (found := db.mail.arrival_by_key("loopback", key)) is not None}
         outcomes = {found.outcome for key in keys if (found := db.mail.arrival_by_key("loopback", key)) is not None}
     assert outcomes == {"answered"}

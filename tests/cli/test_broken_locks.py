@@ -136,7 +136,7 @@ def test_program_without_locks_answers_compacts_and_warns_once(
         drive(tmp_path, env)
     assert log.read_text("utf-8").count("Leases cannot be used") == processes, log.read_text("utf-8")
     with SessionDB(store) as db:
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
         assert [each.ordinal for each in db.sessions("talk")] == [1, 2]
         assert {each.conversation_id for each in db.list_sessions(every=True)} == {"talk"}
         assert [each.role for each in db.transcript("talk")[90:]] == ["user", "assistant"] * 2

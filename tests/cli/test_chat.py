@@ -22,7 +22,7 @@ ENTER = "\r"
 
 def log(home: Path) -> list[tuple[str, str]]:
     with SessionDB(home / "data" / "holdfast.db") as db:
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
         heads = db.list_sessions()
         return [(each.role, _text(each.content)) for each in db.transcript(heads[0].id)] if heads else []
 

@@ -63,7 +63,7 @@ def log(home: Path) -> list[tuple[str, str]]:
     """The roles and texts of the one conversation there is."""
     with SessionDB(home / "data" / "holdfast.db") as db:
         (head,) = db.list_sessions()
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
         return [(message.role, _text(message.content)) for message in db.transcript(head.id)]
 
 
@@ -80,7 +80,7 @@ def narrow(home: Path, window: int) -> None:
 def compactions(home: Path) -> int:
     with SessionDB(home / "data" / "holdfast.db") as db:
         (head,) = db.list_sessions()
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
         return len(db.sessions(head.id)) - 1
 
 

@@ -208,4 +208,4 @@ def test_ctrl_c_stops_it_with_130_and_nothing_is_changed(talk: Path, tmp_path: P
     assert json.loads(out)["interrupted"]
     with SessionDB(talk) as db:
         assert db.compactions("talk") == []
-        assert db.fsck().ok
+        assert db.admin.fsck().ok

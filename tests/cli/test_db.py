@@ -13,7 +13,6 @@ import pytest
 
 from holdfast import SessionDB
 from holdfast.store import fault_points
-from holdfast.store.transfer import copy as store_copy
 from tests import postgres
 from tests.cli import inside, program
 
@@ -88,7 +87,7 @@ def test_half_a_copy_is_not_taken_for_a_store(
     with SessionDB(trip) as source, SessionDB(tmp_path / "half.db") as target, monkeypatch.context() as patch:
         patch.setattr(fault_points, "hook", stop)
         with pytest.raises(Stopped):
-            store_copy.copy(source, target)
+            source.admin.copy_to(target.admin)
     refused = holdfast("sessions", "list", "--db", tmp_path / "half.db")
     assert refused.code == 1
     assert "is an unfinished copy" in refused.sentence

@@ -56,7 +56,7 @@ def test_what_is_printed_is_what_the_kept_databases_hold(holdfast: Holdfast, tmp
     ]
     naive.close()
     with SessionDB(kept / "holdfast.db") as db:
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
         sessions = [(session.id, session.message_count) for session in db.sessions("start")]
         assert len(db.transcript("start")) == done.data["holdfast"]["acknowledged"]
     assert [(session["id"], session["messages"]) for session in done.data["holdfast"]["sessions"]] == sessions

@@ -196,10 +196,10 @@ def test_damaged_attachment_is_brought_back_the_way_doctor_says(
     holdfast: Holdfast, trip: Path, tmp_path: Path, how: str
 ) -> None:
     with SessionDB(trip) as db:
-        blob = db.put_blob(b"picture", "image/png")
+        blob = db.blobs.put(b"picture", "image/png")
         db.append_message(TRIP, role="user", content=[{"type": "image", "blob": blob.digest}])
-        db.backup(tmp_path / "copy.db")
-        db.export_to(tmp_path / "all.jsonl")
+        db.admin.backup(tmp_path / "copy.db")
+        db.admin.export_to(tmp_path / "all.jsonl")
     place = Path("trip.db.blobs") / blob.digest[:2] / blob.digest[2:]
     (tmp_path / place).write_bytes(b"another")
     sick = holdfast("doctor", "--json", "--db", trip).data
@@ -313,7 +313,7 @@ def test_weakened_trigger_or_index_is_a_problem_that_fix_puts_right(holdfast: Ho
     assert (mended.code, mended.data["findings"]) == (0, [])
     assert mended.data["done"][0].startswith(f"made again: the {kind} ")
     with SessionDB(trip) as db:
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
 
 
 def test_trigger_of_somebody_else_is_a_problem_and_left_alone(holdfast: Holdfast, trip: Path) -> None:

@@ -147,7 +147,7 @@ def album(tmp_path: Path) -> Path:
     """A store with a conversation that names two attachments, one of which is lost."""
     path = tmp_path / "album.db"
     with SessionDB(path) as db:
-        kept, lost = (db.put_blob(content, "image/png").digest for content in (b"kept" * 100, b"lost"))
+        kept, lost = (db.blobs.put(content, "image/png").digest for content in (b"kept" * 100, b"lost"))
         db.create_session("album", source="test")
         parts = [{"type": "image", "blob": digest} for digest in (kept, lost)]
         db.append_message("album", role="user", content=parts)

@@ -457,7 +457,7 @@ def test_one_that_is_killed_is_gone_on_with_by_the_next(home: Path) -> None:
             assert "nine" in gate.say("When does the harbour close?", key="2")["text"]
             assert gate.stop(signal.SIGTERM)[0] == 0
     with SessionDB(home / "data" / "holdfast.db") as db:
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
         assert len(db.list_sessions()) == 1
 
 

@@ -22,7 +22,7 @@ Holdfast = Callable[..., program.Run]
 
 def ids(path: Path) -> set[str]:
     with SessionDB(path) as db:
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
         return {session.conversation_id for session in db.list_sessions()}
 
 
@@ -65,7 +65,7 @@ def test_backups_go_to_the_folder_of_the_settings_and_only_when_due(
     assert holdfast("backup", **env).code == 0
     assert holdfast("backup", "elsewhere.db", "--if-due", **env).code == 2
     with SessionDB(trip) as db:
-        assert db.check_backup(made).ok
+        assert db.admin.check_backup(made).ok
 
 
 def test_backup_that_is_asked_for_is_made_though_another_was_begun(
@@ -148,7 +148,7 @@ def test_restore_says_when_the_backup_was_made_not_when_its_file_was_touched(
 ) -> None:
     copy = tmp_path / "copy.db"
     with SessionDB(trip, clock=lambda: 1_700_000_000.0) as db:
-        db.backup(copy)
+        db.admin.backup(copy)
     os.utime(copy, (1_000_000_000, 1_000_000_000))
     assert f"{copy} was made 2023-11-14" in holdfast("restore", copy, "--db", trip).out.replace("\n", " ")
     told = holdfast("restore", trip, "--db", tmp_path / "new.db").out.replace("\n", " ")
@@ -401,7 +401,7 @@ def test_prune_archives_and_removes(holdfast: Holdfast, trip: Path, tmp_path: Pa
     assert ids(trip) == {TRIP}
     (archive,) = (tmp_path / "archive").glob("trip-*.jsonl")
     with SessionDB(tmp_path / "new.db") as other, archive.open() as file:
-        assert other.import_from(file).ok
+        assert other.admin.import_from(file).ok
     assert ids(tmp_path / "new.db") == EVERY
     data = holdfast(
         "sessions", "prune", "--max-size", "0kb", "--archive", "a.jsonl", "--yes", "--json", "--db", trip
@@ -455,10 +455,10 @@ def test_redact_says_that_the_title_goes_and_takes_it_from_every_file(
 
 def test_prune_says_what_stays_for_a_damaged_attachment(holdfast: Holdfast, tmp_path: Path) -> None:
     with SessionDB(tmp_path / "album.db") as db:
-        blob = db.put_blob(b"picture")
+        blob = db.blobs.put(b"picture")
         db.create_session("album", source="test")
         db.append_message("album", role="user", content=[{"type": "image", "blob": blob.digest}])
-        Path(db._blob_files.path(blob.digest)).write_bytes(b"p?cture")
+        Path(db.blobs.files.path(blob.digest)).write_bytes(b"p?cture")
     done = holdfast("sessions", "prune", "--max-size", "0kb", "--yes", "--db", tmp_path / "album.db")
     assert "Removed 0 conversations" in done.out
     assert "album stays: it changed or came to be needed meanwhile, or an attachment of it is damaged." in done.err

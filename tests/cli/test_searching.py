@@ -93,7 +93,7 @@ sys.stdin.read()
 
 def test_a_locked_index_is_searched_as_far_as_it_goes(holdfast: Holdfast, trip: Path) -> None:
     with SessionDB(trip) as db:
-        db.index_search()
+        db.admin.update_search_index()
         db.append_message("other", role="user", content="message of the last minute")
     command = [sys.executable, "-c", LOCKER, f"{trip}.search"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as locker:

@@ -28,7 +28,7 @@ KEY = {"OPENAI_API_KEY": "key", "HOLDFAST_MODEL": "openai/x"}
 def texts(path: Path) -> list[str]:
     """What users said in the only conversation there is; the store is sound."""
     with SessionDB(path) as db:
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
         (head,) = db.list_sessions()
         said = [each.content for each in db.transcript(head.id) if each.role == "user"]
     return [

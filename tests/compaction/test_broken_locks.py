@@ -118,7 +118,7 @@ def test_of_two_agents_without_locks_one_compacts_and_both_answer(
         assert [(part.completed, part.answer) for part in parts] == [(True, "ok")] * 2
         assert [session.ordinal for session in db.sessions("talk")] == [1, 2]
         assert sorted(message.role for message in db.transcript("talk")[80:]) == ["assistant"] * 2 + ["user"] * 2
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
 
 
 async def _fill(db: SessionDB) -> None:
@@ -137,7 +137,7 @@ def test_sync_calls_go_on_without_a_lock_and_still_refuse_bad_arguments(
             db.begin_compaction("talk", ttl=-1)
         with pytest.raises(errors.NoSuchSession):
             db.begin_compaction("nobody")
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
     (said,) = warnings(caplog)
     assert "AttributeError" in said
     assert "holdfast doctor" in said

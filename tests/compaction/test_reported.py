@@ -46,7 +46,7 @@ def test_a_compaction_copies_moves_and_deletes_no_row() -> None:
             made = await agent(db, session_id=(await db.head("talk")).id).compress_context(force=True)
             assert made.outcome in (Outcome.COMPACTED, Outcome.NOTHING_TO_DO)
         assert await db.transcript("talk") == before
-        assert (await db.fsck()).messages == len(before)
+        assert (await db.admin.fsck()).messages == len(before)
 
     stage.run(story)
 

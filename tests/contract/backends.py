@@ -124,7 +124,8 @@ class Kept:
             return
         spoiled.discard(db)
         db.searcher.close()
-        db.searcher, db.driver._tails = search.Searcher(db.driver), fast_append.Tails()
+        db.searcher = db.admin.searcher = search.Searcher(db.driver)
+        db.driver._tails = fast_append.Tails()
         db._said.clear()
 
     def close(self) -> None:
@@ -229,14 +230,14 @@ def shelved(db: SessionDB) -> dict[str, bytes]:
         for digest, content in _behind(db, "SELECT digest, content FROM blob_parts ORDER BY digest, part"):
             found[digest] = found.get(digest, b"") + bytes(content)
         return found
-    return {digest: Path(db._blob_files.path(digest)).read_bytes() for digest, _ in db._blob_files.files()}
+    return {digest: Path(db.blobs.files.path(digest)).read_bytes() for digest, _ in db.blobs.files.files()}
 
 
 def lose_blob(db: SessionDB, digest: str) -> None:
     if in_postgres(db):
         _behind(db, "DELETE FROM blob_parts WHERE digest = %s", (digest,))
     else:
-        Path(db._blob_files.path(digest)).unlink()
+        Path(db.blobs.files.path(digest)).unlink()
 
 
 def rewrite_blob(db: SessionDB, digest: str, content: bytes) -> None:
@@ -244,7 +245,7 @@ def rewrite_blob(db: SessionDB, digest: str, content: bytes) -> None:
         lose_blob(db, digest)
         _behind(db, "INSERT INTO blob_parts VALUES (%s, 0, %s)", (digest, content))
     else:
-        Path(db._blob_files.path(digest)).write_bytes(content)
+        Path(db.blobs.files.path(digest)).write_bytes(content)
 
 
 # One row each that no step of the store can write; `c` has messages 1 to 3 and one compaction, `b` branches off.

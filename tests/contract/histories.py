@@ -147,9 +147,9 @@ def _perform(db: SessionDB, ids: list[str], history: list[Step], clock: steps.Cl
 
 def exported(db: SessionDB, *session_ids: str) -> str:
     out = io.StringIO()
-    db.export_to(out, session_ids or None)
+    db.admin.export_to(out, session_ids or None)
     return out.getvalue()
 
 
 def imported(db: SessionDB, text: str | list[str], **how: Any) -> Any:
-    return db.import_from(io.StringIO("".join(text)), **how)
+    return db.admin.import_from(io.StringIO("".join(text)), **how)

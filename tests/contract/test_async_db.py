@@ -109,7 +109,7 @@ def test_every_name_does_what_its_namesake_does(db: SessionDB) -> None:
         assert (await adb.head("talk")).id == child.id
         assert await adb.try_acquire_compression_lock("talk", "me")
         assert await adb.append_messages("talk", []) == []
-        assert (await adb.fsck()).ok
+        assert (await adb.admin.fsck()).ok
 
     run(story, db)
 
@@ -389,7 +389,7 @@ def test_closed_store_says_so_and_keeps_nobody_waiting(make_db: MakeDb) -> None:
     async def story(adb: AsyncSessionDB) -> None:
         await adb.close()
         await adb.close()
-        for call in (append(adb, "x"), adb.context("talk"), adb.append_messages("talk", []), adb.fsck()):
+        for call in (append(adb, "x"), adb.context("talk"), adb.append_messages("talk", []), adb.admin.fsck()):
             with pytest.raises(errors.StoreClosed):
                 await call
 

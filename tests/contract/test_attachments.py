@@ -28,7 +28,7 @@ def attach(db: SessionDB, session_id: str, *digests: str) -> None:
 
 def talk(db: SessionDB, name: str = "talk", content: bytes = PICTURE) -> str:
     """A conversation whose second message names an attachment; its digest."""
-    digest = db.put_blob(content, "image/png").digest
+    digest = db.blobs.put(content, "image/png").digest
     attach(db, steps.begin(db, name, "look"), digest)
     return digest
 
@@ -43,7 +43,7 @@ def blobs_of(path: Path) -> Path:
 
 
 def content(db: SessionDB, digest: str) -> bytes:
-    with db.open_blob(digest) as file:
+    with db.blobs.open(digest) as file:
         return file.read()
 
 
@@ -63,15 +63,15 @@ def _folder(export: Path) -> None:
 def test_an_export_comes_back_to_the_byte_with_its_attachments(make_db: MakeDb, export: Path) -> None:
     db, other, again = make_db(), make_db("other"), export.with_name("again.jsonl")
     digests = {talk(db), talk(db, "more", SOUND)}
-    report = db.export_to(export)
+    report = db.admin.export_to(export)
     assert (set(report.blobs), report.blob_bytes, report.lost_blobs) == (digests, len(PICTURE + SOUND), ())
-    came = other.import_from(export)
+    came = other.admin.import_from(export)
     assert (came.ok, came.blobs, came.lost_blobs) == (True, 2, ())
-    other.export_to(again)
+    other.admin.export_to(again)
     assert again.read_bytes() == export.read_bytes()
     assert files(blobs_of(again)) == files(blobs_of(export))
     assert sorted(files(blobs_of(export)).values()) == sorted([PICTURE, SOUND])
-    assert {other.get_blob(digest).media_type for digest in digests} == {"image/png"}
+    assert {other.blobs.get(digest).media_type for digest in digests} == {"image/png"}
     assert {content(other, digest) for digest in digests} == {PICTURE, SOUND}
 
 
@@ -85,28 +85,28 @@ def test_lines_tell_digest_size_and_media_type(db: SessionDB) -> None:
 def test_importing_twice_is_importing_once(make_db: MakeDb, export: Path) -> None:
     db, other = make_db(), make_db("other")
     digest = talk(db)
-    db.export_to(export)
-    other.import_from(export)
-    blob, kept = other.get_blob(digest), backends.shelved(other)
+    db.admin.export_to(export)
+    other.admin.import_from(export)
+    blob, kept = other.blobs.get(digest), backends.shelved(other)
     with steps.nothing_changes(other):
-        report = other.import_from(export)
+        report = other.admin.import_from(export)
     assert (report.ids("already_there"), report.blobs, report.lost_blobs) == (["talk"], 0, ())
-    assert (other.get_blob(digest), backends.shelved(other)) == (blob, kept)
+    assert (other.blobs.get(digest), backends.shelved(other)) == (blob, kept)
 
 
 def test_an_export_without_attachments_has_no_folder(db: SessionDB, export: Path) -> None:
     steps.begin(db, "talk", "one")
-    db.put_blob(PICTURE)
-    db.export_to(export)
+    db.blobs.put(PICTURE)
+    db.admin.export_to(export)
     assert os.listdir(export.parent) == [export.name]
 
 
 def test_only_what_the_exported_conversations_name_comes_along(db: SessionDB, export: Path) -> None:
     trunk, other = talk(db, "trunk"), talk(db, "other", SOUND)
     db.branch("trunk", branch_id="twig")
-    mine = db.put_blob(b"mine").digest
+    mine = db.blobs.put(b"mine").digest
     attach(db, "twig", mine)
-    assert set(db.export_to(export, ["twig"]).blobs) == {trunk, mine}
+    assert set(db.admin.export_to(export, ["twig"]).blobs) == {trunk, mine}
     assert sorted(files(blobs_of(export)).values()) == sorted([PICTURE, b"mine"])
     assert other not in export.read_text("utf-8")
 
@@ -114,26 +114,26 @@ def test_only_what_the_exported_conversations_name_comes_along(db: SessionDB, ex
 def test_what_a_redacted_message_named_does_not_come_along(db: SessionDB, export: Path) -> None:
     digest = talk(db)
     db.redact("talk", 2)
-    assert db.export_to(export).blobs == ()
+    assert db.admin.export_to(export).blobs == ()
     assert digest not in export.read_text("utf-8")
     assert not blobs_of(export).exists()
 
 
 def test_text_that_looks_like_a_name_brings_nothing_along(db: SessionDB, export: Path) -> None:
-    digest = db.put_blob(PICTURE).digest
+    digest = db.blobs.put(PICTURE).digest
     steps.begin(db, "talk", f'{{"blob":"{digest}"}}')
-    assert db.export_to(export).blobs == ()
+    assert db.admin.export_to(export).blobs == ()
 
 
 def test_an_archive_brings_its_attachments_back(make_db: MakeDb, clock: steps.Clock, export: Path) -> None:
     db, other = make_db(), make_db("other")
     digest = talk(db)
     clock.advance(steps.DAY)
-    db.prune(db.plan_prune(older_than_days=0), export)
-    db.scrub()
-    assert other.import_from(export).blobs == 1
+    db.admin.prune(db.admin.plan_prune(older_than_days=0), export)
+    db.admin.scrub()
+    assert other.admin.import_from(export).blobs == 1
     assert content(other, digest) == PICTURE
-    assert db.import_from(export, revive=True).ok
+    assert db.admin.import_from(export, revive=True).ok
     assert content(db, digest) == PICTURE
 
 
@@ -141,13 +141,13 @@ def test_an_archive_brings_its_attachments_back(make_db: MakeDb, clock: steps.Cl
 def test_what_is_known_of_an_attachment_here_stays(make_db: MakeDb, export: Path, state: str) -> None:
     db, other = make_db(), make_db("other")
     digest = talk(db)
-    db.export_to(export)
-    other.put_blob(PICTURE, "image/webp")
+    db.admin.export_to(export)
+    other.blobs.put(PICTURE, "image/webp")
     if state == "missing":
         backends.lose_blob(other, digest)
-    assert other.import_from(export).blobs == (state == "missing")
-    assert other.get_blob(digest).media_type == "image/webp"
-    assert other.import_from(export).ids("already_there") == ["talk"]
+    assert other.admin.import_from(export).blobs == (state == "missing")
+    assert other.blobs.get(digest).media_type == "image/webp"
+    assert other.admin.import_from(export).ids("already_there") == ["talk"]
 
 
 # --- attachments that are missing ----------------------------------------------------------------------------
@@ -161,10 +161,10 @@ def test_through_a_pipe_messages_come_and_attachments_are_told_of(make_db: MakeD
     report = imported(other, text)
     assert (report.ok, report.ids("imported"), report.lost_blobs) == (True, ["talk"], (digest,))
     assert exported(other) == text
-    db.export_to(export)
-    healed = other.import_from(export)
+    db.admin.export_to(export)
+    healed = other.admin.import_from(export)
     assert (healed.ids("already_there"), healed.blobs, healed.lost_blobs) == (["talk"], 1, ())
-    assert other.fsck().ok
+    assert other.admin.fsck().ok
 
 
 def test_an_attachment_the_store_lacks_is_named_and_hinders_nothing(make_db: MakeDb, export: Path) -> None:
@@ -173,9 +173,9 @@ def test_an_attachment_the_store_lacks_is_named_and_hinders_nothing(make_db: Mak
     lost, kept, unknown = talk(db), talk(db, "more", SOUND), "0" * 64
     attach(db, "talk", unknown)
     backends.lose_blob(db, lost)
-    report = db.export_to(export)
+    report = db.admin.export_to(export)
     assert set(report.lost_blobs) == {lost, unknown}
-    came = other.import_from(export)
+    came = other.admin.import_from(export)
     assert (came.ok, came.blobs, set(came.lost_blobs)) == (True, 1, {lost, unknown})
     assert content(other, kept) == SOUND
     assert exported(other) == exported(db)
@@ -184,9 +184,9 @@ def test_an_attachment_the_store_lacks_is_named_and_hinders_nothing(make_db: Mak
 def test_damage_here_is_healed_by_importing_again(make_db: MakeDb, export: Path) -> None:
     db = make_db()
     digest = talk(db)
-    db.export_to(export)
+    db.admin.export_to(export)
     backends.rewrite_blob(db, digest, PICTURE[:-1] + b"?")
-    assert db.import_from(export).blobs == 1
+    assert db.admin.import_from(export).blobs == 1
     assert content(db, digest) == PICTURE
 
 
@@ -195,12 +195,12 @@ def test_a_collection_meanwhile_takes_nothing_that_is_about_to_be_named(
 ) -> None:
     db, other = make_db(), make_db("other")
     digest = talk(db)
-    db.export_to(export)
-    other.put_blob(PICTURE)
+    db.admin.export_to(export)
+    other.blobs.put(PICTURE)
     clock.advance(25 * HOUR)
     collected = []
-    at_point(lambda point: collected.append(other.collect_blobs().blobs) if point == "import.queued" else None)
-    other.import_from(export)
+    at_point(lambda point: collected.append(other.blobs.collect().blobs) if point == "import.queued" else None)
+    other.admin.import_from(export)
     at_point(None)
     assert collected == [0]
     assert content(other, digest) == PICTURE
@@ -218,12 +218,12 @@ def test_a_deleted_attachment_is_not_even_drafted_when_its_conversation_is_refus
     db: SessionDB, export: Path, at_point: AtPoint
 ) -> None:
     talk(db)
-    db.export_to(export)
+    db.admin.export_to(export)
     db.delete_conversation("talk")
-    db.scrub()
+    db.admin.scrub()
     passed: list[str] = []
     at_point(passed.append)
-    report = db.import_from(export)
+    report = db.admin.import_from(export)
     at_point(None)
     assert passed == []
     assert (report.ok, report.blobs, report.lost_blobs) == (False, 0, ())
@@ -234,11 +234,11 @@ def test_one_that_was_deleted_and_not_yet_collected_goes_with_the_next_collectio
     db: SessionDB, export: Path, clock: steps.Clock
 ) -> None:
     talk(db)
-    db.export_to(export)
+    db.admin.export_to(export)
     db.delete_conversation("talk")
     clock.advance(HOUR)
-    assert not db.import_from(export).ok
-    assert db.collect_blobs().blobs == 1
+    assert not db.admin.import_from(export).ok
+    assert db.blobs.collect().blobs == 1
     assert empty(db)
 
 
@@ -246,12 +246,12 @@ def test_a_branch_without_its_origin_brings_no_attachment(make_db: MakeDb, expor
     db, other = make_db(), make_db("other")
     steps.begin(db, "trunk", "a")
     db.branch("trunk", branch_id="twig")
-    attach(db, "twig", db.put_blob(PICTURE).digest)
-    db.export_to(export)
+    attach(db, "twig", db.blobs.put(PICTURE).digest)
+    db.admin.export_to(export)
     steps.begin(other, "trunk", "something else")
     passed: list[str] = []
     at_point(passed.append)
-    report = other.import_from(export)
+    report = other.admin.import_from(export)
     at_point(None)
     assert passed == []
     assert [outcome.outcome for outcome in report.outcomes] == ["conflict", "refused"]
@@ -278,12 +278,12 @@ def test_what_came_for_a_conversation_that_is_refused_at_last_goes_again(
     backends.spoiled.add(db)
     talk(db)
     attach(db, "talk", "0" * 64)
-    db.export_to(export)
+    db.admin.export_to(export)
     if deleted_before:
         talk(other, "earlier")
         other.delete_conversation("earlier")
     meanwhile(other, at_point, lambda: steps.begin(other, "talk", "mine"))
-    report = other.import_from(export)
+    report = other.admin.import_from(export)
     assert (report.outcomes[0].outcome, report.blobs, report.lost_blobs) == ("conflict", 0, ())
     assert empty(other)
 
@@ -292,19 +292,19 @@ def test_what_others_name_or_are_about_to_name_stays_when_a_conversation_is_refu
     make_db: MakeDb, export: Path, at_point: AtPoint, clock: steps.Clock
 ) -> None:
     db, other = make_db(), make_db("other")
-    digest = db.put_blob(PICTURE).digest
+    digest = db.blobs.put(PICTURE).digest
     for name in ("refused", "taken"):
         attach(db, steps.begin(db, name, "look"), digest)
-    attach(db, "refused", db.put_blob(SOUND).digest)
-    db.export_to(export)
+    attach(db, "refused", db.blobs.put(SOUND).digest)
+    db.admin.export_to(export)
 
     def change() -> None:
         steps.begin(other, "refused", "mine")
         clock.advance(1)
-        other.put_blob(SOUND)
+        other.blobs.put(SOUND)
 
     meanwhile(other, at_point, change)
-    report = other.import_from(export)
+    report = other.admin.import_from(export)
     assert (report.ids("imported"), report.ids("conflict")) == (["taken"], ["refused"])
     assert sorted(backends.shelved(other).values()) == sorted([PICTURE, SOUND])
     assert content(other, digest) == PICTURE
@@ -353,9 +353,9 @@ def test_what_is_not_the_content_itself_is_not_taken(make_db: MakeDb, export: Pa
     db, other = make_db(), make_db("other")
     backends.spoiled.add(other)
     digest = talk(db)
-    db.export_to(export)
+    db.admin.export_to(export)
     HARM[what](next(path for path in blobs_of(export).rglob("*") if path.is_file()), tmp_path)
-    report = other.import_from(export)
+    report = other.admin.import_from(export)
     assert (report.ids("imported"), report.blobs, report.lost_blobs) == (["talk"], 0, (digest,))
     assert backends.shelved(other) == {}
 
@@ -396,18 +396,18 @@ def test_a_hostile_line_is_refused_with_its_conversation(db: SessionDB, what: st
     assert report.ids("imported") == []
     assert isinstance(report.outcomes[0].error, errors.ImportInvalid)
     assert db.list_sessions() == []
-    assert db.put_blob(b"next").size == 4
+    assert db.blobs.put(b"next").size == 4
 
 
 def test_a_size_that_is_not_true_takes_nothing_and_is_corrected_by_the_content(make_db: MakeDb, export: Path) -> None:
     db, other = make_db(), make_db("other")
     backends.spoiled.add(other)
     digest = talk(db)
-    db.export_to(export)
+    db.admin.export_to(export)
     export.write_text(hostile(_said(size=7)), "utf-8")
-    assert other.import_from(export).lost_blobs == (digest,)
-    other.put_blob(PICTURE)
-    assert other.get_blob(digest).size == len(PICTURE)
+    assert other.admin.import_from(export).lost_blobs == (digest,)
+    other.blobs.put(PICTURE)
+    assert other.blobs.get(digest).size == len(PICTURE)
 
 
 # --- where it goes -------------------------------------------------------------------------------------------
@@ -415,22 +415,22 @@ def test_a_size_that_is_not_true_takes_nothing_and_is_corrected_by_the_content(m
 
 def test_an_export_that_replaces_one_leaves_no_attachment_of_it(db: SessionDB, export: Path) -> None:
     digest = talk(db)
-    db.export_to(export)
+    db.admin.export_to(export)
     (blobs_of(export) / "mine").write_text("not of ours")
     db.redact("talk", 2)
     talk(db, "more", SOUND)
-    db.export_to(export)
+    db.admin.export_to(export)
     assert sorted(files(blobs_of(export)).values()) == sorted([SOUND, b"not of ours"])
     assert digest not in export.read_text("utf-8")
 
 
 def test_attachments_beside_another_file_are_left_alone(db: SessionDB, export: Path) -> None:
     talk(db)
-    db.export_to(export)
+    db.admin.export_to(export)
     export.rename(export.with_name("moved"))
     db.delete_conversation("talk")
     talk(db, "more", SOUND)
-    db.export_to(export)
+    db.admin.export_to(export)
     assert sorted(files(blobs_of(export)).values()) == sorted([PICTURE, SOUND])
 
 
@@ -438,18 +438,18 @@ def test_an_export_that_fails_leaves_the_one_before(db: SessionDB, export: Path)
     backends.spoiled.add(db)
     talk(db)
     steps.begin(db, "c", "one", "two", "three")
-    db.export_to(export)
+    db.admin.export_to(export)
     before = files(export.parent)
     talk(db, "more", SOUND)
     backends.damage(db, "a text was changed")
     with pytest.raises(errors.StoreCorrupt):
-        db.export_to(export)
+        db.admin.export_to(export)
     assert files(export.parent) == before
 
 
 def test_files_and_folders_are_for_their_owner_alone(db: SessionDB, export: Path) -> None:
     talk(db)
-    db.export_to(export)
+    db.admin.export_to(export)
     for path in export.parent.rglob("*"):
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600)
 
@@ -459,7 +459,7 @@ def test_an_export_never_replaces_the_store_itself(make_file_db: MakeDb, ending:
     db = make_file_db()
     talk(db)
     with pytest.raises(errors.CopyRefused, match="belongs to the store itself"):
-        db.export_to(Path(db.driver.path + ending))
+        db.admin.export_to(Path(db.driver.path + ending))
     assert steps.contents(db.transcript("talk"))[0] == "look"
 
 
@@ -472,13 +472,13 @@ class Bytes:
 
 @pytest.mark.parametrize("path", [Path("a\0b"), Bytes()], ids=["zero", "bytes"])
 def test_a_path_that_is_no_text_is_refused(db: SessionDB, path: Any) -> None:
-    for call in (db.export_to, db.export_pages, db.import_from):
+    for call in (db.admin.export_to, db.admin.export_pages, db.admin.import_from):
         with pytest.raises(errors.InvalidArgument):
             call(path)
 
 
 def test_a_path_that_cannot_be_is_an_error_of_ours(db: SessionDB, export: Path) -> None:
-    for call in (db.export_to, db.import_from):
+    for call in (db.admin.export_to, db.admin.import_from):
         for path in (export.parent / "none" / "x", export.parent):
             with pytest.raises(errors.StoreUnusable, match="cannot be read or written"):
                 call(path)
@@ -493,9 +493,9 @@ def test_pages_name_attachments_and_link_to_nothing(db: SessionDB, export: Path,
     digest = talk(db)
     attach(db, "talk", "0" * 64)
     out = io.StringIO()
-    db.export_pages(out, form=form)
+    db.admin.export_pages(out, form=form)
     assert f"file: attachment {digest[:12]}, image/png, 5,000 bytes" in out.getvalue().replace("\\", "")
     assert f"attachment {'0' * 12}, unknown" in out.getvalue().replace("\\", "")
     assert "href" not in out.getvalue()
-    db.export_pages(export, form=form)
+    db.admin.export_pages(export, form=form)
     assert (export.read_text("utf-8"), os.listdir(export.parent)) == (out.getvalue(), [export.name])

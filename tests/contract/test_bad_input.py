@@ -49,11 +49,17 @@ def test_nonsense_is_refused_with_an_error_of_ours_or_harmless(db: SessionDB, ca
 
 
 def test_the_sweep_calls_every_public_method(db: SessionDB) -> None:
-    without_arguments = {"close", "facts", "fsck", "leases", "prune_empty_ghost_sessions", "upkeep_once", "scrub"}
-    without_arguments |= {"shrink", "free_stale_leases", "index_search", "rebuild_search", "search_facts"}
-    without_arguments |= {"mail.claims", "mail.counts", "mail.unsent"}
-    # These take paths, and junk would become files: see the tests of each.
-    with_files = {"backup", "check_backup", "restore", "backup_if_due", "put_blob", "plan_prune", "prune"}
+    without_arguments = {"close", "leases", "mail.claims", "mail.counts", "mail.unsent"}
+    admin = (
+        "facts status count_messages fsck schema_faults repair_schema prune_empty_sessions run_upkeep_once scrub shrink"
+    )
+    admin += " free_stale_leases unscrubbed_since update_search_index rebuild_search_index search_status"
+    admin += " is_unfinished_copy check_restorable"
+    # These take paths, stores, or names of the server, and junk would become files: see the tests of each.
+    admin += (
+        " backup check_backup restore backup_if_due backup_made_at plan_prune prune copy_to allow_role keep_profile"
+    )
+    with_files = {"blobs.put"} | {f"admin.{name}" for name in admin.split()}
     assert facets.calls() - without_arguments - with_files == set(CALLS)
 
 
@@ -386,10 +392,10 @@ def test_id_that_cannot_be_shown_is_refused(db: SessionDB, name: object) -> None
     "key", ["schema_format", "schema_revision", "schema_cookie", "generation", "created_at", "upkeep_done_at"]
 )
 def test_what_the_store_keeps_for_itself_cannot_be_set(db: SessionDB, key: str) -> None:
-    before = db.meta(key)
+    before = db.admin.get_meta(key)
     with pytest.raises(errors.InvalidArgument):
-        db.set_meta(key, "abc")
-    assert db.meta(key) == before
+        db.admin.set_meta(key, "abc")
+    assert db.admin.get_meta(key) == before
 
 
 def test_every_note_a_store_is_made_with_is_kept_for_itself(db: SessionDB) -> None:
@@ -398,4 +404,4 @@ def test_every_note_a_store_is_made_with_is_kept_for_itself(db: SessionDB) -> No
     assert {"schema_revision", "schema_cookie", "generation", "created_at"} <= made
     for key in made:
         with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
-            db.set_meta(key, "abc")
+            db.admin.set_meta(key, "abc")

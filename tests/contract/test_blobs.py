@@ -23,13 +23,13 @@ def attach(db: SessionDB, session_id: str, *digests: str) -> types.Receipt:
 
 
 def content(db: SessionDB, digest: str) -> bytes:
-    with db.open_blob(digest) as file:
+    with db.blobs.open(digest) as file:
         return file.read()
 
 
 def gone(db: SessionDB, digest: str) -> bool:
-    assert (db.get_blob(digest) is None) != (digest in backends.shelved(db))
-    return db.get_blob(digest) is None
+    assert (db.blobs.get(digest) is None) != (digest in backends.shelved(db))
+    return db.blobs.get(digest) is None
 
 
 # --- keeping -------------------------------------------------------------------------------------------------
@@ -37,43 +37,43 @@ def gone(db: SessionDB, digest: str) -> bool:
 
 @pytest.mark.parametrize("data", [b"", b"x", PICTURE, os.urandom(3_000_000)], ids=len)
 def test_bytes_come_back_exactly(db: SessionDB, data: bytes) -> None:
-    blob = db.put_blob(data, "image/png")
+    blob = db.blobs.put(data, "image/png")
     assert (blob.size, blob.media_type, blob.at) == (len(data), "image/png", steps.NOON)
     assert content(db, blob.digest) == data
-    assert db.get_blob(blob.digest) == blob
+    assert db.blobs.get(blob.digest) == blob
 
 
 def test_file_comes_back_exactly_and_stays_where_it_was(db: SessionDB, tmp_path: Path) -> None:
     path = tmp_path / "picture"
     path.write_bytes(PICTURE)
-    assert db.put_blob(path) == db.put_blob(str(path)) == db.put_blob(PICTURE)
+    assert db.blobs.put(path) == db.blobs.put(str(path)) == db.blobs.put(PICTURE)
     assert path.read_bytes() == PICTURE
 
 
 def test_same_content_is_kept_once(db: SessionDB) -> None:
-    first, second = db.put_blob(PICTURE), db.put_blob(PICTURE, "image/png")
+    first, second = db.blobs.put(PICTURE), db.blobs.put(PICTURE, "image/png")
     assert first.digest == second.digest
     assert list(backends.shelved(db)) == [first.digest]
-    assert db.get_blob(first.digest).media_type == "image/png"
+    assert db.blobs.get(first.digest).media_type == "image/png"
 
 
 def test_content_is_for_its_owner_alone(shelved_db: SessionDB) -> None:
     db = shelved_db
-    path = db._blob_files.path(db.put_blob(PICTURE).digest)
+    path = db.blobs.files.path(db.blobs.put(PICTURE).digest)
     assert os.stat(path).st_mode & 0o777 == 0o600
-    for folder in (os.path.dirname(path), db._blob_files.folder):
+    for folder in (os.path.dirname(path), db.blobs.files.folder):
         assert os.stat(folder).st_mode & 0o777 == 0o700
 
 
 def test_blob_nobody_put_is_unknown(db: SessionDB) -> None:
-    assert db.get_blob("0" * 64) is None
+    assert db.blobs.get("0" * 64) is None
     with pytest.raises(errors.NotFound):
-        db.open_blob("0" * 64)
+        db.blobs.open("0" * 64)
 
 
 @pytest.mark.parametrize("digest", ["", "../../etc/passwd", "0" * 63, "G" * 64, "0" * 65, None, 5, "0" * 62 + "/x"])
 def test_what_is_no_digest_is_refused(db: SessionDB, digest: object) -> None:
-    for look in (db.get_blob, db.open_blob):
+    for look in (db.blobs.get, db.blobs.open):
         with pytest.raises(errors.InvalidArgument):
             look(digest)
 
@@ -81,29 +81,29 @@ def test_what_is_no_digest_is_refused(db: SessionDB, digest: object) -> None:
 @pytest.mark.parametrize("kind", ["", "image", "image/", "a/b\n", "x" * 300, None, 5, "text/html\0"])
 def test_what_is_no_media_type_is_refused(db: SessionDB, kind: object) -> None:
     with pytest.raises(errors.InvalidArgument):
-        db.put_blob(PICTURE, kind)
+        db.blobs.put(PICTURE, kind)
     assert backends.shelved(db) == {}
 
 
 @pytest.mark.parametrize("data", [None, 5, io.BytesIO(b"x"), ["x"]])
 def test_what_is_no_content_is_refused(db: SessionDB, data: object) -> None:
     with pytest.raises(errors.InvalidArgument):
-        db.put_blob(data)
+        db.blobs.put(data)
 
 
 def test_file_that_is_not_there_is_an_error_of_ours(db: SessionDB, tmp_path: Path) -> None:
     for path in (tmp_path / "missing", tmp_path, "\0"):
         with pytest.raises((errors.StoreUnusable, errors.InvalidArgument)):
-            db.put_blob(path)
-    assert not os.path.exists(db._blob_files.folder) or os.listdir(db._blob_files.folder) == []
+            db.blobs.put(path)
+    assert not os.path.exists(db.blobs.files.folder) or os.listdir(db.blobs.files.folder) == []
 
 
 def test_damaged_content_is_never_given_out_and_is_healed_by_putting_it_again(db: SessionDB) -> None:
-    digest = db.put_blob(PICTURE).digest
+    digest = db.blobs.put(PICTURE).digest
     backends.rewrite_blob(db, digest, PICTURE[:-1] + b"?")
     with pytest.raises(errors.BlobDamaged):
-        db.open_blob(digest)
-    db.put_blob(PICTURE)
+        db.blobs.open(digest)
+    db.blobs.put(PICTURE)
     assert content(db, digest) == PICTURE
 
 
@@ -111,51 +111,51 @@ def test_damaged_content_is_never_given_out_and_is_healed_by_putting_it_again(db
 
 
 def test_blob_nobody_names_goes_after_a_day_and_not_before(db: SessionDB, clock: steps.Clock) -> None:
-    digest = db.put_blob(PICTURE).digest
+    digest = db.blobs.put(PICTURE).digest
     clock.advance(23 * HOUR)
-    assert db.collect_blobs() == types.Collected(0, 0)
+    assert db.blobs.collect() == types.Collected(0, 0)
     assert not gone(db, digest)
     clock.advance(2 * HOUR)
-    assert db.collect_blobs() == types.Collected(1, len(PICTURE))
+    assert db.blobs.collect() == types.Collected(1, len(PICTURE))
     assert gone(db, digest)
 
 
 def test_putting_it_again_makes_it_young(db: SessionDB, clock: steps.Clock) -> None:
-    db.put_blob(PICTURE)
+    db.blobs.put(PICTURE)
     clock.advance(23 * HOUR)
-    digest = db.put_blob(PICTURE).digest
+    digest = db.blobs.put(PICTURE).digest
     clock.advance(2 * HOUR)
-    db.collect_blobs()
+    db.blobs.collect()
     assert not gone(db, digest)
 
 
 def test_named_blob_stays_however_old(db: SessionDB, clock: steps.Clock) -> None:
-    digest = db.put_blob(PICTURE).digest
+    digest = db.blobs.put(PICTURE).digest
     steps.begin(db, "talk", "a")
     attach(db, "talk", digest)
     steps.compact(db, "talk", 2)
     clock.advance(1000 * HOUR)
-    assert db.collect_blobs(0).blobs == 0
+    assert db.blobs.collect(0).blobs == 0
     assert content(db, digest) == PICTURE
 
 
 def test_text_that_looks_like_a_name_keeps_nothing(db: SessionDB, clock: steps.Clock) -> None:
-    digest = db.put_blob(PICTURE).digest
+    digest = db.blobs.put(PICTURE).digest
     steps.begin(db, "talk", f'{{"blob":"{digest}"}}', digest)
     clock.advance(25 * HOUR)
-    db.collect_blobs()
+    db.blobs.collect()
     assert gone(db, digest)
 
 
 def test_a_collection_without_anything_to_remove_waits_for_nobody(
     db: SessionDB, clock: steps.Clock, at_point: Callable[[Callable[[str], None]], None]
 ) -> None:
-    named, young = (db.put_blob(data).digest for data in (b"named", b"young"))
+    named, young = (db.blobs.put(data).digest for data in (b"named", b"young"))
     attach(db, steps.begin(db), named)
     clock.advance(23 * HOUR)
     passed: list[str] = []
     at_point(passed.append)
-    assert db.collect_blobs().blobs == 0
+    assert db.blobs.collect().blobs == 0
     assert passed == ["collect.read"]
     assert not gone(db, young)
 
@@ -163,7 +163,7 @@ def test_a_collection_without_anything_to_remove_waits_for_nobody(
 def test_name_written_while_blobs_are_collected_counts(
     db: SessionDB, clock: steps.Clock, at_point: Callable[[Callable[[str], None]], None]
 ) -> None:
-    digests = [db.put_blob(data).digest for data in (b"a", b"b", b"c")]
+    digests = [db.blobs.put(data).digest for data in (b"a", b"b", b"c")]
     steps.begin(db, "talk", "a")
     clock.advance(25 * HOUR)
 
@@ -173,51 +173,51 @@ def test_name_written_while_blobs_are_collected_counts(
             attach(db, steps.begin(db, "new"), digests[1])
 
     at_point(name)
-    assert db.collect_blobs().blobs == 1
+    assert db.blobs.collect().blobs == 1
     assert [gone(db, digest) for digest in digests] == [False, False, True]
 
 
 def test_putting_and_collecting_at_once_leaves_both_file_and_row_or_neither(db: SessionDB) -> None:
     for _ in range(25):
-        digest = db.put_blob(PICTURE).digest
-        steps.at_once(lambda: db.put_blob(PICTURE), lambda: db.collect_blobs(0), lambda: db.collect_blobs(0))
+        digest = db.blobs.put(PICTURE).digest
+        steps.at_once(lambda: db.blobs.put(PICTURE), lambda: db.blobs.collect(0), lambda: db.blobs.collect(0))
         gone(db, digest)
-        assert db.put_blob(PICTURE).digest == digest
+        assert db.blobs.put(PICTURE).digest == digest
         assert content(db, digest) == PICTURE
 
 
 @pytest.mark.parametrize("how", ["delete", "redact"])
 def test_what_only_removed_messages_named_goes_at_once(db: SessionDB, how: str) -> None:
-    mine, shared = db.put_blob(PICTURE).digest, db.put_blob(b"shared").digest
+    mine, shared = db.blobs.put(PICTURE).digest, db.blobs.put(b"shared").digest
     for name in ("talk", "other"):
         steps.begin(db, name)
     attach(db, "talk", mine, shared)
     attach(db, "other", shared)
     db.delete_conversation("talk") if how == "delete" else db.redact("talk", 1)
-    assert db.scrub() == types.Collected(1, len(PICTURE))
+    assert db.admin.scrub() == types.Collected(1, len(PICTURE))
     assert (gone(db, mine), gone(db, shared)) == (True, False)
     db.delete_conversation("other")
-    db.scrub()
+    db.admin.scrub()
     assert gone(db, shared)
 
 
 def test_scrub_leaves_young_blobs_that_were_never_named(db: SessionDB) -> None:
-    digest = db.put_blob(PICTURE).digest
-    db.scrub()
+    digest = db.blobs.put(PICTURE).digest
+    db.admin.scrub()
     assert not gone(db, digest)
 
 
 def test_files_without_a_row_go_when_they_are_old(shelved_db: SessionDB) -> None:
     db = shelved_db
-    digest = db.put_blob(PICTURE).digest
+    digest = db.blobs.put(PICTURE).digest
     old, young = "a" * 64, "b" * 64
     for stray, age in ((old, 25 * HOUR), (young, HOUR)):
-        path = Path(db._blob_files.path(stray))
+        path = Path(db.blobs.files.path(stray))
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"left by a kill")
         os.utime(path, (time.time() - age,) * 2)
-    db.collect_blobs()
-    assert {found for found, _ in db._blob_files.files()} == {digest, young}
+    db.blobs.collect()
+    assert {found for found, _ in db.blobs.files.files()} == {digest, young}
 
 
 # --- fsck ----------------------------------------------------------------------------------------------------
@@ -225,13 +225,13 @@ def test_files_without_a_row_go_when_they_are_old(shelved_db: SessionDB) -> None
 
 @pytest.mark.parametrize("state", ["missing", "damaged"])
 def test_fsck_finds_blobs_that_are_named_and_not_sound(db: SessionDB, state: str) -> None:
-    digest = db.put_blob(PICTURE).digest
+    digest = db.blobs.put(PICTURE).digest
     steps.begin(db, "talk", "a")
     attach(db, "talk", digest)
-    assert db.fsck().ok
+    assert db.admin.fsck().ok
     backends.spoiled.add(db)
     backends.lose_blob(db, digest) if state == "missing" else backends.rewrite_blob(db, digest, b"")
-    (violation,) = db.fsck().violations
+    (violation,) = db.admin.fsck().violations
     assert (violation.promise, violation.conversation_id) == ("blobs", "talk")
     assert digest[:12] in violation.detail
     assert state in violation.detail

@@ -81,11 +81,11 @@ def test_budget_goes_with_its_conversation(db: SessionDB, clock: steps.Clock) ->
         db.spend(name, 0, {"attempts": 1})
     db.delete_conversation("gone")
     clock.advance(2 * steps.DAY)
-    assert db.prune_empty_ghost_sessions() == 1
+    assert db.admin.prune_empty_sessions() == 1
     # A ghost leaves no tombstone: its id may be used again, and nothing of it is left.
     steps.begin(db, "ghost")
     assert db.budget("ghost") == (0, {})
-    assert db.fsck().ok
+    assert db.admin.fsck().ok
 
 
 def test_branch_begins_with_a_budget_of_its_own(db: SessionDB) -> None:
@@ -98,11 +98,11 @@ def test_branch_begins_with_a_budget_of_its_own(db: SessionDB) -> None:
 def test_budget_is_in_no_export(db: SessionDB) -> None:
     steps.begin(db, "talk", "a")
     before, after = io.StringIO(), io.StringIO()
-    db.export_to(before)
+    db.admin.export_to(before)
     db.spend("talk", 0, {"attempts": 1})
-    db.export_to(after)
+    db.admin.export_to(after)
     assert before.getvalue() == after.getvalue()
-    assert db.import_from(after.getvalue().splitlines()).ids("already_there") == ["talk"]
+    assert db.admin.import_from(after.getvalue().splitlines()).ids("already_there") == ["talk"]
     assert db.budget("talk") == (1, {"attempts": 1})
 
 

@@ -101,9 +101,9 @@ def test_restored_store_knows_no_claim_of_before(make_file_db: MakeDb, tmp_path:
     db = make_file_db()
     before = db.mail.claim("k", 30.0, "me")
     path = f"{tmp_path}/copy.db"
-    db.backup(path)
+    db.admin.backup(path)
     db.mail.claim("new", 30.0, "me")
-    db.restore(path)
+    db.admin.restore(path)
     assert db.mail.claims() == []
     with pytest.raises(errors.LeaseLost):
         db.mail.renew_claim(before)

@@ -17,7 +17,7 @@ def tidied(db: SessionDB, days: float = 30) -> list[int]:
         done = db.mail.expire(days, window)
         gone.append(done.gone)
         window = done.then
-    assert db.fsck().ok
+    assert db.admin.fsck().ok
     return gone
 
 

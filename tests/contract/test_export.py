@@ -64,7 +64,7 @@ def test_any_store_comes_back_from_its_export_to_the_byte(history: list[Step]) -
         for held in db.leases():
             backends.raw(db, "DELETE FROM leases WHERE token = ?", held.token)
         assert steps.everything(other) == steps.everything(db)
-        assert other.fsck().ok
+        assert other.admin.fsck().ok
         again = imported(other, text)
         assert {outcome.outcome for outcome in again.outcomes} <= {"already_there"}
         assert (again.messages, exported(other)) == (0, text)
@@ -81,7 +81,7 @@ def test_what_came_back_goes_on_as_the_first_one_would(history: list[Step]) -> N
             lease = other.acquire_lease(session.id, "compact")
             other.commit_compaction(lease, summary="all", cut_seq=lease.snapshot.last_seq)
             other.undo_compaction(session.id)
-        assert other.fsck().ok
+        assert other.admin.fsck().ok
 
 
 def test_the_same_store_gives_the_same_bytes(db: SessionDB, clock: steps.Clock) -> None:
@@ -109,7 +109,7 @@ def test_a_branch_brings_all_it_reads_from_in_front_of_it(db: SessionDB) -> None
     steps.say(db, "twig", "mine")
     db.branch("twig", 2, branch_id="leaf")
     out = io.StringIO()
-    report = db.export_to(out, ["leaf"])
+    report = db.admin.export_to(out, ["leaf"])
     assert told(out.getvalue()) == ["root", "twig", "leaf"]
     assert (report.conversations, report.messages, report.origins) == (3, 3, ("root", "twig"))
 
@@ -118,7 +118,7 @@ def test_any_session_names_its_conversation_and_none_is_told_twice(db: SessionDB
     steps.begin(db, "talk", "one")
     child = steps.compact(db, "talk", 1)
     assert told(exported(db, child.id, "talk")) == ["talk"]
-    assert db.export_to(lambda _: None, [child.id]).origins == ()
+    assert db.admin.export_to(lambda _: None, [child.id]).origins == ()
 
 
 def test_an_empty_store_is_an_export_too(make_db: MakeDb) -> None:
@@ -168,7 +168,7 @@ def test_a_conversation_deleted_meanwhile_is_left_out(db: SessionDB) -> None:
             db.delete_conversation("second")
         written.append(text)
 
-    assert db.export_to(write).conversations == 1
+    assert db.admin.export_to(write).conversations == 1
     assert told("".join(written)) == ["first"]
 
 
@@ -176,7 +176,7 @@ def test_progress_counts_up_to_all_messages(db: SessionDB) -> None:
     db.create_session("long", source="test")
     db.append_messages("long", [{"role": "user", "content": str(number)} for number in range(2500)])
     seen: list[tuple[int, int]] = []
-    db.export_to(lambda _: None, progress=lambda *at: seen.append(at))
+    db.admin.export_to(lambda _: None, progress=lambda *at: seen.append(at))
     assert seen == [(1000, 2500), (2000, 2500)]
 
 
@@ -185,7 +185,7 @@ def test_a_long_conversation_is_never_held_whole(db: SessionDB) -> None:
     for _ in range(24):
         db.append_message("long", role="user", content="x" * 2_000_000)
     tracemalloc.start()
-    db.export_to(lambda _: None)
+    db.admin.export_to(lambda _: None)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 24_000_000
@@ -195,27 +195,27 @@ def test_a_long_conversation_is_never_held_whole(db: SessionDB) -> None:
 def test_what_are_no_ids_is_refused(db: SessionDB, ids: Any) -> None:
     steps.begin(db, "talk", "one")
     with pytest.raises(errors.InvalidArgument):
-        db.export_to(lambda _: None, ids)
+        db.admin.export_to(lambda _: None, ids)
 
 
 def test_an_unknown_id_is_refused_before_anything_is_written(db: SessionDB) -> None:
     steps.begin(db, "talk", "one")
     written: list[str] = []
     with pytest.raises(errors.NoSuchSession):
-        db.export_to(written.append, ["talk", "nobody"])
+        db.admin.export_to(written.append, ["talk", "nobody"])
     assert written == []
 
 
 @pytest.mark.parametrize("target", [None, 1, "file.jsonl"], ids=steps.short)
 def test_what_cannot_be_written_to_is_refused(db: SessionDB, target: Any) -> None:
     with pytest.raises(errors.InvalidArgument):
-        db.export_to(target)
+        db.admin.export_to(target)
 
 
 async def _both_ways(db: AsyncSessionDB, other: AsyncSessionDB) -> Any:
     out = io.StringIO()
-    await db.export_to(out)
-    return await other.import_from(io.StringIO(out.getvalue()))
+    await db.admin.export_to(out)
+    return await other.admin.import_from(io.StringIO(out.getvalue()))
 
 
 def test_both_are_awaited_on_the_async_face(make_db: MakeDb) -> None:

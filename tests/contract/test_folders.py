@@ -101,7 +101,7 @@ def test_any_absolute_path_comes_back_as_it_was(db: SessionDB, folder: str) -> N
     steps.begin(db, "talk", "a")
     assert db.set_session_folder("talk", folder) == folder
     assert (db.get_session("talk").folder, listed(db, folder)) == (folder, ["talk"])
-    assert db.fsck().ok
+    assert db.admin.fsck().ok
 
 
 def test_a_folder_that_no_store_can_keep_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,13 +157,13 @@ def test_a_folder_travels_with_an_export(db: SessionDB) -> None:
     steps.say(db, "talk", "a")
     steps.begin(db, "nowhere", "a")
     out = io.StringIO()
-    db.export_to(out)
+    db.admin.export_to(out)
     assert out.getvalue().count('"folder"') == 1
     with SessionDB(":memory:") as there:
-        assert there.import_from(io.StringIO(out.getvalue())).ok
+        assert there.admin.import_from(io.StringIO(out.getvalue())).ok
         assert {each.id: each.folder for each in there.list_sessions()} == {"talk": "/work/one", "nowhere": None}
         again = io.StringIO()
-        there.export_to(again)
+        there.admin.export_to(again)
     assert again.getvalue() == out.getvalue()
 
 
@@ -171,8 +171,8 @@ def test_a_conversation_worked_on_elsewhere_since_then_is_the_same(db: SessionDB
     db.create_session("talk", source="test", folder="/work/one")
     steps.say(db, "talk", "a")
     out = io.StringIO()
-    db.export_to(out)
+    db.admin.export_to(out)
     for folder in ("/work/two", None):
         db.set_session_folder("talk", folder)
-        assert db.import_from(io.StringIO(out.getvalue())).ids("already_there") == ["talk"]
+        assert db.admin.import_from(io.StringIO(out.getvalue())).ids("already_there") == ["talk"]
         assert db.conversation("talk").folder == folder

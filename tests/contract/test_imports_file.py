@@ -31,7 +31,7 @@ def alone() -> dict[str, str]:
 
 def assert_nothing_half(db: SessionDB, report: Any) -> None:
     """What is here is just as it was exported; what is not here was told of."""
-    assert db.fsck().ok
+    assert db.admin.fsck().ok
     here = {session.conversation_id: exported(db, session.id) for session in db.list_sessions()}
     assert here.items() <= alone().items()
     assert here == alone() or not report.ok
@@ -175,7 +175,7 @@ def test_what_is_no_export_is_refused_at_its_first_line(db: SessionDB, text: str
     with pytest.raises(
         errors.ImportInvalid, match=r"^Line 1: this is not (an export of Holdfast|valid Unicode)\.$"
     ) as refused:
-        db.import_from([text] if text else [])
+        db.admin.import_from([text] if text else [])
     assert refused.value.line == 1
 
 
@@ -232,7 +232,7 @@ def test_a_changed_byte_never_comes_in_unnoticed(place: int, change: int) -> Non
     start = len(rows()[0])
     data[start + place % (len(data) - start)] ^= change
     with fresh() as db:
-        report = db.import_from(io.BytesIO(bytes(data)))
+        report = db.admin.import_from(io.BytesIO(bytes(data)))
         # What a line ends with is nobody's content.
         assert not report.ok or bytes(data).replace(b"\r", b"\n").strip(b"\n") == sample().encode().strip(b"\n")
         assert_nothing_half(db, report)
@@ -298,7 +298,7 @@ def test_whatever_a_resealed_file_says_the_promises_hold(line: int, field: int, 
         except errors.HoldfastError as error:
             raise AssertionError("it should be in the report") from error
         assert report.outcomes
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
         for session in db.list_sessions(limit=100):
             steps.seen(db, session.id)
             db.append_message(session.id, role="user", content="next")
@@ -404,7 +404,7 @@ def test_text_bytes_and_lists_of_lines_are_the_same(make_db: MakeDb, tmp_path: P
     with path.open("rb") as binary, path.open(encoding="utf-8") as text:
         for name, source in (("a", binary), ("b", text), ("c", rows()), ("d", (row.encode() for row in rows()))):
             db = make_db(name)
-            assert db.import_from(source).ok
+            assert db.admin.import_from(source).ok
             assert exported(db) == sample()
 
 
@@ -416,13 +416,13 @@ def test_a_text_file_in_another_encoding_is_told_of(db: SessionDB, tmp_path: Pat
     path = tmp_path / "export.jsonl"
     path.write_bytes(sample().encode().replace(b"alone", b"al\xffne"))
     with path.open(encoding="utf-8") as file, pytest.raises(errors.ImportInvalid, match="not valid UTF-8"):
-        db.import_from(file)
+        db.admin.import_from(file)
     assert db.list_sessions() == []
 
 
 def test_bytes_that_are_no_text_are_refused_with_their_conversation(db: SessionDB) -> None:
     data = sample().encode().replace(b"alone", b"al\xffne")
-    report = db.import_from(io.BytesIO(data))
+    report = db.admin.import_from(io.BytesIO(data))
     assert report.ids("imported") == ["first", "made12"]
     assert report.outcomes[-1].error.line == 1 + data[: data.index(b"\xff")].count(b"\n")
     assert_nothing_half(db, report)
@@ -440,12 +440,12 @@ def test_a_line_longer_than_any_is_refused_and_skipped(db: SessionDB, monkeypatc
 @pytest.mark.parametrize("read", [None, 7, "text", b"bytes"], ids=steps.short)
 def test_what_gives_no_lines_is_refused(db: SessionDB, read: Any) -> None:
     with pytest.raises(errors.InvalidArgument):
-        db.import_from(read)
+        db.admin.import_from(read)
 
 
 @pytest.mark.parametrize("line", [None, 7, ["x"]], ids=steps.short)
 def test_what_is_no_line_is_refused(db: SessionDB, line: Any) -> None:
-    report = db.import_from([*rows()[:4], line, *rows()[5:]])
+    report = db.admin.import_from([*rows()[:4], line, *rows()[5:]])
     assert "neither text nor bytes" in str(report.outcomes[0].error)
 
 
@@ -481,5 +481,5 @@ def test_nothing_is_locked_while_lines_are_read(make_db: MakeDb) -> None:
             steps.say(other, "mine", "meanwhile")
             yield row
 
-    assert db.import_from(slow()).ok
+    assert db.admin.import_from(slow()).ok
     assert len(db.transcript("mine")) == 1 + len(rows())

@@ -431,10 +431,10 @@ def test_message_that_was_redacted_while_it_was_worked_on_leaves_nothing_of_what
 def test_text_that_stayed_behind_its_redacted_message_is_found(db: SessionDB) -> None:
     arrival = mail.answered(db, "talk")
     db.redact("talk", arrival.seq or 0)
-    assert db.fsck().ok
+    assert db.admin.fsck().ok
     backends.drop_triggers(db)
     backends.raw(db, "UPDATE arrivals SET body = '{}', redacted_at = NULL")
-    assert "arrivals" in {each.promise for each in db.fsck().violations}
+    assert "arrivals" in {each.promise for each in db.admin.fsck().violations}
 
 
 def test_part_that_names_its_message_goes_with_that_message_only(db: SessionDB) -> None:
@@ -478,24 +478,24 @@ def test_what_is_open_keeps_its_conversation_from_being_pruned(db: SessionDB, cl
     claim = db.mail.claim(mail.CLAIM)
     db.mail.begin_arrival(claim, waiting.id, "begun")
     clock.advance(100 * steps.DAY)
-    plan = db.plan_prune(older_than_days=50)
+    plan = db.admin.plan_prune(older_than_days=50)
     assert {each.conversation_id for each in plan.needed} == {"unsent", "begun"}
     assert plan.going == ()
     db.mail.mark_delivered(db.mail.replies(arrival.id)[0].id)
     db.mail.settle_arrival(claim, waiting.id, "ignored")
-    assert {each.conversation_id for each in db.plan_prune(older_than_days=50).going} == {"unsent", "begun"}
+    assert {each.conversation_id for each in db.admin.plan_prune(older_than_days=50).going} == {"unsent", "begun"}
 
 
 def test_attachment_of_what_is_open_is_not_collected(db: SessionDB, clock: steps.Clock) -> None:
-    came, sent, nobody = (db.put_blob(content).digest for content in (b"came", b"sent", b"nobody's"))
+    came, sent, nobody = (db.blobs.put(content).digest for content in (b"came", b"sent", b"nobody's"))
     (arrival,) = mail.came(db, "1", parts=[{"type": "image", "blob": came}])
     db.mail.post(mail.reply(attachments=[sent]), key="k")
     clock.advance(2 * steps.DAY)
-    assert db.collect_blobs().blobs == 1
-    assert db.get_blob(nobody) is None
+    assert db.blobs.collect().blobs == 1
+    assert db.blobs.get(nobody) is None
     db.mail.settle_arrival(None, arrival.id, "ignored")
     db.mail.mark_failed(1, "gone", None)
-    assert db.collect_blobs().blobs == 2
+    assert db.blobs.collect().blobs == 2
 
 
 def test_arrivals_are_found_by_how_their_keys_begin_and_the_last_of_a_conversation(db: SessionDB) -> None:

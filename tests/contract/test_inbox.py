@@ -96,9 +96,9 @@ def test_nothing_comes_in_for_a_conversation_that_is_not_there(db: SessionDB) ->
 def test_what_came_in_is_in_no_branch_and_no_export(db: SessionDB) -> None:
     steps.begin(db, "talk", "a")
     before, after = io.StringIO(), io.StringIO()
-    db.export_to(before)
+    db.admin.export_to(before)
     db.mail.receive("talk", "k", "came in")
-    db.export_to(after)
+    db.admin.export_to(after)
     assert before.getvalue() == after.getvalue()
     db.branch("talk", branch_id="branch")
     assert db.mail.waiting("branch") == []
@@ -120,13 +120,13 @@ def test_message_with_something_waiting_is_not_let_go(db: SessionDB, clock: step
     steps.begin(db, "ghost")
     rows = [db.mail.receive(name, name, "came in") for name in ("old", "ghost")]
     clock.advance(100 * steps.DAY)
-    plan = db.plan_prune(older_than_days=30)
+    plan = db.admin.plan_prune(older_than_days=30)
     assert [each.conversation_id for each in plan.going if each.messages] == []
-    assert db.prune_empty_ghost_sessions() == 0
+    assert db.admin.prune_empty_sessions() == 0
     for row in rows:
         db.mail.settle(row.id, "completed")
-    assert "old" in [each.conversation_id for each in db.plan_prune(older_than_days=30).going]
-    assert db.prune_empty_ghost_sessions() == 1
+    assert "old" in [each.conversation_id for each in db.admin.plan_prune(older_than_days=30).going]
+    assert db.admin.prune_empty_sessions() == 1
 
 
 def test_racing_settlers_have_one_winner(db: SessionDB) -> None:
@@ -142,16 +142,16 @@ def test_inbox_comes_back_with_a_backup(make_db: MakeDb, tmp_path: object) -> No
     db, other = make_db(), make_db("other")
     steps.begin(db, "talk", "a")
     row = db.mail.receive("talk", "k", "came in")
-    db.backup(f"{tmp_path}/copy.db")
+    db.admin.backup(f"{tmp_path}/copy.db")
     db.mail.settle(row.id, "completed", 1)
-    other.restore(f"{tmp_path}/copy.db")
+    other.admin.restore(f"{tmp_path}/copy.db")
     assert other.mail.waiting("talk") == [row]
 
 
 def test_damaged_row_is_named(db: SessionDB) -> None:
     steps.begin(db, "c", "a")
     steps.act(db, "c")
-    assert backends.damage(db, "what came in is half settled") in {each.promise for each in db.fsck().violations}
+    assert backends.damage(db, "what came in is half settled") in {each.promise for each in db.admin.fsck().violations}
 
 
 def test_conversations_with_a_chat_are_told_of_and_others_hide_none_of_them(db: SessionDB) -> None:

@@ -115,9 +115,9 @@ def test_memory_is_kept_also_when_nobody_knows_where_it_was_learnt(db: SessionDB
 def test_memories_are_in_no_export_and_no_branch_has_its_own(db: SessionDB) -> None:
     steps.begin(db, "talk", "a")
     before, after = io.StringIO(), io.StringIO()
-    db.export_to(before)
+    db.admin.export_to(before)
     db.memory.add("o", "likes tea", source="talk")
-    db.export_to(after)
+    db.admin.export_to(after)
     assert before.getvalue() == after.getvalue()
     db.branch("talk", branch_id="branch")
     assert len(db.memory.all("o")) == 1

@@ -42,7 +42,7 @@ def test_conversation_is_created_with_metadata(db: SessionDB) -> None:
         "made": GOOD, "said": GOOD, "begun": GOOD, "plain": {},
     }  # fmt: skip
     assert db.conversation("said").metadata == db.head("said").metadata == GOOD
-    assert db.fsck().ok
+    assert db.admin.fsck().ok
 
 
 def test_metadata_is_merged_key_by_key(db: SessionDB) -> None:
@@ -52,7 +52,7 @@ def test_metadata_is_merged_key_by_key(db: SessionDB) -> None:
     assert db.get_session("talk").metadata == merged
     assert db.set_session_metadata("talk", {}) == merged
     assert db.set_session_metadata("talk", dict.fromkeys("bce")) == db.head("talk").metadata == {}
-    assert db.fsck().ok
+    assert db.admin.fsck().ok
 
 
 def test_metadata_belongs_to_the_conversation_whichever_session_is_given(db: SessionDB) -> None:
@@ -119,7 +119,7 @@ def test_merge_beyond_the_limit_is_refused(db: SessionDB) -> None:
         db.set_session_metadata("talk", {"b": "x" * 100})
     db.set_session_metadata("talk", {"a": None})
     assert db.set_session_metadata("talk", {"b": "x" * 4088}) == {"b": "x" * 4088}
-    assert db.fsck().ok
+    assert db.admin.fsck().ok
 
 
 # --- messages ----------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def test_message_keeps_its_metadata(db: SessionDB) -> None:
     db.append_messages("talk", [NewMessage(role="assistant", tool_calls=[call], metadata={"a": 1}), {"role": "user"}])
     assert [message.metadata for message in db.transcript("talk")] == [GOOD, {"a": 1}, {}]
     assert db.transcript("talk")[1].tool_calls == (call,)
-    assert db.fsck().ok
+    assert db.admin.fsck().ok
 
 
 def test_message_without_metadata_is_stored_as_before(db: SessionDB) -> None:
@@ -155,7 +155,7 @@ def test_redaction_removes_the_metadata_of_a_message(db: SessionDB) -> None:
     db.append_message("talk", role="user", content="x", metadata={"secret": "word"})
     db.redact("talk", 1)
     assert db.transcript("talk")[0].metadata == {}
-    assert db.fsck().ok
+    assert db.admin.fsck().ok
 
 
 def test_metadata_is_not_searched(db: SessionDB) -> None:
@@ -183,13 +183,13 @@ def test_metadata_is_exported_and_imported(db: SessionDB) -> None:
     db.append_message("talk", role="user", content="x", metadata=GOOD)
     steps.begin(db, "plain", "a")
     out = io.StringIO()
-    db.export_to(out)
+    db.admin.export_to(out)
     assert out.getvalue().count('"metadata"') == 2
     with SessionDB(":memory:") as there:
-        assert there.import_from(io.StringIO(out.getvalue())).ok
+        assert there.admin.import_from(io.StringIO(out.getvalue())).ok
         assert there.get_session("talk").metadata == there.transcript("talk")[0].metadata == GOOD
         again = io.StringIO()
-        there.export_to(again)
+        there.admin.export_to(again)
         assert again.getvalue() == out.getvalue()
         there.set_session_metadata("talk", {"ticket": 1})
-        assert there.import_from(io.StringIO(out.getvalue())).ids("already_there") == ["talk", "plain"]
+        assert there.admin.import_from(io.StringIO(out.getvalue())).ids("already_there") == ["talk", "plain"]

@@ -53,7 +53,7 @@ class Store(stateful.RuleBasedStateMachine):
         try:
             for talk in self.talks:
                 self.agree(talk)
-            assert soundness.report(self.db) is None, self.db.fsck()
+            assert soundness.report(self.db) is None, self.db.admin.fsck()
         finally:
             self.db.close()
             postgres.give_back()
@@ -374,7 +374,7 @@ class Store(stateful.RuleBasedStateMachine):
         }
         assert not any(self.db.get_session(name) for name in self.deleted[-3:])
         if self.steps % 20 == 0:
-            assert soundness.report(self.db) is None, self.db.fsck()
+            assert soundness.report(self.db) is None, self.db.admin.fsck()
 
     def agree(self, talk: model.Talk) -> None:
         context, now = self.db.context(talk.id), self.db.conversation(talk.head.id)

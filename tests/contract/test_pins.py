@@ -90,7 +90,7 @@ def test_a_branch_takes_the_pins_up_to_its_fork_point(db: SessionDB) -> None:
     steps.say(db, "branch", "f")
     db.pin("branch", 4)
     assert (seqs(db), seqs(db, "branch")) == ([3, 4], [2, 3, 4])
-    assert db.fsck().ok
+    assert db.admin.fsck().ok
 
 
 def test_pins_go_with_their_conversation_and_no_other(db: SessionDB) -> None:
@@ -99,7 +99,7 @@ def test_pins_go_with_their_conversation_and_no_other(db: SessionDB) -> None:
         db.pin(name, 1)
     db.delete_conversation("talk")
     assert seqs(db, "other") == [1]
-    assert db.fsck().ok
+    assert db.admin.fsck().ok
 
 
 def test_a_redacted_message_stays_pinned(db: SessionDB) -> None:
@@ -107,16 +107,16 @@ def test_a_redacted_message_stays_pinned(db: SessionDB) -> None:
     db.pin("talk", 1)
     db.redact("talk", 1)
     assert seqs(db) == [1]
-    assert db.fsck().ok
+    assert db.admin.fsck().ok
 
 
 def test_pins_are_not_exported(db: SessionDB) -> None:
     steps.begin(db, "talk", *"ab")
     db.pin("talk", 1)
     told = io.StringIO()
-    db.export_to(told)
+    db.admin.export_to(told)
     with SessionDB(":memory:") as other:
         told.seek(0)
-        other.import_from(told)
+        other.admin.import_from(told)
         assert other.pins("talk") == []
-        assert other.fsck().ok
+        assert other.admin.fsck().ok

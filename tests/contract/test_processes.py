@@ -101,11 +101,11 @@ def test_end_that_is_none_is_refused(db: SessionDB, state: Any, code: Any, text:
 def test_conversation_with_a_running_process_is_not_let_go_as_old(db: SessionDB, clock: steps.Clock) -> None:
     begun(db, "p")
     clock.advance(100 * steps.DAY)
-    (needed,) = db.plan_prune(older_than_days=30).needed
+    (needed,) = db.admin.plan_prune(older_than_days=30).needed
     assert "still runs" in str(needed)
     db.processes.record_end("p", "exited", 0, "ended")
     db.mail.settle(db.mail.waiting()[0].id, "completed")
-    assert len(db.plan_prune(older_than_days=30).going) == 1
+    assert len(db.admin.plan_prune(older_than_days=30).going) == 1
 
 
 def test_redaction_of_the_call_takes_the_command_and_its_notice(db: SessionDB) -> None:
@@ -128,7 +128,7 @@ def test_redaction_of_the_call_takes_the_command_and_its_notice(db: SessionDB) -
     assert "process q ended" in notice.text
     assert "redacted" in notice.text
     assert "key" not in notice.text.lower()
-    assert db.fsck().ok
+    assert db.admin.fsck().ok
 
 
 def test_redaction_of_the_notice_takes_the_command_of_that_process_only(db: SessionDB) -> None:
@@ -141,7 +141,7 @@ def test_redaction_of_the_notice_takes_the_command_of_that_process_only(db: Sess
         db.mail.settle(notice.id, "completed", receipt.seq)
     db.redact("talk", 3)
     assert [(each.id, bool(each.command)) for each in db.processes.all()] == [("p", False), ("q", True)]
-    assert db.fsck().ok
+    assert db.admin.fsck().ok
 
 
 def test_racing_watchers_tell_once(db: SessionDB) -> None:

@@ -38,9 +38,9 @@ def test_restored_store_sends_and_answers_nothing_by_itself(
 ) -> None:
     source, path = make_file_db(), tmp_path / "copy.db"
     arranged(source)
-    source.backup(path)
+    source.admin.backup(path)
     db = make_db("other")
-    db.restore(path)
+    db.admin.restore(path)
     assert db.mail.open_routes() == []
     assert db.mail.due_outgoing("far") == []
     assert ([each.key for each in db.mail.waiting()], db.mail.waiting_homes()) == (["kept"], [])
@@ -56,7 +56,7 @@ def test_restored_store_sends_and_answers_nothing_by_itself(
     assert (sent.external, sent.error) == ("there", None)
     one, two = db.mail.replies(arrival(db, "unsent").id)
     assert (one.text, one.error, one.open, two.error) == ("one", backup.NOT_SENT, False, backup.NOT_SENT)
-    assert db.fsck().ok
+    assert db.admin.fsck().ok
     # What comes now is a message like any other, and what came then is known.
     assert db.mail.add_arrival(mail.new("next"))[1]
     assert not db.mail.add_arrival(mail.new("waiting"))[1]

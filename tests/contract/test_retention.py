@@ -33,7 +33,7 @@ def needed(plan: reports.PrunePlan) -> dict[str, str | None]:
 
 def exported(db: SessionDB) -> str:
     out = io.StringIO()
-    db.export_to(out)
+    db.admin.export_to(out)
     return out.getvalue()
 
 
@@ -43,7 +43,7 @@ def exported(db: SessionDB) -> str:
 def test_plan_by_age_names_what_was_unused_for_so_long(db: SessionDB, clock: steps.Clock) -> None:
     old_and_new(db, clock)
     with steps.nothing_changes(db):
-        plan = db.plan_prune(older_than_days=15)
+        plan = db.admin.plan_prune(older_than_days=15)
     assert going(plan) == ["oldest", "old"]
     assert (plan.going[0].title, plan.going[0].messages) == ("title of oldest", 1)
     assert plan.total_bytes > plan.going[0].bytes > 200
@@ -52,30 +52,30 @@ def test_plan_by_age_names_what_was_unused_for_so_long(db: SessionDB, clock: ste
 def test_a_message_makes_a_conversation_young(db: SessionDB, clock: steps.Clock) -> None:
     old_and_new(db, clock)
     steps.say(db, "oldest", "again")
-    assert going(db.plan_prune(older_than_days=15)) == ["old"]
+    assert going(db.admin.plan_prune(older_than_days=15)) == ["old"]
 
 
 def test_plan_by_size_names_the_longest_unused_until_the_rest_fits(db: SessionDB, clock: steps.Clock) -> None:
     old_and_new(db, clock)
-    total = db.plan_prune(max_bytes=0).total_bytes
-    assert going(db.plan_prune(max_bytes=total)) == []
-    assert going(db.plan_prune(max_bytes=total - 1)) == ["oldest"]
-    assert going(db.plan_prune(max_bytes=0)) == ["oldest", "old", "new"]
+    total = db.admin.plan_prune(max_bytes=0).total_bytes
+    assert going(db.admin.plan_prune(max_bytes=total)) == []
+    assert going(db.admin.plan_prune(max_bytes=total - 1)) == ["oldest"]
+    assert going(db.admin.plan_prune(max_bytes=0)) == ["oldest", "old", "new"]
 
 
 def test_plan_by_both_takes_what_is_old_and_then_what_is_too_much(db: SessionDB, clock: steps.Clock) -> None:
     old_and_new(db, clock)
-    total = db.plan_prune(max_bytes=0).total_bytes
-    assert going(db.plan_prune(older_than_days=25, max_bytes=total)) == ["oldest"]
-    assert going(db.plan_prune(older_than_days=25, max_bytes=total // 2)) == ["oldest", "old"]
+    total = db.admin.plan_prune(max_bytes=0).total_bytes
+    assert going(db.admin.plan_prune(older_than_days=25, max_bytes=total)) == ["oldest"]
+    assert going(db.admin.plan_prune(older_than_days=25, max_bytes=total // 2)) == ["oldest", "old"]
 
 
 def test_plan_is_limited_to_an_owner_or_a_source(db: SessionDB, clock: steps.Clock) -> None:
     db.create_session("hers", source="cli", owner="her")
     db.create_session("his", source="telegram", owner="him")
     clock.advance(DAY)
-    assert going(db.plan_prune(older_than_days=0, owner="her")) == ["hers"]
-    assert going(db.plan_prune(older_than_days=0, source="telegram")) == ["his"]
+    assert going(db.admin.plan_prune(older_than_days=0, owner="her")) == ["hers"]
+    assert going(db.admin.plan_prune(older_than_days=0, source="telegram")) == ["his"]
 
 
 def test_what_is_needed_is_never_planned(db: SessionDB, clock: steps.Clock) -> None:
@@ -85,7 +85,7 @@ def test_what_is_needed_is_never_planned(db: SessionDB, clock: steps.Clock) -> N
     db.bind_route("chat", "oldest", version=0)
     clock.advance(DAY)
     db.acquire_lease("old", "turn", "me", 300)
-    plan = db.plan_prune(older_than_days=0)
+    plan = db.admin.plan_prune(older_than_days=0)
     assert going(plan) == ["new", "branch"]
     assert needed(plan) == {
         "oldest": "a route is bound to it",
@@ -103,7 +103,7 @@ def test_what_is_needed_is_never_planned(db: SessionDB, clock: steps.Clock) -> N
 )  # fmt: skip
 def test_plan_of_nonsense_is_refused(db: SessionDB, arguments: dict[str, object]) -> None:
     with pytest.raises(errors.InvalidArgument):
-        db.plan_prune(**arguments)
+        db.admin.plan_prune(**arguments)
 
 
 # --- carrying them out ---------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def test_what_goes_is_in_the_archive_and_comes_back_from_it(
     archive = tmp_path / "archive" / "2026.jsonl"
     clock.advance(100 * DAY)
     steps.say(db, "new", "still in use")
-    report = db.prune(db.plan_prune(older_than_days=50), archive)
+    report = db.admin.prune(db.admin.plan_prune(older_than_days=50), archive)
     assert (report.archive, report.removed, report.kept) == (str(archive), ("oldest", "old"), ())
     assert [session.id for session in db.list_sessions()] == ["new"]
     assert os.stat(archive).st_mode & 0o777 == 0o600
@@ -126,25 +126,25 @@ def test_what_goes_is_in_the_archive_and_comes_back_from_it(
         db.context("old")
     other = make_db("other")
     with archive.open() as file:
-        assert other.import_from(file).ok
+        assert other.admin.import_from(file).ok
     assert exported(other) == archive.read_text()
     assert steps.contents(other.transcript("old")) == ["text of old " * 20]
     assert other.compactions("oldest")[0].summary == "a summary"
 
 
 def test_attachments_go_with_the_archive(db: SessionDB, clock: steps.Clock, tmp_path: Path) -> None:
-    blob = db.put_blob(b"picture")
+    blob = db.blobs.put(b"picture")
     db.create_session("talk", source="test")
     db.append_message("talk", role="user", content=[{"type": "image", "blob": blob.digest}])
     clock.advance(DAY)
-    db.prune(db.plan_prune(older_than_days=0), tmp_path / "a.jsonl")
-    assert db.scrub().blobs == 1
+    db.admin.prune(db.admin.plan_prune(older_than_days=0), tmp_path / "a.jsonl")
+    assert db.admin.scrub().blobs == 1
     kept = [path for path in (tmp_path / "a.jsonl.blobs").rglob("*") if path.is_file()]
     assert [path.read_bytes() for path in kept] == [b"picture"]
 
 
 def test_an_empty_plan_writes_no_archive(db: SessionDB, tmp_path: Path) -> None:
-    report = db.prune(db.plan_prune(older_than_days=0), tmp_path / "a.jsonl")
+    report = db.admin.prune(db.admin.plan_prune(older_than_days=0), tmp_path / "a.jsonl")
     assert report == reports.PruneReport(None, (), (), 0)
     assert not (tmp_path / "a.jsonl").exists()
 
@@ -153,7 +153,7 @@ def test_archive_never_replaces_anything(db: SessionDB, clock: steps.Clock, tmp_
     old_and_new(db, clock)
     (tmp_path / "a.jsonl").write_text("precious")
     with steps.nothing_changes(db), pytest.raises(errors.CopyRefused):
-        db.prune(db.plan_prune(older_than_days=0), tmp_path / "a.jsonl")
+        db.admin.prune(db.admin.plan_prune(older_than_days=0), tmp_path / "a.jsonl")
     assert (tmp_path / "a.jsonl").read_text() == "precious"
 
 
@@ -170,13 +170,13 @@ def test_an_archive_is_no_file_of_the_store_itself(
         path = tmp_path / "link" / path.name
     there = sorted(os.listdir(path.parent))
     with steps.nothing_changes(db), pytest.raises(errors.CopyRefused, match="belongs to the store itself"):
-        db.prune(db.plan_prune(older_than_days=0), path)
+        db.admin.prune(db.admin.plan_prune(older_than_days=0), path)
     assert sorted(os.listdir(path.parent)) == there
 
 
 def with_pictures(db: SessionDB, clock: steps.Clock) -> tuple[str, str]:
     """Two conversations that name an attachment each, and both the same one."""
-    digests = [db.put_blob(name.encode()).digest for name in ("one", "two", "both")]
+    digests = [db.blobs.put(name.encode()).digest for name in ("one", "two", "both")]
     for name, own in zip(("one", "two"), digests, strict=False):
         db.create_session(name, source="test")
         for digest in (own, digests[2]):
@@ -191,9 +191,9 @@ def test_a_conversation_with_a_damaged_attachment_stays_with_what_is_left_of_it(
     backends.spoiled.add(db)
     one, _ = with_pictures(db, clock)
     backends.rewrite_blob(db, one, b"o?e")
-    report = db.prune(db.plan_prune(older_than_days=0), tmp_path / "a.jsonl")
+    report = db.admin.prune(db.admin.plan_prune(older_than_days=0), tmp_path / "a.jsonl")
     assert (report.removed, report.kept, report.lost_blobs) == (("two",), ("one",), (one,))
-    db.scrub()
+    db.admin.scrub()
     assert backends.shelved(db)[one] == b"o?e"
     assert [message.seq for message in db.transcript("one")] == [1, 2]
 
@@ -204,14 +204,14 @@ def test_a_damaged_attachment_keeps_every_conversation_that_names_it(
     backends.spoiled.add(db)
     _, both = with_pictures(db, clock)
     backends.rewrite_blob(db, both, b"?")
-    report = db.prune(db.plan_prune(older_than_days=0), tmp_path / "a.jsonl")
+    report = db.admin.prune(db.admin.plan_prune(older_than_days=0), tmp_path / "a.jsonl")
     assert (report.removed, report.kept, report.lost_blobs) == ((), ("one", "two"), (both,))
 
 
 def test_a_missing_attachment_is_told_of_and_keeps_nothing(db: SessionDB, clock: steps.Clock, tmp_path: Path) -> None:
     one, _ = with_pictures(db, clock)
     backends.lose_blob(db, one)
-    report = db.prune(db.plan_prune(older_than_days=0), tmp_path / "a.jsonl")
+    report = db.admin.prune(db.admin.plan_prune(older_than_days=0), tmp_path / "a.jsonl")
     assert (report.removed, report.kept, report.lost_blobs) == (("one", "two"), (), (one,))
 
 
@@ -244,7 +244,7 @@ def test_nothing_goes_when_the_archive_is_not_what_was_written(
     old_and_new(db, clock)
     at_point(lambda point: damage(tmp_path, how) if point == "prune.exported" else None)
     with steps.nothing_changes(db), pytest.raises(errors.CopyDamaged):
-        db.prune(db.plan_prune(older_than_days=0), tmp_path / "a.jsonl")
+        db.admin.prune(db.admin.plan_prune(older_than_days=0), tmp_path / "a.jsonl")
     assert not (tmp_path / "a.jsonl").exists()
 
 
@@ -255,7 +255,7 @@ def test_what_changed_or_came_to_be_needed_meanwhile_stays(
     for name in ("routed", "branched", "leased", "deleted"):
         steps.begin(db, name, "a")
     clock.advance(DAY)
-    plan = db.plan_prune(older_than_days=0)
+    plan = db.admin.plan_prune(older_than_days=0)
 
     def meanwhile(point: str) -> None:
         if point == "prune.verified":
@@ -267,7 +267,7 @@ def test_what_changed_or_came_to_be_needed_meanwhile_stays(
             db.delete_conversation("deleted")
 
     at_point(meanwhile)
-    report = db.prune(plan, tmp_path / "a.jsonl")
+    report = db.admin.prune(plan, tmp_path / "a.jsonl")
     assert report.removed == ("new",)
     assert set(report.kept) == {"old", "oldest", "routed", "branched", "leased", "deleted"}
 
@@ -275,6 +275,6 @@ def test_what_changed_or_came_to_be_needed_meanwhile_stays(
 @pytest.mark.parametrize("archive", [None, 5, "", b"x", "a\0b"])
 def test_archive_needs_a_path(db: SessionDB, archive: object) -> None:
     with pytest.raises(errors.InvalidArgument):
-        db.prune(db.plan_prune(older_than_days=0), archive)
+        db.admin.prune(db.admin.plan_prune(older_than_days=0), archive)
     with pytest.raises(errors.InvalidArgument):
-        db.prune(None, "archive.jsonl")
+        db.admin.prune(None, "archive.jsonl")

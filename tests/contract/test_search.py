@@ -286,9 +286,9 @@ def test_two_handles_index_one_store_together(make_db: MakeDb) -> None:
 def test_rebuilding_finds_the_same(db: SessionDB) -> None:
     chat = _told(db, *[f"swift {n} flies" for n in range(30)])
     before = db.search("swift flies", session_id=chat)
-    assert db.rebuild_search() == 30
+    assert db.admin.rebuild_search_index() == 30
     assert db.search("swift flies", session_id=chat) == before
-    assert db.index_search() == 0
+    assert db.admin.update_search_index() == 0
 
 
 def test_nothing_is_said_of_a_healthy_index(db: SessionDB, caplog: pytest.LogCaptureFixture) -> None:
@@ -314,9 +314,9 @@ def test_whoever_searches_one_conversation_waits_for_no_other(db: SessionDB) -> 
     db.append_message(branch, role="user", content="a heron of the branch")
     hits = db.search("heron", session_id=branch, own=True)
     assert {(hit.conversation_id, hit.seq) for hit in hits} == {(one, 1), (branch, 2)}
-    assert db.search_facts()["behind"] == 3
+    assert db.admin.search_status()["behind"] == 3
     assert {hit.conversation_id for hit in db.search("heron")} == {one, two, branch}
-    assert db.search_facts()["behind"] == 0
+    assert db.admin.search_status()["behind"] == 0
 
 
 def test_what_another_indexed_between_two_looks_stays_indexed(
@@ -345,7 +345,7 @@ def test_what_another_indexed_between_two_looks_stays_indexed(
         one.search("first")
         one.driver.read = read
         # Facts, and no search: that would put right what went wrong.
-        assert two.search_facts()["behind"] == 0, after
+        assert two.admin.search_status()["behind"] == 0, after
     assert after > 5
 
 
@@ -364,7 +364,7 @@ def test_texts_are_cut_bit_by_bit_and_not_while_the_index_is_locked(
     monkeypatch.setattr(indexer, "ROOM", 3_000)
     chat = _told(db, *[f"gull {n} " * 150 for n in range(6)])
     at_point(reached.append)
-    assert db.index_search() == 6
+    assert db.admin.update_search_index() == 6
     assert reached.count("index.committed") == 3
     db.redact(chat, 3)
     assert reached[-1] == "forget.committed"

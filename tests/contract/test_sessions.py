@@ -341,7 +341,7 @@ def test_closed_store_says_so(db: SessionDB) -> None:
     steps.begin(db, "talk")
     db.close()
     db.close()
-    for call in (lambda: db.context("talk"), lambda: steps.say(db, "talk", "a"), db.fsck, db.facts):
+    for call in (lambda: db.context("talk"), lambda: steps.say(db, "talk", "a"), db.admin.fsck, db.admin.facts):
         with pytest.raises(errors.StoreClosed):
             call()
 
@@ -354,8 +354,8 @@ def test_store_is_a_context_manager(make_db: MakeDb) -> None:
 
 
 def test_notes_about_the_store_are_kept(db: SessionDB) -> None:
-    assert db.meta("generation") == "1"
-    assert db.meta("note") is None
-    db.set_meta("note", "one")
-    db.set_meta("note", "two")
-    assert db.meta("note") == "two"
+    assert db.admin.get_meta("generation") == "1"
+    assert db.admin.get_meta("note") is None
+    db.admin.set_meta("note", "one")
+    db.admin.set_meta("note", "two")
+    assert db.admin.get_meta("note") == "two"

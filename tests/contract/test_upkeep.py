@@ -30,16 +30,16 @@ def orphan(db: SessionDB, name: str = "orphan") -> str:
 def test_orphan_is_ended(db: SessionDB, clock: steps.Clock) -> None:
     child = orphan(db)
     clock.advance(WEEK + 1)
-    assert db.finalize_orphaned_compression_sessions() == 1
+    assert db.admin.finalize_orphaned_sessions() == 1
     ended = db.get_session(child)
     assert (ended.end_reason, ended.ended_at) == ("orphaned_compression", clock.now)
-    assert db.finalize_orphaned_compression_sessions() == 0
+    assert db.admin.finalize_orphaned_sessions() == 0
 
 
 def test_message_resumes_an_ended_orphan_all_the_same(db: SessionDB, clock: steps.Clock) -> None:
     orphan(db)
     clock.advance(WEEK + 1)
-    db.finalize_orphaned_compression_sessions()
+    db.admin.finalize_orphaned_sessions()
     assert db.append_message("orphan", role="user", content="c").resumed
     assert steps.seen(db, "orphan") == ["b", "c"]
 
@@ -48,14 +48,14 @@ def test_every_orphan_is_counted(db: SessionDB, clock: steps.Clock) -> None:
     for name in ("one", "two", "three"):
         orphan(db, name)
     clock.advance(WEEK + 1)
-    assert db.finalize_orphaned_compression_sessions() == 3
+    assert db.admin.finalize_orphaned_sessions() == 3
 
 
 def test_age_is_what_the_caller_says(db: SessionDB, clock: steps.Clock) -> None:
     orphan(db)
     clock.advance(2 * steps.DAY + 1)
-    assert db.finalize_orphaned_compression_sessions() == 0
-    assert db.finalize_orphaned_compression_sessions(older_than_days=2) == 1
+    assert db.admin.finalize_orphaned_sessions() == 0
+    assert db.admin.finalize_orphaned_sessions(older_than_days=2) == 1
 
 
 def summary_behind(db: SessionDB, clock: steps.Clock) -> None:
@@ -140,7 +140,7 @@ LEFT_ALONE: dict[str, Change] = {
 def test_continuation_is_left_alone_when(db: SessionDB, clock: steps.Clock, why: str) -> None:
     LEFT_ALONE[why](db, clock)
     with steps.nothing_changes(db):
-        assert db.finalize_orphaned_compression_sessions() == 0
+        assert db.admin.finalize_orphaned_sessions() == 0
 
 
 def test_lease_that_ran_out_and_a_route_that_went_elsewhere_protect_nothing(db: SessionDB, clock: steps.Clock) -> None:
@@ -150,13 +150,13 @@ def test_lease_that_ran_out_and_a_route_that_went_elsewhere_protect_nothing(db: 
     db.bind_route("r", "orphan", version=0)
     db.bind_route("r", "other", version=1)
     clock.advance(WEEK + 1)
-    assert db.finalize_orphaned_compression_sessions() == 1
+    assert db.admin.finalize_orphaned_sessions() == 1
 
 
 @pytest.mark.parametrize("days", [-1, "7", None, True, b"7", [7], float("nan")])
 def test_age_that_is_none_is_refused(db: SessionDB, days: object) -> None:
     with pytest.raises(errors.InvalidArgument):
-        db.finalize_orphaned_compression_sessions(days)
+        db.admin.finalize_orphaned_sessions(days)
 
 
 # --- ghosts ------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def test_ghosts_are_removed_without_a_tombstone(db: SessionDB, clock: steps.Cloc
     steps.begin(db, "young and ended")
     for name in ("ended", "young and ended"):
         db.end_conversation(name, "done")
-    assert db.prune_empty_ghost_sessions() == 3
+    assert db.admin.prune_empty_sessions() == 3
     assert db.list_sessions(every=True) == []
     assert db.create_session("old", source="test").id == "old"
 
@@ -180,7 +180,7 @@ def test_ghost_of_several_sessions_is_removed_whole(db: SessionDB, clock: steps.
     db.resume("ghost")
     steps.compact(db, "ghost", 0, "nothing was said")
     clock.advance(steps.DAY + 1)
-    assert db.prune_empty_ghost_sessions() == 1
+    assert db.admin.prune_empty_sessions() == 1
 
 
 def test_branch_without_a_message_of_its_own_is_a_ghost(db: SessionDB, clock: steps.Clock) -> None:
@@ -188,7 +188,7 @@ def test_branch_without_a_message_of_its_own_is_a_ghost(db: SessionDB, clock: st
     db.branch("trunk", branch_id="branch")
     db.hide("branch", 1)
     clock.advance(steps.DAY + 1)
-    assert db.prune_empty_ghost_sessions() == 1
+    assert db.admin.prune_empty_sessions() == 1
     assert [session.id for session in db.list_sessions()] == ["trunk"]
 
 
@@ -243,7 +243,7 @@ NO_GHOST: dict[str, Change] = {
 def test_conversation_is_no_ghost_when(db: SessionDB, clock: steps.Clock, why: str) -> None:
     NO_GHOST[why](db, clock)
     with steps.nothing_changes(db):
-        assert db.prune_empty_ghost_sessions() == 0
+        assert db.admin.prune_empty_sessions() == 0
 
 
 def test_ghost_behind_a_ghost_is_removed_with_it(db: SessionDB, clock: steps.Clock) -> None:
@@ -251,7 +251,7 @@ def test_ghost_behind_a_ghost_is_removed_with_it(db: SessionDB, clock: steps.Clo
     db.branch("trunk", branch_id="one")
     db.branch("one", branch_id="two")
     clock.advance(steps.DAY + 1)
-    assert db.prune_empty_ghost_sessions() == 2
+    assert db.admin.prune_empty_sessions() == 2
     assert [session.id for session in db.list_sessions()] == ["trunk"]
 
 
@@ -263,14 +263,14 @@ def test_upkeep_runs_once_per_database(make_db: MakeDb, clock: steps.Clock) -> N
     orphan(db)
     steps.begin(db, "ghost")
     clock.advance(WEEK + 1)
-    assert db.upkeep_once() == {"orphans_ended": 1, "ghosts_removed": 1}
+    assert db.admin.run_upkeep_once() == {"orphans_ended": 1, "ghosts_removed": 1}
     steps.begin(db, "another ghost")
     clock.advance(WEEK + 1)
-    assert db.upkeep_once() == {}
+    assert db.admin.run_upkeep_once() == {}
     db.close()
     again = make_db()
-    assert again.upkeep_once() == {}
-    assert again.prune_empty_ghost_sessions() == 1
+    assert again.admin.run_upkeep_once() == {}
+    assert again.admin.prune_empty_sessions() == 1
 
 
 @pytest.mark.parametrize("how", ["missing", "read-only"])
@@ -278,4 +278,4 @@ def test_orphans_are_ended_though_leases_are_broken(db: SessionDB, clock: steps.
     orphan(db)
     backends.break_leases(db, how)
     clock.advance(WEEK + 1)
-    assert db.finalize_orphaned_compression_sessions() == 1
+    assert db.admin.finalize_orphaned_sessions() == 1

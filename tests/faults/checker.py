@@ -129,7 +129,7 @@ def verify(
         found += [f"{conversation_id}: {problem}" for problem in _conversation(db, conversation_id, history, complete)]
     found += [*_client_order(history), *_tokens(history), *_told(db, history)]
     if fsck:
-        found += [f"fsck: {bad.promise} {bad.conversation_id} {bad.detail}" for bad in db.fsck().violations]
+        found += [f"fsck: {bad.promise} {bad.conversation_id} {bad.detail}" for bad in db.admin.fsck().violations]
     return found
 
 

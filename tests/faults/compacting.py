@@ -67,7 +67,7 @@ def crowd(stage: zygote.Stage) -> dict[str, Any]:
 
 def wrongs(db: SessionDB, conversation: str, said: Sequence[str]) -> list[str]:
     """What is lost, forked or broken after agents compacted while others wrote."""
-    found = [f"{bad.promise} {bad.detail}" for bad in db.fsck().violations]
+    found = [f"{bad.promise} {bad.detail}" for bad in db.admin.fsck().violations]
     logged = [message.uid for message in db.transcript(conversation)]
     found += [f"{uid} is in the log {logged.count(uid)} times" for uid in said if logged.count(uid) != 1]
     sessions = db.sessions(conversation)

@@ -232,7 +232,7 @@ def _settled(stock: Stock, course: Course, folder: Path, watcher: SessionDB | No
         _ask_again(stock, course, folder, gained)
     with contextlib.nullcontext(watcher) if watcher and not again else SessionDB(folder / "store.db") as db:
         keeping.next_message(db)
-        assert not again or db.fsck().ok
+        assert not again or db.admin.fsck().ok
     return gained
 
 

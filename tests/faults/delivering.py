@@ -54,4 +54,4 @@ def wrongs(db: SessionDB, conversation: str) -> list[Any]:
     found: list[Any] = [] if said == [("user", NOTICE), ("assistant", f"re {NOTICE}")] else [said]
     found += [each.key for each in db.mail.waiting(conversation)]
     found += [each.state for each in db.processes.all(conversation) if each.state != "exited"]
-    return found + [f"{bad.promise} {bad.detail}" for bad in db.fsck().violations]
+    return found + [f"{bad.promise} {bad.detail}" for bad in db.admin.fsck().violations]

@@ -72,7 +72,7 @@ def look(stage: zygote.Stage) -> dict[str, str]:
         return "same" if contents(db) == should else "other"
 
     def check(db: SessionDB) -> str:
-        return "ok" if db.fsck().ok else "noticed"
+        return "ok" if db.admin.fsck().ok else "noticed"
 
     return {"read": _tried(stage.path, read), "fsck": _tried(stage.path, check)}
 
@@ -93,7 +93,7 @@ class Bench:
         self._damaged, self._contents = f"{folder}/damaged.db", f"{folder}/contents.json"
         with SessionDB(f"{folder}/sound.db") as db:
             furnish(db)
-            assert db.fsck().ok
+            assert db.admin.fsck().ok
             with open(self._contents, "w", encoding="utf-8") as file:
                 json.dump(contents(db), file)
         # Nobody has it open now, so it is one file.

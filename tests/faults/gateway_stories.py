@@ -134,7 +134,7 @@ def still_open(db: SessionDB) -> list[str]:
 
 def wrongs(db: SessionDB, updates: Sequence[Update], sends: Sequence[Sent]) -> list[str]:
     """What is lost, twice, out of order, or elsewhere than it should be."""
-    found = [f"{bad.promise} {bad.detail}" for bad in db.fsck().violations]
+    found = [f"{bad.promise} {bad.detail}" for bad in db.admin.fsck().violations]
     chats, rows = list(dict.fromkeys(each.chat for each in updates)), dict[int, Update]()
     for chat in chats:
         here, route = [each for each in updates if each.chat == chat], db.route(route_of(chat))

@@ -29,13 +29,13 @@ def fill(db: SessionDB) -> None:
 
 def exported(db: SessionDB, *session_ids: str) -> str:
     out = io.StringIO()
-    db.export_to(out, session_ids or None)
+    db.admin.export_to(out, session_ids or None)
     return out.getvalue()
 
 
 def take_in(stage: zygote.Stage) -> None:
     with stage.open() as db:
-        report = db.import_from(io.StringIO(stage.args["text"]))
+        report = db.admin.import_from(io.StringIO(stage.args["text"]))
     stage.tell([outcome.outcome for outcome in report.outcomes])
 
 
@@ -55,17 +55,17 @@ class Export:
 
 def attach(db: SessionDB, name: str, *contents: bytes) -> None:
     """A message that names these attachments."""
-    digests = [db.put_blob(content, "image/png").digest for content in contents]
+    digests = [db.blobs.put(content, "image/png").digest for content in contents]
     parts = [{"type": "image", "blob": digest} for digest in digests]
     db.append_message(name, role="user", content=parts, uid=f"{name}:blobs")
 
 
 def take_in_file(stage: zygote.Stage) -> None:
     with stage.open() as db:
-        report = db.import_from(Path(stage.args["file"]))
+        report = db.admin.import_from(Path(stage.args["file"]))
     stage.tell([outcome.outcome for outcome in report.outcomes])
 
 
 def write_file(stage: zygote.Stage) -> None:
     with stage.open() as db:
-        stage.tell(list(db.export_to(Path(stage.args["file"])).blobs))
+        stage.tell(list(db.admin.export_to(Path(stage.args["file"])).blobs))

@@ -337,7 +337,7 @@ class _Store:
 
     def check(self) -> list[str]:
         missing = tuple(f"the trigger {name} is missing" for name in self.without_triggers)
-        return [str(bad) for bad in self.db.fsck().violations if bad.detail not in missing]
+        return [str(bad) for bad in self.db.admin.fsck().violations if bad.detail not in missing]
 
     def play(self, actors: Sequence[Actor], order: Sequence[int]) -> list[str]:
         found: list[str] = []

@@ -39,24 +39,24 @@ def furnish(db: SessionDB, folder: Path, seed: int) -> None:
         _talk(db, name, chance)
     marked = db.append_message("two", role="user", content=MARKER * chance.choice((1, 400)), uid="marker").seq
     for name in ("one", "two", "three"):
-        blob = db.put_blob(f"picture of {name}".encode() * chance.choice((1, 5_000)))
+        blob = db.blobs.put(f"picture of {name}".encode() * chance.choice((1, 5_000)))
         db.append_message(name, role="user", content=[{"type": "image", "blob": blob.digest}], uid=f"{name}:blob")
     lease = db.acquire_lease("two", "compact", "me")
     db.commit_compaction(lease, summary=MARKER, cut_seq=marked, child_id="two on")
     db.branch("one", branch_id="branch")
     _others(db, chance)
-    db.backup(folder / "copies" / "copy.db")
-    db.export_to(folder / "out.jsonl")
+    db.admin.backup(folder / "copies" / "copy.db")
+    db.admin.export_to(folder / "out.jsonl")
     if chance.random() < 0.5:
-        db.index_search()
-    blob = db.put_blob(b"picture taken after the backup")
+        db.admin.update_search_index()
+    blob = db.blobs.put(b"picture taken after the backup")
     db.append_message("one", role="user", content=[{"type": "image", "blob": blob.digest}], uid="after")
     db.create_session("later", source="fault")
     db.append_message("later", role="user", content="later", uid="later")
-    db.put_blob(b"nobody names this")
+    db.blobs.put(b"nobody names this")
     db.delete_conversation("three")
     if chance.random() < 0.5:
-        db.collect_blobs()  # the attachment of the deleted is now in the backup only
+        db.blobs.collect()  # the attachment of the deleted is now in the backup only
 
 
 def _talk(db: SessionDB, name: str, chance: random.Random) -> None:
@@ -89,9 +89,9 @@ def furnished(stage: zygote.Stage) -> None:
     folder = Path(stage.path)
     with SessionDB(":memory:", clock=lambda: NOW) as other:
         importing.fill(other)
-        blob = other.put_blob(b"picture from elsewhere")
+        blob = other.blobs.put(b"picture from elsewhere")
         other.append_message("alone", role="user", content=[{"type": "image", "blob": blob.digest}], uid="alone:blob")
-        other.export_to(folder / "incoming.jsonl")
+        other.admin.export_to(folder / "incoming.jsonl")
     with SessionDB(folder / "store.db", clock=lambda: NOW) as db:
         furnish(db, folder, stage.args["seed"])
         if stage.args["killed"]:
@@ -99,24 +99,24 @@ def furnished(stage: zygote.Stage) -> None:
 
 
 def _prune(db: SessionDB, folder: Path) -> None:
-    db.prune(db.plan_prune(older_than_days=0), folder / "archive.jsonl")
+    db.admin.prune(db.admin.plan_prune(older_than_days=0), folder / "archive.jsonl")
 
 
 def _delete(db: SessionDB, _: Path) -> None:
     if db.get_session("two"):
         db.delete_conversation("two")
-    db.scrub()
+    db.admin.scrub()
 
 
 def _redact(db: SessionDB, _: Path) -> None:
     said = next(message for message in db.transcript("two") if message.uid == "marker")
     if not said.redacted:
         db.redact("two", said.seq)
-    db.scrub()
+    db.admin.scrub()
 
 
 def _import(db: SessionDB, folder: Path) -> None:
-    report = db.import_from(folder / "incoming.jsonl")
+    report = db.admin.import_from(folder / "incoming.jsonl")
     assert (report.ok, report.lost_blobs) == (True, ())
 
 
@@ -138,16 +138,16 @@ class Act(NamedTuple):
 
 
 ACTS = {
-    "backup": Act(("backup", "blob"), lambda db, folder: db.backup(folder / "copies" / "copy.db")),
-    "backup_if_due": Act(("backup", "blob", "claim"), lambda db, folder: db.backup_if_due(folder / "due", 24, 2)),
-    "restore": Act(("restore", "blob"), lambda db, folder: db.restore(folder / "copies" / "copy.db")),
+    "backup": Act(("backup", "blob"), lambda db, folder: db.admin.backup(folder / "copies" / "copy.db")),
+    "backup_if_due": Act(("backup", "blob", "claim"), lambda db, folder: db.admin.backup_if_due(folder / "due", 24, 2)),
+    "restore": Act(("restore", "blob"), lambda db, folder: db.admin.restore(folder / "copies" / "copy.db")),
     "prune": Act(("prune", "blob", "forget"), _prune),
     "delete": Act(("delete", "forget", "collect", "scrub"), _delete, removes=True),
     "redact": Act(("redact", "forget", "collect", "scrub"), _redact, removes=True),
-    "shrink": Act(("shrink",), lambda db, _: db.shrink()),
-    "collect": Act(("collect",), lambda db, _: db.collect_blobs(0)),
-    "put": Act(("blob",), lambda db, _: db.put_blob(b"another picture")),
-    "export": Act(("export", "blob"), lambda db, folder: db.export_to(folder / "out.jsonl")),
+    "shrink": Act(("shrink",), lambda db, _: db.admin.shrink()),
+    "collect": Act(("collect",), lambda db, _: db.blobs.collect(0)),
+    "put": Act(("blob",), lambda db, _: db.blobs.put(b"another picture")),
+    "export": Act(("export", "blob"), lambda db, folder: db.admin.export_to(folder / "out.jsonl")),
     "import": Act(("import", "blob"), _import, piecemeal=True),
     "salvage": Act(("salvage", "blob"), _salvage, apart=True),
 }
@@ -183,7 +183,7 @@ _CHANGING = ("epoch", "fence", "version", "digest", "created_at")
 def exported(db: SessionDB) -> list[str]:
     """The lines of an export. They stay text: thousands are kept and compared."""
     out = io.StringIO()
-    db.export_to(out)
+    db.admin.export_to(out)
     return [_steady(line) if _COUNTING.search(line) else line for line in out.getvalue().splitlines()]
 
 
@@ -205,8 +205,8 @@ def conversations(told: list[str]) -> dict[str, list[str]]:
 def look(folder: Path) -> dict[str, Any]:
     """All of it, each part sound; a part that is not there is None."""
     with SessionDB(folder / "store.db", clock=lambda: NOW) as db:
-        assert db.fsck().ok, db.fsck()
-        kept = {digest: db._blob_files.state(digest) for digest, *_ in db.driver.read(lambda tx: tx.all("blobs_all"))}
+        assert db.admin.fsck().ok, db.admin.fsck()
+        kept = {digest: db.blobs.files.state(digest) for digest, *_ in db.driver.read(lambda tx: tx.all("blobs_all"))}
         # The content of what nobody names goes before its row; what is named fsck has looked at.
         found = {"store": exported(db), "blobs": [digest for digest, state in kept.items() if state == "sound"]}
     due = sorted((folder / "due").glob("*.db")) if (folder / "due").exists() else []
@@ -242,9 +242,9 @@ def _known(path: Path, held: Callable[[Path], Any]) -> Any:
 
 def _restored(path: Path) -> Any:
     with SessionDB(":memory:") as db:
-        report = db.restore(path)
+        report = db.admin.restore(path)
         assert report.lost_blobs == ()
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
         return exported(db)
 
 
@@ -252,13 +252,13 @@ def _salvaged(path: Path) -> Any:
     if not path.exists():
         return None
     with SessionDB(path) as db:
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
         return exported(db)
 
 
 def _imported(path: Path) -> Any:
     with SessionDB(":memory:") as db:
-        report = db.import_from(path)
+        report = db.admin.import_from(path)
         assert (report.ok, report.lost_blobs) == (True, ())
         return exported(db)
 

@@ -91,7 +91,7 @@ def test_scheduled_backup_of_a_dead_process_is_made_when_its_claim_ran_out(
     )
     assert killed.state == "killed"
     with SessionDB(folder / "store.db", clock=lambda: keeping.NOW + 86_400 + 60) as db:
-        assert db.backup_if_due(folder / "due", 24) is None
+        assert db.admin.backup_if_due(folder / "due", 24) is None
     with SessionDB(folder / "store.db", clock=lambda: keeping.NOW + 86_400 + 3_601) as db:
-        assert db.backup_if_due(folder / "due", 24) is not None
+        assert db.admin.backup_if_due(folder / "due", 24) is not None
     assert keeping.drafts(folder) == []

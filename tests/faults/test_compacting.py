@@ -35,7 +35,7 @@ def test_of_many_processes_one_compacts_and_the_others_keep_what_they_had(zygote
             assert db.get_compression_lock_holder(conversation) is None
             tail = [message.seq for message in db.context(conversation) if not message.uid.startswith("summary:")]
             assert tail[-6:] == list(range(55, 61))
-            assert db.fsck().ok
+            assert db.admin.fsck().ok
 
 
 def test_compactors_and_appenders_at_once_lose_nothing(zygote: zygotes.Zygote, place: Path) -> None:
@@ -60,7 +60,7 @@ def test_compactors_and_appenders_at_once_lose_nothing(zygote: zygotes.Zygote, p
         assert len(sessions) > 3
         assert all(len(db.continuations(each.id)) <= 1 for each in sessions)
         assert turns.invalid(db.context("talk")) == []
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
 
 
 def test_killed_at_any_point_of_a_compaction_the_next_one_goes_on(zygote: zygotes.Zygote, place: Path) -> None:
@@ -88,7 +88,7 @@ def test_killed_at_any_point_of_a_compaction_the_next_one_goes_on(zygote: zygote
             # A forced compaction is made again after one that was committed.
             assert len(db.sessions("talk")) == len(sessions) + (again.value["outcome"] == "compacted") >= 2, at
             assert db.append_message("talk", role="user", content="next").seq == len(log) + 1
-            assert db.fsck().ok
+            assert db.admin.fsck().ok
 
 
 def test_after_a_restart_the_conversation_goes_on_compacted_and_does_not_compact_again(place: Path) -> None:

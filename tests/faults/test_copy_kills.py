@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from holdfast.store.db import SessionDB
-from holdfast.store.transfer import copy as store_copy
 from tests import postgres
 from tests.contract import steps
 from tests.faults import importing, moving, zygote
@@ -43,9 +42,9 @@ def test_kill_anywhere_in_a_copy_and_the_next_one_ends_the_same(
         arguments = {"source": source, "target": target}
         assert zygote.run(moving.move, "", arguments, points=kinds, at=at, fault="kill").state == "killed"
         with SessionDB(source, clock=clock) as db, SessionDB(target, clock=clock) as other:
-            finished.add(not other.driver.read(store_copy.unfinished))
-            report = store_copy.copy(db, other)
+            finished.add(not other.admin.is_unfinished_copy())
+            report = db.admin.copy_to(other.admin)
             assert report.digest == watched.value
             assert told(other) == wanted, watched.reached[at]
-            assert other.fsck().ok
+            assert other.admin.fsck().ok
     assert False in finished

@@ -76,7 +76,7 @@ def test_a_message_sent_in_one_statement_is_stored_once_though_nobody_heard(fate
             receipt = far.append_message("c", role="user", content="said", uid=uid)
             assert (receipt.seq, network.sprung) == (5 + number, number + 1)
         assert db.conversation("c").last_seq == 14
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
 
 
 def test_messages_that_share_a_commit_are_each_stored_once_though_nobody_heard(network: proxy.Proxy) -> None:
@@ -236,7 +236,7 @@ def test_a_server_without_room_says_so_and_takes_the_message_when_there_is_some(
                 call()
         server.execute("DROP TRIGGER full_disk ON messages; DROP FUNCTION full_disk")
         assert db.append_message("c", role="user", content="x").seq == 5
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
 
 
 # --- under load -------------------------------------------------------------------------------------------------

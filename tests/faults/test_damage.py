@@ -51,7 +51,7 @@ def test_row_that_cannot_be_is_a_typed_error_and_found_by_fsck(row: str, place: 
     with SessionDB(place / "store.db") as db:
         with pytest.raises(errors.StoreCorrupt):
             _read(db, c)
-        assert not db.fsck().ok
+        assert not db.admin.fsck().ok
 
 
 def _read(db: SessionDB, c: str) -> None:

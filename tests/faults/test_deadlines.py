@@ -195,16 +195,16 @@ CALLS: dict[str, Callable[[SessionDB], object]] = {
     "read": lambda db: db.transcript("c"),
     "context": lambda db: db.context("c"),
     "search": lambda db: db.search("a"),
-    "rebuild": lambda db: db.rebuild_search(),
+    "rebuild": lambda db: db.admin.rebuild_search_index(),
     "delete": lambda db: db.delete_conversation("d"),
-    "blob": lambda db: db.put_blob(b"x" * 100_000),
-    "facts": lambda db: db.facts(),
+    "blob": lambda db: db.blobs.put(b"x" * 100_000),
+    "facts": lambda db: db.admin.facts(),
     "status": lambda db: db.driver.standing(),
-    "fsck": lambda db: db.fsck(),
+    "fsck": lambda db: db.admin.fsck(),
     "repair": lambda db: db.driver.repair_schema(),
     "grant": lambda db: db.driver.allow(postgres.USER),
-    "scrub": lambda db: db.scrub(),
-    "prune": lambda db: db.plan_prune(older_than_days=0),
+    "scrub": lambda db: db.admin.scrub(),
+    "prune": lambda db: db.admin.plan_prune(older_than_days=0),
 }
 
 

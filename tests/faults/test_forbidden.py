@@ -57,7 +57,7 @@ def test_forbidden_state_is_refused_by_the_database(bad: forbidden.Forbidden, pa
         _write(connection, bad)
     connection.close()
     with SessionDB(path) as db:
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
         assert db.append_message("a", role="user", content="next").seq == 7
 
 
@@ -110,12 +110,12 @@ def test_forbidden_state_written_all_the_same_is_found_by_fsck(bad: forbidden.Fo
         path = _without_constraints(path)
         _write_unguarded(path, bad)
     with SessionDB(path) as db:
-        assert not db.fsck().ok
+        assert not db.admin.fsck().ok
 
 
 def test_store_without_constraints_is_found_sound_as_long_as_it_is(path: Path) -> None:
     with SessionDB(_without_constraints(path)) as db:
-        assert {violation.promise for violation in db.fsck().violations} <= {"schema"}
+        assert {violation.promise for violation in db.admin.fsck().violations} <= {"schema"}
 
 
 def _write_unguarded(path: Path, bad: forbidden.Forbidden) -> None:

@@ -35,7 +35,7 @@ def furnished() -> Iterator[Connection]:
     with psycopg.connect(address) as connection:
         yield connection
     with SessionDB(address) as db:
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
         assert db.append_message("a", role="user", content="next").seq == 7
 
 
@@ -168,7 +168,7 @@ def bare(stripped: tuple[Bare, SessionDB]) -> Iterator[tuple[Bare, SessionDB]]:
 
 
 def _found(db: SessionDB) -> set[str]:
-    return {violation.promise for violation in db.fsck().violations} - {"schema"}
+    return {violation.promise for violation in db.admin.fsck().violations} - {"schema"}
 
 
 def test_store_without_constraints_is_found_sound_as_long_as_it_is(bare: tuple[Bare, SessionDB]) -> None:

@@ -79,7 +79,7 @@ def in_the_way(target: str, clock: zygotes.Clock) -> bool:
         return row is not None and row[0] > 0
     with SessionDB(target, clock=clock, write_timeout=0.1) as db:
         try:
-            db.set_meta("probe", "x")
+            db.admin.set_meta("probe", "x")
         except errors.StoreBusy:
             return True
     return False

@@ -28,7 +28,7 @@ def text() -> str:
 def alone(text: str) -> dict[str, str]:
     """Each conversation as it must be found, if it is found."""
     with SessionDB(":memory:") as db:
-        db.import_from(text.splitlines())
+        db.admin.import_from(text.splitlines())
         return {name: importing.exported(db, name) for name in ("talk", "twig", "alone")}
 
 
@@ -47,12 +47,12 @@ def test_kill_anywhere_in_an_import_leaves_whole_conversations(
             here = [session.conversation_id for session in db.list_sessions()]
             assert {name: importing.exported(db, name) for name in here}.items() <= alone.items(), points[at]
             assert len(here) == points[: at + 1].count("import.committed")
-            assert db.fsck().ok
-            report = db.import_from(text.splitlines())
+            assert db.admin.fsck().ok
+            report = db.admin.import_from(text.splitlines())
             assert report.ok
             assert sorted(report.ids("already_there")) == sorted(here)
             assert importing.exported(db) == text
-            assert db.fsck().ok
+            assert db.admin.fsck().ok
         found.add(len(here))
     assert found == {0, 1, 2, 3}
 
@@ -70,7 +70,7 @@ def test_kill_anywhere_in_an_import_leaves_no_message_without_its_attachment(
         importing.fill(db)
         importing.attach(db, "talk", b"one" * 9_000, b"two")
         importing.attach(db, "alone", b"three")
-        db.export_to(file)
+        db.admin.export_to(file)
     kinds, arguments = ("import", "blob"), {"file": str(file)}
     points = zygote.run(importing.take_in_file, place / "watched.db", arguments, points=kinds).reached
     assert {"blob.drafted", "blob.renamed", "blob.committed", "import.blob_known"} <= set(points)
@@ -78,11 +78,11 @@ def test_kill_anywhere_in_an_import_leaves_no_message_without_its_attachment(
         path = place / f"{at}.db"
         assert zygote.run(importing.take_in_file, path, arguments, points=kinds, at=at, fault="kill").state == "killed"
         with SessionDB(path) as db:
-            assert db.fsck().ok, points[at]
-            report = db.import_from(file)
+            assert db.admin.fsck().ok, points[at]
+            report = db.admin.import_from(file)
             assert (report.ok, report.lost_blobs) == (True, ())
             assert importing.exported(db) == file.read_text("utf-8")
-            assert db.fsck().ok
+            assert db.admin.fsck().ok
 
 
 def test_kill_anywhere_in_an_export_leaves_the_one_before_or_the_new_one(zygote: zygote.Zygote, place: Path) -> None:
@@ -90,10 +90,10 @@ def test_kill_anywhere_in_an_export_leaves_the_one_before_or_the_new_one(zygote:
     with SessionDB(store) as db:
         importing.fill(db)
         importing.attach(db, "talk", b"one" * 9_000, b"two")
-        db.export_to(place / "old")
+        db.admin.export_to(place / "old")
         db.redact("talk", 7)
         importing.attach(db, "alone", b"three")
-        db.export_to(place / "new")
+        db.admin.export_to(place / "new")
     old, new = (importing.Export(place / name) for name in ("old", "new"))
     assert old.blobs.isdisjoint(new.blobs)
 
@@ -115,6 +115,6 @@ def test_kill_anywhere_in_an_export_leaves_the_one_before_or_the_new_one(zygote:
         assert all(BlobFiles(f"{file}.blobs").state(digest) == "sound" for digest in left.blobs), points[at]
         found.add(left is new)
         with SessionDB(store) as db:
-            db.export_to(file)
+            db.admin.export_to(file)
         assert importing.Export(file) == new
     assert found == {False, True}

@@ -99,7 +99,7 @@ def _fresh(place: Path) -> Path:
 def _works(path: Path) -> None:
     with SessionDB(path) as db:
         steps.say(db, "c", 1)
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -187,8 +187,8 @@ def test_newer_revision_is_left_alone(labelled: bool, place: Path) -> None:
     with SessionDB(path) as db:
         assert olden.contents(db) == before
         assert db.append_message("a", role="user", content="next").seq == 6
-        assert db.fsck().ok
-        assert db.meta("schema_revision") == "10"
+        assert db.admin.fsck().ok
+        assert db.admin.get_meta("schema_revision") == "10"
     connection = apsw.Connection(str(path))
     assert connection.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY 1, 2").fetchall() == schema
     connection.close()
@@ -208,7 +208,7 @@ def test_older_version_deletes_a_conversation_with_rows_it_does_not_know(place: 
     known = ("budget", "inbox", "inbound", "process", "audit", "grant", "pin_", "pins")
     assert not any(word in point for point in statements for word in known)
     with SessionDB(path) as db:
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
         assert db.driver.read(lambda tx: tx.one("budget_get", conversation=1)) is None
         assert (db.mail.waiting(), db.processes.all(), db.permissions.audit_log()) == ([], [], [])
         assert db.driver.read(lambda tx: tx.all("pins_of", conversation=1)) == []

@@ -17,5 +17,5 @@ def test_every_order_of_calls_that_overlap_keeps_every_promise() -> None:
         found = [problem for order in overlaps.orders() for problem in stage.play(order, CROWD)]
         print(f"{len(overlaps.orders())} schedules, each call while up to {CROWD} others were not done")
         assert found == []
-        assert stage.db.fsck().ok
+        assert stage.db.admin.fsck().ok
     assert len(overlaps.orders()) == ORDERS

@@ -111,7 +111,7 @@ def test_server_that_stands_still_is_given_up_and_what_was_sent_is_stored_once(
                 os.kill(pid, signal.SIGCONT)
         receipt = db.append_message("c", role="user", content="sent", uid="sent")
         assert (receipt.seq, db.conversation("c").last_seq) == (5, 5)
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
 
 
 def test_server_without_room_for_us_is_named_and_the_write_goes_on_when_there_is_some(
@@ -159,4 +159,4 @@ def test_a_client_that_stands_still_in_a_write_keeps_others_from_writing_for_a_w
         assert db.head("c").id == "c-1"
         # It begins anew when it goes on, and finds that nothing has changed for it.
         assert (zygote.wait(stopped.pid, "SIGCONT").error, db.head("c").id) == (None, "c-2")
-        assert db.fsck().ok
+        assert db.admin.fsck().ok

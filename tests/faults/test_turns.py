@@ -39,7 +39,7 @@ def settled(path: Path, conversation: str, where: str) -> None:
         assert turns.invalid(db.context(conversation)) == [], where
         assert parts.text(log[-1].content) == turns.ANSWER, where
         assert db.leases() == [], where
-        assert db.fsck().ok, where
+        assert db.admin.fsck().ok, where
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -91,7 +91,7 @@ def test_processes_that_talk_at_once_take_turns_and_nothing_is_lost(zygote: zygo
             assert parts.text(answer.content) == f"re {parts.text(question.content)}"
         assert len({message.uid for message in log}) == len(log)
         assert db.leases() == []
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
 
 
 def test_a_process_stopped_in_mid_turn_past_its_lease_cannot_write_afterwards(
@@ -121,7 +121,7 @@ def test_a_process_stopped_in_mid_turn_past_its_lease_cannot_write_afterwards(
             before = [message.uid for message in db.transcript("talk")]
             last = zygote.wait(outcome.pid, "SIGCONT")
             after = [message.uid for message in db.transcript("talk")]
-            assert db.fsck().ok
+            assert db.admin.fsck().ok
         assert last.state == "exited", last
         if last.value["exit"] == "lease_lost":
             assert before == after, f"stopped at point {at}: wrote after it was overtaken"
@@ -135,7 +135,7 @@ def test_a_process_stopped_in_mid_turn_past_its_lease_cannot_write_afterwards(
 def holds_the_line(path: Path, clock: zygotes.Clock) -> bool:
     with SessionDB(path, clock=clock, write_timeout=0.2) as db:
         try:
-            db.set_meta("probe", "x")
+            db.admin.set_meta("probe", "x")
         except errors.StoreBusy:
             return True
     return False

@@ -31,4 +31,4 @@ def test_store_too_damaged_to_be_examined_is_a_finding_and_no_error(place: Path)
     connection.execute(f"UPDATE sqlite_schema SET sql = {wrong} WHERE name = 'routes'")
     connection.close()
     with SessionDB(path) as db:
-        assert "database" in {violation.promise for violation in db.fsck().violations}
+        assert "database" in {violation.promise for violation in db.admin.fsck().violations}

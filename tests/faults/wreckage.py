@@ -64,7 +64,7 @@ class Bench:
         with SessionDB(path) as db:
             for number in range(4, 7):
                 furnish(db, number)
-            assert db.fsck().ok
+            assert db.admin.fsck().ok
             (folder / "written.json").write_text(json.dumps(written(db)))
             # Another process may copy what is open here; this one may not even open it.
             assert os.system(f"cp {path} {folder}/main && cp {path}-wal {folder}/log") == 0
@@ -149,7 +149,7 @@ def _read(path: str, should: dict[str, dict[str, Any]]) -> list[str]:
                 for message in _each(lambda session=session: db.transcript(session.id))
                 if known.get(str(message.seq)) != _said(message)
             ]
-        if wrong and not db.fsck().ok:
+        if wrong and not db.admin.fsck().ok:
             return []
     return wrong
 
@@ -173,7 +173,7 @@ def _salvaged(path: str, new: str, should: dict[str, dict[str, Any]]) -> list[st
     report = salvage.run(path, new)
     wrong = ["the damaged file was changed"] * (before != [Path(path + suffix).read_bytes() for suffix in ("", "-wal")])
     with SessionDB(new) as db:
-        if not db.fsck().ok:
+        if not db.admin.fsck().ok:
             wrong.append("salvaged: not sound")
         have = written(db)
     return [*wrong, *_compared(should, have, report)]

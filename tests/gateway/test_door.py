@@ -105,7 +105,7 @@ def test_a_picture_is_a_part_of_the_message_and_a_file_can_be_read() -> None:
             await running.door.came(came(attachments=(picture, file), text=""))
             (found,) = await stage.settled(db, "1")
         assert found.parts[0]["type"] == "image"
-        with db.db.open_blob(found.parts[0]["blob"]) as kept:
+        with db.db.blobs.open(found.parts[0]["blob"]) as kept:
             assert kept.read() == PICTURE
         assert found.parts[1]["text"].startswith("[Attached: my table.csv, text/csv, 7 bytes;")
         assert isinstance(parts.read(found.parts)[0], parts.Image)

@@ -206,7 +206,7 @@ def test_of_two_gateways_on_one_store_the_other_finishes_what_the_one_that_stops
             assert (one.attempts, two.attempts) == (2, 1)
             assert [each.text for each in await db.mail.replies(one.id)] == ["The whole answer."]
             assert (await db.mail.claims()) == []
-            assert (await db.fsck()).ok
+            assert (await db.admin.fsck()).ok
 
     asyncio.run(story())
 
@@ -233,7 +233,7 @@ def test_what_two_gateways_are_given_at_once_is_one_message_and_is_answered_once
             for name in ("c0", "c1", "c2"):
                 here = [each for each in found if each.chat == f"dm:{name}"]
                 assert [each.seq for each in sorted(here, key=lambda each: each.id)] == [1, 3, 5, 7]
-            assert (await db.fsck()).ok
+            assert (await db.admin.fsck()).ok
 
     asyncio.run(story())
 

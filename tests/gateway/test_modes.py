@@ -276,7 +276,7 @@ def hindered(story: Callable[[Hindered], Awaitable[None]]) -> None:
     async def told() -> None:
         async with Hindered(SessionDB(":memory:")) as db, asyncio.timeout(60):
             await story(db)
-            assert (await db.fsck()).ok
+            assert (await db.admin.fsck()).ok
 
     asyncio.run(told())
 

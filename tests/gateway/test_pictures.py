@@ -27,7 +27,7 @@ SHOWN = f"![A picture](data:image/png;base64,{base64.b64encode(PIXEL).decode()})
 )
 def test_a_small_one_stands_in_the_text_and_of_a_large_one_it_is_said(size: int, kind: str, wanted: str) -> None:
     async def story(db: AsyncSessionDB) -> None:
-        blob = await db.put_blob(b"x" * size, kind)
+        blob = await db.blobs.put(b"x" * size, kind)
         assert (await pictures.shown(db, [blob.digest])).startswith(wanted)
 
     stage.run(story)
@@ -51,7 +51,7 @@ class Draws:
         raise NotImplementedError
 
     async def answered(self, came: port.Came) -> types.Arrival | port.NotTaken:
-        blob = await self._db.put_blob(PIXEL, "image/png")
+        blob = await self._db.blobs.put(PIXEL, "image/png")
         place: dict[str, Any] = {"platform": came.platform, "chat": keys.chat(came), "address": came.address}
         new = types.NewArrival(key=came.key, route="r", sender=came.sender, text=came.text, **place)
         arrival, _ = await self._db.mail.add_arrival(new)

@@ -28,7 +28,7 @@ def test_the_first_gateway_gives_a_store_its_profile_and_another_one_is_refused(
         assert errors.shown(profile) in str(refused.value)
         assert "HOLDFAST_DB" in str(refused.value)
         with pytest.raises(errors.InvalidArgument):
-            await db.set_meta("gateway_profile", "other")
+            await db.admin.set_meta("gateway_profile", "other")
 
     stage.run(story)
 
@@ -41,7 +41,7 @@ def test_of_two_that_start_at_once_with_different_profiles_one_is_refused() -> N
         for each in both:
             await each.stop()
         assert sorted(refused) == [False, True]
-        assert await db.meta("gateway_profile") == ("one" if refused[1] else "two")
+        assert await db.admin.get_meta("gateway_profile") == ("one" if refused[1] else "two")
 
     stage.run(story)
 

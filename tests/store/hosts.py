@@ -27,7 +27,7 @@ class Pair:
         return storms.meanwhile(self.one, change, call, lambda _: storms.waits(self.name))
 
     def close(self) -> None:
-        assert self.one.fsck().ok
+        assert self.one.admin.fsck().ok
         self.one.close()
         self.other.close()
 
@@ -37,7 +37,7 @@ def append(db: SessionDB, session_id: str, text: str, **more: Any) -> Callable[[
 
 
 def content(db: SessionDB, digest: str) -> bytes:
-    with db.open_blob(digest) as file:
+    with db.blobs.open(digest) as file:
         return file.read()
 
 

@@ -100,7 +100,7 @@ def test_a_conversation_that_is_held_elsewhere_holds_up_no_other(
 
     with tell(address, story) as db:
         assert steps.contents(db.transcript("stuck"))[known:] == [str(number) for number in range(6)]
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
 
 
 def test_whatever_else_an_append_waits_for_holds_up_no_other(address: str, elsewhere: Elsewhere) -> None:
@@ -284,4 +284,4 @@ def test_two_hosts_that_write_to_one_conversation_leave_no_gap_and_keep_the_orde
         said = steps.contents(db.transcript("stuck"))
         for who in "ab":
             assert [text for text in said if text[0] == who] == [f"{who} {number}" for number in range(40)]
-        assert db.fsck().ok
+        assert db.admin.fsck().ok

@@ -34,7 +34,7 @@ def open_db(tmp_path: Path, clock: steps.Clock) -> Iterator[Open]:
 
     yield make
     for db in opened:
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
         db.close()
 
 
@@ -58,7 +58,7 @@ def fill(db: SessionDB) -> types.Blob:
     steps.begin(db, "gone", "y")
     db.delete_conversation("gone")
     db.bind_route("chat", "talk", version=0)
-    blob = db.put_blob(b"picture")
+    blob = db.blobs.put(b"picture")
     db.append_message("talk", role="user", content=[{"type": "image", "blob": blob.digest}])
     return blob
 
@@ -76,7 +76,7 @@ def content(db: SessionDB) -> object:
 
 def test_backup_is_one_sound_file_of_its_owner(db: SessionDB, copy: Path) -> None:
     fill(db)
-    report = db.backup(copy)
+    report = db.admin.backup(copy)
     assert (report.path, report.conversations, report.messages, report.blobs) == (str(copy), 3, 8, 1)
     assert report.bytes == copy.stat().st_size
     assert copy.stat().st_mode & 0o777 == 0o600
@@ -90,7 +90,7 @@ def test_backup_is_one_sound_file_of_its_owner(db: SessionDB, copy: Path) -> Non
 def test_backup_opens_as_a_store(open_db: Open, copy: Path) -> None:
     db = open_db()
     fill(db)
-    db.backup(copy)
+    db.admin.backup(copy)
     assert content(open_db(str(copy))) == content(db)
 
 
@@ -109,7 +109,7 @@ def test_backup_is_one_snapshot_while_others_write(open_db: Open, copy: Path) ->
     writer.start()
     try:
         for number in range(5):
-            assert db.backup(copy.parent / f"{number}.db").messages > 2_000
+            assert db.admin.backup(copy.parent / f"{number}.db").messages > 2_000
     finally:
         stop.set()
         writer.join()
@@ -117,11 +117,11 @@ def test_backup_is_one_snapshot_while_others_write(open_db: Open, copy: Path) ->
 
 def test_earlier_backup_is_replaced_and_keeps_no_blobs_of_its_own(db: SessionDB, copy: Path) -> None:
     blob = fill(db)
-    db.backup(copy)
+    db.admin.backup(copy)
     db.delete_conversation("branch")
     db.delete_conversation("talk")
-    db.scrub()
-    report = db.backup(copy)
+    db.admin.scrub()
+    report = db.admin.backup(copy)
     assert (report.conversations, report.blobs) == (1, 0)
     assert not any(path.is_file() for path in Path(f"{copy}.blobs").rglob("*")), blob
 
@@ -141,11 +141,11 @@ def test_what_is_no_backup_is_not_overwritten(open_db: Open, copy: Path, what: s
         apsw.Connection(str(copy)).execute("CREATE TABLE meta (key, value); INSERT INTO meta VALUES (1, 2)")
     else:
         if what == "a used backup":
-            db.backup(copy)
+            db.admin.backup(copy)
         SessionDB(copy).close()
     before = copy.read_bytes() if copy.is_file() else None
     with pytest.raises(errors.CopyRefused):
-        db.backup(copy)
+        db.admin.backup(copy)
     assert (copy.read_bytes() if copy.is_file() else None) == before
     assert [path.name for path in copy.parent.iterdir() if "draft" in path.name] == []
 
@@ -155,11 +155,11 @@ def test_anything_but_a_database_in_use_is_overwritten_when_that_is_asked_for(op
     fill(db)
     copy.parent.mkdir(mode=0o700)
     copy.write_text("not so precious")
-    assert db.backup(copy, overwrite=True).conversations == 3
+    assert db.admin.backup(copy, overwrite=True).conversations == 3
     used = open_db(str(copy.parent / "used.db"))
     with pytest.raises(errors.CopyRefused):
-        db.backup(copy.parent / "used.db", overwrite=True)
-    assert used.fsck().ok
+        db.admin.backup(copy.parent / "used.db", overwrite=True)
+    assert used.admin.fsck().ok
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal", "-shm", ".queue", ".search", ".blobs/x"])
@@ -170,13 +170,13 @@ def test_store_is_never_its_own_backup(open_db: Open, tmp_path: Path, suffix: st
     link.symlink_to(tmp_path / "store.db")
     for target in (f"{tmp_path}/store.db{suffix}", f"{link}{suffix}" if not suffix else f"{tmp_path}/store.db"):
         with pytest.raises(errors.CopyRefused):
-            db.backup(target, overwrite=True)
-    assert db.backup(f"{tmp_path}/store.db.bak").conversations == 3
+            db.admin.backup(target, overwrite=True)
+    assert db.admin.backup(f"{tmp_path}/store.db.bak").conversations == 3
 
 
 @pytest.mark.parametrize("path", [None, 5, "", b"x", "a\0b", ["x"]])
 def test_backup_and_restore_need_a_path(db: SessionDB, path: object) -> None:
-    for call in (db.backup, db.restore, db.backup_if_due):
+    for call in (db.admin.backup, db.admin.restore, db.admin.backup_if_due):
         with pytest.raises(errors.InvalidArgument):
             call(path)
 
@@ -185,20 +185,20 @@ def test_folder_others_may_write_to_is_refused(db: SessionDB, tmp_path: Path) ->
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared").chmod(0o777)
     with pytest.raises(errors.StoreUnusable):
-        db.backup(tmp_path / "shared" / "copy.db")
+        db.admin.backup(tmp_path / "shared" / "copy.db")
     assert os.listdir(tmp_path / "shared") == []
 
 
 def test_damaged_store_gets_no_backup_and_the_earlier_one_stays(tmp_path: Path, copy: Path) -> None:
     with SessionDB(tmp_path / "store.db") as db:
         fill(db)
-        db.backup(copy)
+        db.admin.backup(copy)
         before = copy.read_bytes()
         db.driver._writer.execute(
             "DROP TRIGGER message_is_only_redacted; UPDATE messages SET body = '{}' WHERE seq = 1"
         )
         with pytest.raises(errors.CopyDamaged) as refusal:
-            db.backup(copy)
+            db.admin.backup(copy)
     assert "P1" in refusal.value.problems[-1] or "P1" in str(refusal.value.problems)
     assert copy.read_bytes() == before
     assert sorted(os.listdir(copy.parent)) == ["copy.db", "copy.db.blobs"]
@@ -207,15 +207,15 @@ def test_damaged_store_gets_no_backup_and_the_earlier_one_stays(tmp_path: Path, 
 def test_lost_attachment_is_named_and_hinders_no_backup(tmp_path: Path, copy: Path) -> None:
     with SessionDB(tmp_path / "store.db") as db:
         blob = fill(db)
-        os.unlink(db._blob_files.path(blob.digest))
-        assert db.backup(copy).lost_blobs == (blob.digest,)
+        os.unlink(db.blobs.files.path(blob.digest))
+        assert db.admin.backup(copy).lost_blobs == (blob.digest,)
 
 
 def test_progress_is_told(db: SessionDB, copy: Path) -> None:
     fill(db)
     told: list[tuple[int, int]] = []
-    db.backup(copy, progress=lambda done, total: told.append((done, total)))
-    db.restore(copy, progress=lambda done, total: told.append((done, total)))
+    db.admin.backup(copy, progress=lambda done, total: told.append((done, total)))
+    db.admin.restore(copy, progress=lambda done, total: told.append((done, total)))
     assert all(0 < done <= total for done, total in told)
     assert len(told) >= 2
 
@@ -226,16 +226,16 @@ def test_progress_is_told(db: SessionDB, copy: Path) -> None:
 def test_restore_brings_everything_back(db: SessionDB, copy: Path) -> None:
     blob = fill(db)
     before = content(db)
-    db.backup(copy)
+    db.admin.backup(copy)
     steps.say(db, "talk", "after the backup")
     steps.begin(db, "later", "z")
     db.delete_conversation("ended")
     db.redact("talk", 1)
-    report = db.restore(copy)
+    report = db.admin.restore(copy)
     assert content(db) == before
     assert (report.conversations, report.generation, report.brought_back) == (3, 2, ("ended",))
     assert db.get_session("later") is None
-    with db.open_blob(blob.digest) as file:
+    with db.blobs.open(blob.digest) as file:
         assert file.read() == b"picture"
     assert steps.say(db, "talk", "and on")[0].seq == 8
 
@@ -244,42 +244,42 @@ def test_restored_store_is_no_backup_itself(open_db: Open, copy: Path) -> None:
     """With the mark of one, the next backup to its path would replace it."""
     db, other = open_db(), open_db("other.db")
     fill(db)
-    db.backup(copy)
+    db.admin.backup(copy)
     assert backup.made_at(db.driver, copy) == steps.Clock()()
-    other.restore(copy)
-    assert other.meta(backup.MARK) is None
+    other.admin.restore(copy)
+    assert other.admin.get_meta(backup.MARK) is None
     with pytest.raises(errors.InvalidArgument):
-        other.set_meta(backup.MARK, "1.0")
+        other.admin.set_meta(backup.MARK, "1.0")
 
 
 def test_attachment_that_is_gone_comes_back(db: SessionDB, copy: Path) -> None:
     blob = fill(db)
-    db.backup(copy)
+    db.admin.backup(copy)
     for name in ("branch", "talk"):
         db.delete_conversation(name)
-    db.scrub()
-    assert db.restore(copy).lost_blobs == ()
-    with db.open_blob(blob.digest) as file:
+    db.admin.scrub()
+    assert db.admin.restore(copy).lost_blobs == ()
+    with db.blobs.open(blob.digest) as file:
         assert file.read() == b"picture"
 
 
 def test_restore_into_a_new_store(open_db: Open, copy: Path) -> None:
     db = open_db()
     fill(db)
-    db.backup(copy)
+    db.admin.backup(copy)
     for name in ("other.db", ":memory:"):
         other = open_db(name)
-        other.restore(copy)
+        other.admin.restore(copy)
         assert content(other) == content(db)
 
 
 def test_stale_leases_and_snapshots_are_refused(db: SessionDB, copy: Path) -> None:
     fill(db)
     held = [db.acquire_lease("talk", purpose, "me") for purpose in ("turn", "compact")]
-    db.backup(copy)
+    db.admin.backup(copy)
     held += [db.acquire_lease("talk", "turn", "me"), db.acquire_lease("branch", "turn", "me")]
     works = [db.snapshot("talk")]
-    db.restore(copy)
+    db.admin.restore(copy)
     works.append(held[1].snapshot)
     assert db.leases() == []
     before = content(db)
@@ -302,7 +302,7 @@ def test_stale_leases_and_snapshots_are_refused(db: SessionDB, copy: Path) -> No
 def test_counters_never_come_again_whichever_backup_follows_which(db: SessionDB, copy: Path) -> None:
     steps.begin(db, "talk", "a")
     without = copy.parent / "without.db"
-    db.backup(copy)
+    db.admin.backup(copy)
     seen: set[tuple[int, int]] = set()
 
     def work() -> None:
@@ -315,9 +315,9 @@ def test_counters_never_come_again_whichever_backup_follows_which(db: SessionDB,
 
     work()
     db.delete_conversation("talk")
-    db.backup(without)
+    db.admin.backup(without)
     for path in (copy, without, copy, copy):
-        db.restore(path)
+        db.admin.restore(path)
         if path == copy:
             work()
 
@@ -327,15 +327,15 @@ def test_budget_comes_back_and_nobody_spends_by_a_version_from_before(db: Sessio
     steps.begin(db, "other", "a")
     for number in range(2):
         db.spend("talk", number, {"attempts": number})
-    db.backup(copy)
+    db.admin.backup(copy)
     for number in range(2, 5):
         db.spend("talk", number, {"attempts": number})
     db.spend("other", 0, {"attempts": 1})
-    db.restore(copy)
+    db.admin.restore(copy)
     version, spent = db.budget("talk")
     assert (spent, db.budget("other")) == ({"attempts": 1}, (0, {}))
     assert not any(db.spend("talk", number, {}) for number in range(10))
-    db.restore(copy)
+    db.admin.restore(copy)
     assert not db.spend("talk", version, {})
     version, spent = db.budget("talk")
     assert spent == {"attempts": 1}
@@ -346,21 +346,21 @@ def test_budget_comes_back_and_nobody_spends_by_a_version_from_before(db: Sessio
 def test_two_stores_from_one_backup_count_apart(open_db: Open, copy: Path) -> None:
     db = open_db()
     steps.begin(db, "talk", "a")
-    db.backup(copy)
+    db.admin.backup(copy)
     epochs = set()
     for number in range(3):
         other = open_db(f"{number}.db")
-        other.restore(copy)
+        other.admin.restore(copy)
         epochs.add(other.conversation("talk").epoch)
     assert len(epochs) == 3
 
 
 def test_deleted_ids_that_the_backup_does_not_have_stay_deleted(db: SessionDB, copy: Path) -> None:
     fill(db)
-    db.backup(copy)
+    db.admin.backup(copy)
     steps.begin(db, "later", "z")
     db.delete_conversation("later")
-    db.restore(copy)
+    db.admin.restore(copy)
     for name in ("later", "gone"):
         with pytest.raises(errors.ConversationDeleted):
             db.create_session(name, source="test")
@@ -369,10 +369,10 @@ def test_deleted_ids_that_the_backup_does_not_have_stay_deleted(db: SessionDB, c
 def test_other_processes_see_the_restored_content_in_the_files_they_have(open_db: Open, copy: Path) -> None:
     db, other = open_db(), open_db()
     fill(db)
-    db.backup(copy)
+    db.admin.backup(copy)
     steps.say(other, "talk", "later")
     inodes = [os.stat(f"{db.driver.path}{suffix}").st_ino for suffix in ("", "-wal")]
-    db.restore(copy)
+    db.admin.restore(copy)
     assert content(other) == content(db)
     steps.say(other, "talk", "next")
     assert db.transcript("talk")[-1].content == "next"
@@ -382,12 +382,12 @@ def test_other_processes_see_the_restored_content_in_the_files_they_have(open_db
 def test_snapshot_that_is_being_read_stays_whole(open_db: Open, copy: Path) -> None:
     db, other = open_db(), open_db()
     fill(db)
-    db.backup(copy)
+    db.admin.backup(copy)
     steps.begin(db, "later", "z")
 
     def read(tx: object) -> None:
         before = tx.all("fsck_conversations")
-        db.restore(copy)
+        db.admin.restore(copy)
         assert tx.all("fsck_conversations") == before
 
     other.driver.read(read)
@@ -397,12 +397,12 @@ def test_snapshot_that_is_being_read_stays_whole(open_db: Open, copy: Path) -> N
 def test_search_follows_the_restored_content(open_db: Open, copy: Path) -> None:
     db, other = open_db(), open_db()
     steps.begin(db, "talk", "an elephant")
-    db.backup(copy)
+    db.admin.backup(copy)
     db.delete_conversation("talk")
     steps.begin(db, "new", "a giraffe")
     assert db.search("giraffe")
     assert other.search("giraffe")
-    db.restore(copy)
+    db.admin.restore(copy)
     for each in (db, other):
         assert [hit.session_id for hit in each.search("elephant")] == ["talk"]
         assert each.search("giraffe") == []
@@ -414,7 +414,7 @@ def test_search_follows_the_restored_content(open_db: Open, copy: Path) -> None:
 def test_damaged_backup_changes_nothing(open_db: Open, copy: Path, how: str) -> None:
     db = open_db()
     fill(db)
-    db.backup(copy)
+    db.admin.backup(copy)
     steps.say(db, "talk", "after")
     data = copy.read_bytes()
     if how == "a flipped byte":
@@ -433,7 +433,11 @@ def test_damaged_backup_changes_nothing(open_db: Open, copy: Path, how: str) -> 
     else:
         copy.unlink()
         apsw.Connection(str(copy)).execute("CREATE TABLE t (x)")
-    for call in (db.restore, db.check_backup) if how not in ("a flipped byte", "a changed row") else (db.restore,):
+    for call in (
+        (db.admin.restore, db.admin.check_backup)
+        if how not in ("a flipped byte", "a changed row")
+        else (db.admin.restore,)
+    ):
         with steps.nothing_changes(db), pytest.raises((errors.CopyDamaged, errors.CopyRefused)) as refusal:
             call(copy)
         # It is the backup that is damaged, and the store that must not be suspected.
@@ -447,14 +451,14 @@ def test_restore_is_refused_from_the_store_itself(open_db: Open) -> None:
     db = open_db()
     fill(db)
     with pytest.raises(errors.CopyRefused):
-        db.restore(db.driver.path)
+        db.admin.restore(db.driver.path)
 
 
 def test_nothing_is_written_between_the_last_look_and_the_replacement(open_db: Open, copy: Path) -> None:
     """A message acknowledged while the content is replaced would be lost without anybody knowing."""
     db, other = open_db(), open_db()
     fill(db)
-    db.backup(copy)
+    db.admin.backup(copy)
     outcomes: list[object] = []
 
     def write() -> None:
@@ -463,7 +467,7 @@ def test_nothing_is_written_between_the_last_look_and_the_replacement(open_db: O
     writer = threading.Thread(target=write)
     fault_points.hook = lambda point: writer.start() if point == "restore.finished" else None
     try:
-        db.restore(copy)
+        db.admin.restore(copy)
     finally:
         fault_points.hook = None
         writer.join()
@@ -474,20 +478,20 @@ def test_nothing_is_written_between_the_last_look_and_the_replacement(open_db: O
 def test_backup_of_an_older_schema_is_brought_up(open_db: Open, copy: Path) -> None:
     db = open_db()
     fill(db)
-    db.backup(copy)
+    db.admin.backup(copy)
     old = apsw.Connection(str(copy))
     old.execute("DROP TABLE blobs; UPDATE meta SET value = '1' WHERE key = 'schema_revision'")
     old.close()
-    db.restore(copy)
-    db.put_blob(b"picture")
+    db.admin.restore(copy)
+    db.blobs.put(b"picture")
 
 
 def test_backup_of_a_newer_schema_is_refused(open_db: Open, copy: Path) -> None:
     db = open_db()
     fill(db)
-    db.backup(copy)
+    db.admin.backup(copy)
     newer = apsw.Connection(str(copy))
     newer.pragma("user_version", 99)
     newer.close()
     with steps.nothing_changes(db), pytest.raises(errors.SchemaTooNew):
-        db.restore(copy)
+        db.admin.restore(copy)

@@ -35,7 +35,7 @@ def test_what_is_acknowledged_is_on_the_disk_though_the_server_would_not_wait_fo
 ) -> None:
     with SessionDB(with_setting(postgres.fresh(), "synchronous_commit=off"), durability=durability) as db:
         for _ in range(2):
-            assert db.facts()["synchronous_commit"] == kept
+            assert db.admin.facts()["synchronous_commit"] == kept
             cut(db)  # so is a later connection
 
 
@@ -68,12 +68,12 @@ def cut(db: SessionDB) -> None:
 
 
 CALLS: dict[str, Callable[[SessionDB], object]] = {
-    "facts": lambda db: db.facts(),
+    "facts": lambda db: db.admin.facts(),
     "standing": lambda db: db.driver.standing(),
     "complaints": lambda db: db.driver.complaints(),
     "faults": lambda db: db.driver.faults(),
     "mend": lambda db: db.driver.repair_schema(),
-    "fsck": lambda db: db.fsck(),
+    "fsck": lambda db: db.admin.fsck(),
     "allow": lambda db: db.driver.allow(postgres.USER),
     "scrub": lambda db: db.driver.scrub(),
     "shrink": lambda db: db.driver.shrink(),
@@ -141,13 +141,13 @@ def test_a_write_that_the_server_ended_for_standing_still_is_done_again(
 
         db.driver.write("test", step)
         assert len(attempts) >= 2  # on a slow machine the limit may end others as well
-        assert db.meta("done") == str(len(attempts))
+        assert db.admin.get_meta("done") == str(len(attempts))
 
 
 def test_a_write_goes_on_when_the_schema_is_changed_beside_it(db: SessionDB) -> None:
     """What a connection has prepared may not fit any more; another one prepares it anew."""
     other = "ALTER TABLE meta ALTER COLUMN value TYPE varchar"
-    db.set_meta("colour", "red")
+    db.admin.set_meta("colour", "red")
 
     def step(tx: Tx) -> object:
         return tx.one("meta_get", key="colour")
@@ -282,7 +282,7 @@ def test_of_several_servers_the_one_that_was_found_is_tried_first() -> None:
         with SessionDB(address, write_timeout=0.1) as db:
             for _ in range(3):
                 db.driver._drop_idle()
-                db.facts()
+                db.admin.facts()
         silent.accept()[0].close()
         with pytest.raises(BlockingIOError):
             silent.accept()
@@ -327,7 +327,8 @@ db.append_message("talk", role="user", content="a")
 pid = db.driver.read(lambda tx: tx.connection.pgconn.backend_pid)
 child = os.fork()
 if child == 0:
-    calls = [lambda: db.append_message("talk", role="user", content="x"), lambda: db.context("talk"), db.fsck, db.facts]
+    append = functools.partial(db.append_message, "talk", role="user", content="x")
+    calls = [append, lambda: db.context("talk"), db.admin.fsck, db.admin.facts]
     for call in calls:
         try:
             call()
@@ -340,7 +341,7 @@ if child == 0:
 os.waitpid(child, 0)
 db.append_message("talk", role="user", content="b")
 assert pid == db.driver.read(lambda tx: tx.connection.pgconn.backend_pid)
-print([m.content for m in db.context("talk")], db.fsck().ok)
+print([m.content for m in db.context("talk")], db.admin.fsck().ok)
 """
 
 

@@ -16,7 +16,6 @@ from holdfast import SessionDB, errors
 from holdfast.store import fault_points, store_meta
 from holdfast.store.backup import backup
 from holdfast.store.backup import schedule as backup_schedule
-from holdfast.store.transfer import copy as store_copy
 from holdfast.store.transfer import copy_tables
 from tests import postgres
 from tests.contract import histories, mail, steps
@@ -42,7 +41,7 @@ ways = pytest.mark.parametrize(("here", "there"), WAYS, ids=["to postgres", "fro
 def told(db: SessionDB) -> list[Any]:
     """All a store holds, line by line and row by row, but for the counters that every copy lets leap."""
     out = io.StringIO()
-    db.export_to(out)
+    db.admin.export_to(out)
     lines = [json.loads(line) for line in out.getvalue().split("\n") if line]
     kept = [line for line in lines if line.get("kind") not in ("sealed", "end")]
     for line in kept:
@@ -58,8 +57,8 @@ def rows(db: SessionDB, table: copy_tables.Table) -> list[Any]:
 
 def furnish(db: SessionDB, clock: steps.Clock) -> None:
     """Of everything a store may have something, in every state it may be in."""
-    picture = db.put_blob(PICTURE, "image/png")
-    db.put_blob(b"named by nobody yet")
+    picture = db.blobs.put(PICTURE, "image/png")
+    db.blobs.put(b"named by nobody yet")
     steps.begin(db, "talk", "one", "two", "three", title="Talk")
     db.set_session_folder("talk", "/work/talk")
     db.append_message("talk", role="user", content=[{"type": "image", "blob": picture.digest}])
@@ -85,7 +84,7 @@ def furnish(db: SessionDB, clock: steps.Clock) -> None:
     db.delete_conversation("gone")
     db.memory.forget("o", db.memory.add("o", "forgotten").id)
     db.permissions.revoke(db.permissions.grant("o", "write_file", by="me").id)
-    db.set_meta("noted", "by a person")
+    db.admin.set_meta("noted", "by a person")
     db.acquire_lease("talk", "turn", "me")
     mail.correspond(db)
 
@@ -103,7 +102,7 @@ def interrupted(source: SessionDB, target: SessionDB, at: Callable[[str], bool])
 
     fault_points.hook = hook
     try:
-        store_copy.copy(source, target)
+        source.admin.copy_to(target.admin)
     except Interrupted:
         return True
     finally:
@@ -118,14 +117,14 @@ def test_any_store_is_the_same_after_it_moved_twice(history: list[histories.Step
     with fresh(clock) as first, fresh(clock) as second, fresh(clock) as third:
         histories.perform(first, history, clock)
         before = told(first)
-        once, twice = store_copy.copy(first, second), store_copy.copy(second, third)
+        once, twice = first.admin.copy_to(second.admin), second.admin.copy_to(third.admin)
         assert told(first) == told(second) == told(third) == before
         assert once.digest == twice.digest
         assert twice.generation > once.generation
-        assert third.fsck().ok
+        assert third.admin.fsck().ok
         for session in third.list_sessions(limit=100):
             assert third.append_message(session.id, role="user", content="next").seq == session.last_seq + 1
-        assert third.fsck().ok
+        assert third.admin.fsck().ok
 
 
 @ways
@@ -133,15 +132,15 @@ def test_everything_goes_from_one_database_to_the_other_and_back(here: Make, the
     clock = steps.Clock()
     with here(clock) as source, there(clock) as target, here(clock) as back:
         furnish(source, clock)
-        first = store_copy.copy(source, target)
-        second = store_copy.copy(target, back)
+        first = source.admin.copy_to(target.admin)
+        second = target.admin.copy_to(back.admin)
         assert told(source) == told(target) == told(back)
         assert first.digest == second.digest
-        assert target.fsck().ok
-        assert back.fsck().ok
+        assert target.admin.fsck().ok
+        assert back.admin.fsck().ok
         for db in (target, back):
             assert db.memory.add("o", "new").id > max(memory.id for memory in source.memory.all("o"))
-            assert db.meta("noted") == "by a person"
+            assert db.admin.get_meta("noted") == "by a person"
             assert db.append_message("talk", role="user", content="next").seq == 6
 
 
@@ -152,46 +151,46 @@ def test_any_history_is_copied_between_databases(here: Make, there: Make, histor
     clock = steps.Clock()
     with here(clock) as source, there(clock) as target:
         histories.perform(source, history, clock)
-        store_copy.copy(source, target)
+        source.admin.copy_to(target.admin)
         assert told(target) == told(source)
-        assert target.fsck().ok
+        assert target.admin.fsck().ok
 
 
 def test_a_backup_of_a_store_on_a_server_is_a_file_that_counts_on_from_there(tmp_path: Path) -> None:
     clock = steps.Clock()
     with fresh(clock) as first, served(clock) as source, fresh(clock) as restored:
         furnish(first, clock)
-        store_copy.copy(first, source)  # so that its counters have leapt once before
-        report = source.backup(tmp_path / "kept.db")
+        first.admin.copy_to(source.admin)  # so that its counters have leapt once before
+        report = source.admin.backup(tmp_path / "kept.db")
         assert (report.messages, report.blobs, report.lost_blobs) == (8, 2, ())
         source.hide("talk", 4, 4)  # what was counted after the backup is not counted again
         last = source.conversation("talk").epoch
-        restored.restore(tmp_path / "kept.db")
+        restored.admin.restore(tmp_path / "kept.db")
         assert restored.conversation("talk").epoch > last
-        assert int(restored.meta("generation") or "") > int(source.meta("generation") or "")
+        assert int(restored.admin.get_meta("generation") or "") > int(source.admin.get_meta("generation") or "")
         source.show("talk")
         assert steps.seen(restored, "talk") == steps.seen(source, "talk")
-        assert restored.fsck().ok
+        assert restored.admin.fsck().ok
 
 
 def test_a_restore_into_a_server_that_was_killed_goes_on_and_never_over_what_is_there(tmp_path: Path) -> None:
     clock = steps.Clock()
     with fresh(clock) as source, served(clock) as target:
         furnish(source, clock)
-        source.backup(tmp_path / "kept.db")
+        source.admin.backup(tmp_path / "kept.db")
         fault_points.hook = _raising_at("copy.checked")
         try:
             with pytest.raises(Interrupted):
-                target.restore(tmp_path / "kept.db")
+                target.admin.restore(tmp_path / "kept.db")
         finally:
             fault_points.hook = None
-        target.restore(tmp_path / "kept.db")
+        target.admin.restore(tmp_path / "kept.db")
         source.driver.write(
             "restore", backup.settle_open_mail
         )  # what was under way is not sent by the one that was restored
         assert told(target) == told(source)
         with pytest.raises(errors.CopyRefused):
-            target.restore(tmp_path / "kept.db")
+            target.admin.restore(tmp_path / "kept.db")
         assert told(target) == told(source)
 
 
@@ -229,7 +228,7 @@ def live_on(db: SessionDB, clock: steps.Clock) -> None:
     db.set_session_folder("talk", None)
     db.set_session_folder("branch", "/work/other")
     db.delete_conversation("redacted")
-    db.collect_blobs(0)
+    db.blobs.collect(0)
     mail.go_on(db)
 
 
@@ -242,9 +241,9 @@ def test_rows_that_changed_since_they_were_added_are_copied_as_they_are(make: Ma
         live_on(source, clock)
         unchanged = [now for was, now in zip(before[-15:], told(source)[-15:], strict=True) if was == now]
         assert unchanged == [], "every table has changed"
-        store_copy.copy(source, target)
+        source.admin.copy_to(target.admin)
         assert told(target) == told(source)
-        assert target.fsck().ok
+        assert target.admin.fsck().ok
 
 
 def test_everything_a_store_has_goes_over(tmp_path: Path) -> None:
@@ -253,14 +252,14 @@ def test_everything_a_store_has_goes_over(tmp_path: Path) -> None:
         furnish(source, clock)
         empty = [table.name for table in copy_tables.TABLES if not rows(source, table)]
         assert empty == []
-        report = store_copy.copy(source, target)
+        report = source.admin.copy_to(target.admin)
         assert told(target) == told(source)
         assert (report.conversations, report.already_there, report.lost_blobs) == (4, False, ())
         digest = next(part["blob"] for part in target.transcript("talk")[3].content)
-        with target.open_blob(digest) as content:
+        with target.blobs.open(digest) as content:
             assert content.read() == PICTURE
-        assert target.meta("noted") == "by a person"
-        assert target.fsck().ok
+        assert target.admin.get_meta("noted") == "by a person"
+        assert target.admin.fsck().ok
         assert target.search("three")[0].seq == 3
 
 
@@ -268,7 +267,7 @@ def test_numbers_that_were_given_out_are_not_given_out_again() -> None:
     clock = steps.Clock()
     with fresh(clock) as source, fresh(clock) as target:
         furnish(source, clock)
-        store_copy.copy(source, target)
+        source.admin.copy_to(target.admin)
         assert target.memory.add("o", "new").id == source.memory.add("o", "new").id
         assert target.permissions.grant("o", "new", by="me").id == source.permissions.grant("o", "new", by="me").id
 
@@ -278,7 +277,7 @@ def test_nothing_from_before_the_copy_can_match_after_it() -> None:
     with fresh(clock) as source, fresh(clock) as target:
         furnish(source, clock)
         lease, snapshot = source.acquire_lease("branch", "compact"), source.snapshot("branch")
-        store_copy.copy(source, target)
+        source.admin.copy_to(target.admin)
         assert target.leases() == []
         with pytest.raises(errors.LeaseLost):
             target.commit_compaction(lease, summary="old", cut_seq=1)
@@ -287,7 +286,7 @@ def test_nothing_from_before_the_copy_can_match_after_it() -> None:
         with pytest.raises(errors.RouteMoved):
             target.bind_route("chat:1", None, version=source.route("chat:1").version)
         assert not target.spend("talk", source.budget("talk")[0], {"cost": 3})
-        assert int(target.meta("generation") or "") > int(source.meta("generation") or "")
+        assert int(target.admin.get_meta("generation") or "") > int(source.admin.get_meta("generation") or "")
 
 
 def test_a_copy_stopped_at_any_point_goes_on_to_the_same_end() -> None:
@@ -297,7 +296,7 @@ def test_a_copy_stopped_at_any_point_goes_on_to_the_same_end() -> None:
         furnish(source, clock)
         wanted = told(source)
         with fresh(clock) as target:
-            store_copy.copy(source, target)  # the first copy of a store gives it a name
+            source.admin.copy_to(target.admin)  # the first copy of a store gives it a name
         with fresh(clock) as target:
             assert not interrupted(source, target, lambda point: bool(passed.append(point)))
         assert {"copy.import_message", "copy.copy_inbound", "copy.restore_counters", "blob.kept"} <= set(passed)
@@ -307,23 +306,23 @@ def test_a_copy_stopped_at_any_point_goes_on_to_the_same_end() -> None:
             count = itertools.count()
             with fresh(clock) as target:
                 assert interrupted(source, target, lambda _, count=count, number=number: next(count) == number)
-                report = store_copy.copy(source, target)
+                report = source.admin.copy_to(target.admin)
                 assert told(target) == wanted, passed[number]
                 assert report.already_there == (number == len(passed) - 1)
-                assert target.fsck().ok
+                assert target.admin.fsck().ok
 
 
 def test_the_second_run_of_a_finished_copy_only_compares() -> None:
     clock = steps.Clock()
     with fresh(clock) as source, fresh(clock) as target:
         furnish(source, clock)
-        first = store_copy.copy(source, target)
-        second = store_copy.copy(source, target)
+        first = source.admin.copy_to(target.admin)
+        second = source.admin.copy_to(target.admin)
         assert second.already_there
         assert (second.rows, second.generation) == (0, first.generation)
         steps.say(target, "talk", "used since")
         with pytest.raises(errors.CopyUnfinished) as caught:
-            store_copy.copy(source, target)
+            source.admin.copy_to(target.admin)
         assert caught.value.finished
         assert caught.value.differing == ("talk",)
 
@@ -333,7 +332,7 @@ def test_the_second_run_of_a_finished_copy_only_compares() -> None:
     [
         lambda db: steps.begin(db, "mine", "hello"),
         lambda db: db.memory.add("me", "likes tea"),
-        lambda db: db.put_blob(b"x"),
+        lambda db: db.blobs.put(b"x"),
         lambda db: db.bind_route("chat", None, version=0),
         lambda db: db.permissions.grant("me", "shell", by="me"),
     ],
@@ -345,7 +344,7 @@ def test_a_store_that_holds_something_else_is_left_alone(fill: Callable[[Session
         fill(target)
         before = told(target)
         with pytest.raises(errors.CopyRefused):
-            store_copy.copy(source, target)
+            source.admin.copy_to(target.admin)
         assert told(target) == before
 
 
@@ -357,15 +356,15 @@ def test_a_copy_of_another_store_is_not_gone_on_with() -> None:
         steps.begin(other, "other", "hello")
         assert interrupted(source, target, lambda point: point == "copy.checked")
         with pytest.raises(errors.CopyRefused):
-            store_copy.copy(other, target)
+            other.admin.copy_to(target.admin)
 
 
 def test_a_store_is_not_copied_into_itself(tmp_path: Path) -> None:
     with SessionDB(tmp_path / "a.db") as one, SessionDB(tmp_path / "a.db") as other:
         with pytest.raises(errors.CopyRefused):
-            store_copy.copy(one, other)
+            one.admin.copy_to(other.admin)
         with pytest.raises(errors.CopyRefused):
-            store_copy.copy(one, one)
+            one.admin.copy_to(one.admin)
 
 
 def test_an_empty_store_that_two_addresses_lead_to_is_not_copied_into_itself() -> None:
@@ -375,7 +374,7 @@ def test_an_empty_store_that_two_addresses_lead_to_is_not_copied_into_itself() -
         SessionDB(f"{address}&application_name=another") as there,
         pytest.raises(errors.CopyRefused, match="the same store"),
     ):
-        store_copy.copy(here, there)
+        here.admin.copy_to(there.admin)
 
 
 def test_a_store_that_can_only_be_read_is_copied_and_left_as_it_was() -> None:
@@ -385,12 +384,12 @@ def test_a_store_that_can_only_be_read_is_copied_and_left_as_it_was() -> None:
         first.append_message("talk", role="user", content="hello")
     only_read = address.replace("options=", "options=-cdefault_transaction_read_only%3Don%20")
     with SessionDB(only_read) as source, SessionDB(":memory:") as target:
-        assert store_copy.copy(source, target).messages == 1
-        assert source.meta(store_meta.STORE_ID) is None
+        assert source.admin.copy_to(target.admin).messages == 1
+        assert source.admin.get_meta(store_meta.STORE_ID) is None
         # Named since, it is still the one the copy is of.
         with SessionDB(address) as first:
             backup_schedule.known(first.driver)
-        assert store_copy.copy(source, target).already_there
+        assert source.admin.copy_to(target.admin).already_there
 
 
 @pytest.mark.parametrize("make", [str, lambda _: postgres.fresh()], ids=["file", "postgres"])
@@ -405,10 +404,10 @@ def test_writes_made_after_the_copy_began_are_not_in_it(tmp_path: Path, make: Ca
             steps.say(writer, "other", f"later {done}")
             writer.memory.add("o", f"later {done}")
 
-        assert store_copy.copy(source, target, write).messages == 2
+        assert source.admin.copy_to(target.admin, write).messages == 2
         assert steps.seen(target, "talk") == steps.seen(target, "other") == ["hello"]
         assert target.memory.all("o") == []
-        assert target.fsck().ok
+        assert target.admin.fsck().ok
         assert len(steps.seen(source, "talk")) == 3
 
 
@@ -419,13 +418,13 @@ def test_an_interrupted_copy_starts_over_with_the_state_of_then(point: str) -> N
         furnish(source, clock)
         reached = iter([False, True] if point == "copy.committing" else [True])  # the first commit is the mark
         assert interrupted(source, target, lambda name: name == point and next(reached))
-        assert target.driver.read(store_copy.unfinished)
+        assert target.admin.is_unfinished_copy()
         assert target.list_sessions() == []
         steps.say(source, "talk", "later")
         source.delete_conversation("redacted")
-        store_copy.copy(source, target)
+        source.admin.copy_to(target.admin)
         assert told(target) == told(source)
-        assert not target.driver.read(store_copy.unfinished)
+        assert not target.admin.is_unfinished_copy()
 
 
 def test_an_unverified_copy_is_finished_only_while_its_source_is_the_same() -> None:
@@ -435,10 +434,10 @@ def test_an_unverified_copy_is_finished_only_while_its_source_is_the_same() -> N
         assert interrupted(source, target, lambda point: point == "copy.written")
         steps.say(source, "branch", "later")
         with pytest.raises(errors.CopyUnfinished, match="Delete it and copy again") as caught:
-            store_copy.copy(source, target)
+            source.admin.copy_to(target.admin)
         assert caught.value.differing == ("branch",)
         assert not caught.value.finished
-        assert target.driver.read(store_copy.unfinished)
+        assert target.admin.is_unfinished_copy()
 
 
 def test_data_written_to_an_unfinished_copy_is_kept_and_reported() -> None:
@@ -448,7 +447,7 @@ def test_data_written_to_an_unfinished_copy_is_kept_and_reported() -> None:
         assert interrupted(source, target, lambda point: point == "copy.checked")
         steps.begin(target, "mine", "hello")
         with pytest.raises(errors.CopyUnfinished) as caught:
-            store_copy.copy(source, target)
+            source.admin.copy_to(target.admin)
         assert caught.value.differing == ("mine",)
         assert steps.seen(target, "mine") == ["hello"]
 
@@ -460,15 +459,15 @@ def test_a_damaged_source_is_not_passed_on() -> None:
         source.driver._writer.execute("DROP TRIGGER message_is_only_redacted")
         source.driver._writer.execute('UPDATE messages SET body = \'{"content":"other"}\'')
         with pytest.raises(errors.StoreCorrupt):
-            store_copy.copy(source, target)
+            source.admin.copy_to(target.admin)
 
 
 def test_an_attachment_the_source_has_lost_is_told_of(tmp_path: Path) -> None:
     clock = steps.Clock()
     with SessionDB(tmp_path / "a.db", clock=clock) as source, SessionDB(tmp_path / "b.db", clock=clock) as target:
-        digest = source.put_blob(PICTURE).digest
-        source._blob_files.remove(digest)
-        assert store_copy.copy(source, target).lost_blobs == (digest,)
+        digest = source.blobs.put(PICTURE).digest
+        source.blobs.files.remove(digest)
+        assert source.admin.copy_to(target.admin).lost_blobs == (digest,)
 
 
 def test_progress_counts_up_to_all_messages() -> None:
@@ -476,7 +475,7 @@ def test_progress_counts_up_to_all_messages() -> None:
     told_: list[tuple[int, int]] = []
     with fresh(clock) as source, fresh(clock) as target:
         furnish(source, clock)
-        store_copy.copy(source, target, lambda done, total: told_.append((done, total)))
+        source.admin.copy_to(target.admin, lambda done, total: told_.append((done, total)))
     assert told_[-1][0] == told_[-1][1] == 8
     assert [done for done, _ in told_[:3]] == sorted(done for done, _ in told_[:3])
 
@@ -487,6 +486,6 @@ def test_every_note_of_a_store_is_either_its_own_or_goes_over() -> None:
     with fresh(steps.Clock()) as db:
         steps.begin(db, "talk", "hello")
         steps.act(db, "talk")
-        db.upkeep_once()
+        db.admin.run_upkeep_once()
         db.memory.forget("o", db.memory.all("o")[0].id)
         assert {key for key, _ in db.driver.read(lambda tx: tx.all("copy_meta"))} <= store_meta.RESERVED

@@ -11,14 +11,13 @@ import pytest
 from holdfast import SessionDB, errors
 from holdfast.store import fault_points, store_meta
 from holdfast.store.backup import schedule as backup_schedule
-from holdfast.store.transfer import copy as store_copy
 from tests.contract import steps
 
 CHANGES: dict[str, Callable[[SessionDB], object]] = {
     "memories": lambda db: db.memory.add("o", "only here"),
     "grants": lambda db: db.permissions.grant("o", "shell", by="me"),
     "routes": lambda db: db.bind_route("chat", "talk", version=0),
-    "blobs": lambda db: db.put_blob(b"only here"),
+    "blobs": lambda db: db.blobs.put(b"only here"),
     "inbox": lambda db: db.mail.receive("talk", "key", "only here"),
     "audit": lambda db: db.permissions.begin_audit("talk", "call", "shell", "ls", True, "me"),
     "processes": lambda db: db.processes.record_start(steps.process("p", "talk")),
@@ -30,10 +29,10 @@ CHANGES: dict[str, Callable[[SessionDB], object]] = {
 def test_a_row_that_only_one_side_has_is_found_in_whichever_table_it_is(table: str) -> None:
     with SessionDB(":memory:") as source, SessionDB(":memory:") as target:
         steps.begin(source, "talk", "hello")
-        store_copy.copy(source, target)
+        source.admin.copy_to(target.admin)
         CHANGES[table](target)
         with pytest.raises(errors.CopyUnfinished) as caught:
-            store_copy.copy(source, target)
+            source.admin.copy_to(target.admin)
         assert table in caught.value.differing
 
 
@@ -47,8 +46,8 @@ def test_a_copy_that_is_not_sound_is_not_called_finished(monkeypatch: pytest.Mon
 
         monkeypatch.setattr(fault_points, "hook", hook)
         with pytest.raises(errors.CopyDamaged, match="tombstone_stays"):
-            store_copy.copy(source, target)
-        assert target.meta(store_meta.COPIED_AT) is None
+            source.admin.copy_to(target.admin)
+        assert target.admin.get_meta(store_meta.COPIED_AT) is None
 
 
 def test_a_store_is_known_as_itself_by_more_than_its_path(tmp_path: Path) -> None:
@@ -58,5 +57,5 @@ def test_a_store_is_known_as_itself_by_more_than_its_path(tmp_path: Path) -> Non
     shutil.copy(one, other)
     with SessionDB(one) as source, SessionDB(other) as target:
         with pytest.raises(errors.CopyRefused, match="same store"):
-            store_copy.copy(source, target)
-        assert target.meta(store_meta.COPY_OF) is None
+            source.admin.copy_to(target.admin)
+        assert target.admin.get_meta(store_meta.COPY_OF) is None

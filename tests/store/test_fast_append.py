@@ -81,7 +81,7 @@ def test_batch_is_one_statement(db: SessionDB, points: list[str]) -> None:
         assert [each.seq for each in receipts] == [3, 4, 5]
         assert points == FAST
         assert steps.contents(db.transcript("talk")) == ["a", "b", "c", "d", "e"]
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
 
 
 @pytest.mark.parametrize("opened", ["the process that appended", "another one"])
@@ -93,7 +93,7 @@ def test_append_under_a_turn_lease_is_one_statement(db: SessionDB, points: list[
         for number in (3, 4):
             assert turn.append_message("talk", role="user", content="c", lease=lease).seq == number
         assert points == FAST * 2
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
 
 
 def test_append_under_a_lease_that_was_released_is_refused(db: SessionDB) -> None:
@@ -125,7 +125,7 @@ def test_contended_append_waits_for_the_disk_outside_of_the_lock(pair: hosts.Pai
             points.clear()
             each.append_message("talk", role="user", content=str(number))
     assert points == SHARED
-    assert pair.one.fsck().ok
+    assert pair.one.admin.fsck().ok
 
 
 def test_stored_uid_and_ended_conversation_take_the_transaction(db: SessionDB, points: list[str]) -> None:

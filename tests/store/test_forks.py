@@ -53,7 +53,7 @@ def test_worker_processes_lose_no_message(path: Path, method: str, moment: str, 
     assert told == [REFUSED] * 3 if refused else sorted(told) == sorted(f"{w}-{n}" for w in "abc" for n in range(20))
     with SessionDB(path) as db:
         assert {message.uid for message in db.transcript("talk")} == set(told) - {REFUSED}
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
 
 
 THREADS = """
@@ -80,7 +80,7 @@ CALLS = (
     lambda: db.append_message("talk", role="user", content="lost"),
     lambda: db.context("talk"),
     lambda: db.search("x"),
-    lambda: db.backup(path + ".copy"),
+    lambda: db.admin.backup(path + ".copy"),
     lambda: asyncio.run(both.append_message("talk", role="user", content="lost")),
     lambda: SessionDB(path),
     lambda: SessionDB(path + ".other"),
@@ -118,7 +118,7 @@ ended.set()
 for thread in threads:
     thread.join()
 lost = set(acknowledged) - {message.seq for message in db.transcript("talk")}
-print(failed, sorted(lost), db.fsck().ok)
+print(failed, sorted(lost), db.admin.fsck().ok)
 db.close()
 """
 
@@ -153,7 +153,7 @@ with SessionDB(path) as again:
     again.append_message("talk", role="user", content="b")
     os.waitpid(child, 0)
     again.append_message("talk", role="user", content="c")
-    print([m.content for m in again.context("talk")], again.fsck().ok)
+    print([m.content for m in again.context("talk")], again.admin.fsck().ok)
 """
 
 

@@ -18,7 +18,6 @@ import pytest
 from holdfast import SessionDB, errors
 from holdfast.salvage import salvage
 from holdfast.store.sqlite import paths as sqlite_paths
-from holdfast.store.transfer import copy as store_copy
 from tests.cli import inside
 from tests.tools import doing
 
@@ -43,7 +42,7 @@ def _refused(*kinds: type[BaseException]) -> Callable[[Call], Call]:
 
 def _copied(db: SessionDB, path: Path) -> None:
     with SessionDB(path.with_name("target.db")) as target:
-        store_copy.copy(db, target)
+        db.admin.copy_to(target.admin)
 
 
 def _read_by_tools(_: SessionDB, path: Path) -> None:
@@ -53,21 +52,21 @@ def _read_by_tools(_: SessionDB, path: Path) -> None:
 
 
 CALLS: dict[str, Call] = {
-    "backup": lambda db, path: db.backup(path.with_name("copy.db")),
-    "backup over the store": _refused(errors.CopyRefused)(lambda db, path: db.backup(path, overwrite=True)),
-    "check_backup": lambda db, path: db.check_backup(path.with_name("copy.db")),
-    "restore": lambda db, path: db.restore(path.with_name("copy.db")),
-    "export": lambda db, path: db.export_to(path.with_name("export.jsonl")),
-    "import": lambda db, path: db.import_from(path.with_name("export.jsonl")),
-    "import of the store": _refused(errors.StoreUnusable)(lambda db, path: db.import_from(path)),
-    "blob of the store": _refused(errors.StoreUnusable)(lambda db, path: db.put_blob(path, "text/plain")),
-    "blob of its -shm": _refused(errors.StoreUnusable)(lambda db, path: db.put_blob(f"{path}-shm", "text/plain")),
+    "backup": lambda db, path: db.admin.backup(path.with_name("copy.db")),
+    "backup over the store": _refused(errors.CopyRefused)(lambda db, path: db.admin.backup(path, overwrite=True)),
+    "check_backup": lambda db, path: db.admin.check_backup(path.with_name("copy.db")),
+    "restore": lambda db, path: db.admin.restore(path.with_name("copy.db")),
+    "export": lambda db, path: db.admin.export_to(path.with_name("export.jsonl")),
+    "import": lambda db, path: db.admin.import_from(path.with_name("export.jsonl")),
+    "import of the store": _refused(errors.StoreUnusable)(lambda db, path: db.admin.import_from(path)),
+    "blob of the store": _refused(errors.StoreUnusable)(lambda db, path: db.blobs.put(path, "text/plain")),
+    "blob of its -shm": _refused(errors.StoreUnusable)(lambda db, path: db.blobs.put(f"{path}-shm", "text/plain")),
     "search": lambda db, _: db.search("heron"),
-    "rebuild_search": lambda db, _: db.rebuild_search(),
+    "rebuild_search": lambda db, _: db.admin.rebuild_search_index(),
     "copy": _copied,
     "salvage": _refused(errors.StoreBusy)(lambda _, path: salvage.salvage(path, path.with_name("new.db"))),
-    "fsck": lambda db, _: db.fsck(),
-    "facts": lambda db, _: db.facts(),
+    "fsck": lambda db, _: db.admin.fsck(),
+    "facts": lambda db, _: db.admin.facts(),
     "tools": _read_by_tools,
     "another handle": lambda _, path: SessionDB(path).close(),
     "doctor": _command("doctor", "--db", "{path}"),
@@ -103,7 +102,7 @@ def test_no_call_cancels_the_locks_of_an_open_store(path: Path) -> None:
                 else:
                     call(db, path)
                 assert held <= _locks(path), name
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
 
 
 def _locks(path: Path) -> set[tuple[int, str, str, str]]:
@@ -181,7 +180,7 @@ def test_removed_shm_file_loses_nothing_that_another_process_wrote(path: Path, o
                 expected = again.append_message("talk", role="user", content="ours").seq
         elif ours == "scrubs":
             with contextlib.suppress(errors.StoreMoved):
-                db.scrub()
+                db.admin.scrub()
         elif ours == "forgets it":
             del db
         if ours != "forgets it":
@@ -191,7 +190,7 @@ def test_removed_shm_file_loses_nothing_that_another_process_wrote(path: Path, o
             other.communicate("\n")
     with SessionDB(path) as found:
         assert len(found.transcript("talk")) == expected
-        assert found.fsck().ok
+        assert found.admin.fsck().ok
 
 
 WRITING = """
@@ -242,7 +241,7 @@ def test_shm_file_replaced_while_a_store_is_opened_is_noticed(path: Path, monkey
         assert db.append_message("talk", role="user", content="ours").seq == 21
     with SessionDB(path) as db:
         assert len(db.transcript("talk")) == 21
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
 
 
 def test_reopened_store_waits_for_readers_of_the_replaced_shm_file(path: Path) -> None:

@@ -69,7 +69,7 @@ def orphan(pair: hosts.Pair) -> None:
 def test_an_orphan_that_is_written_to_meanwhile_is_not_ended(pair: hosts.Pair) -> None:
     orphan(pair)
     said = hosts.append(pair.one, "child", "still here")
-    assert pair.meanwhile(said, pair.other.finalize_orphaned_compression_sessions) == 0
+    assert pair.meanwhile(said, pair.other.admin.finalize_orphaned_sessions) == 0
     assert pair.one.head("talk").live
 
 
@@ -77,7 +77,7 @@ def test_a_ghost_that_is_written_to_meanwhile_stays(pair: hosts.Pair) -> None:
     pair.one.create_session("ghost", source="test")
     pair.clock.advance(2 * steps.DAY)
     said = hosts.append(pair.one, "ghost", "not one any more")
-    assert pair.meanwhile(said, pair.other.prune_empty_ghost_sessions) == 0
+    assert pair.meanwhile(said, pair.other.admin.prune_empty_sessions) == 0
     assert len(pair.one.transcript("ghost")) == 1
 
 
@@ -86,7 +86,9 @@ def test_a_lease_that_is_taken_anew_meanwhile_is_not_freed(pair: hosts.Pair) -> 
     pair.one.acquire_lease("talk", "turn", "before", 1)
     pair.clock.advance(2)
     who = leases.this_process("after")
-    assert pair.meanwhile(lambda tx: leases.acquire(tx, "talk", "turn", who, 60), pair.other.free_stale_leases) == 0
+    assert (
+        pair.meanwhile(lambda tx: leases.acquire(tx, "talk", "turn", who, 60), pair.other.admin.free_stale_leases) == 0
+    )
     assert [lease.holder for lease in pair.one.leases()] == ["after"]
 
 
@@ -95,7 +97,7 @@ def test_stale_leases_of_a_conversation_deleted_meanwhile_hinder_nothing(pair: h
         steps.begin(pair.one, name, "a")
         pair.one.acquire_lease(name, "turn", "before", 1)
     pair.clock.advance(2)
-    assert pair.meanwhile(lambda tx: deletion.delete(tx, "talk", steps.NOON), pair.other.free_stale_leases) == 1
+    assert pair.meanwhile(lambda tx: deletion.delete(tx, "talk", steps.NOON), pair.other.admin.free_stale_leases) == 1
 
 
 def test_a_stale_turn_cannot_append_while_a_take_over_holds_the_row(pair: hosts.Pair) -> None:
@@ -243,24 +245,24 @@ def test_a_scheduled_backup_that_is_claimed_meanwhile_is_not_made_twice(pair: ho
 
 
 def test_an_attachment_that_is_about_to_be_named_is_not_collected(pair: hosts.Pair) -> None:
-    digest = pair.one.put_blob(b"picture").digest
+    digest = pair.one.blobs.put(b"picture").digest
     pair.clock.advance(steps.DAY + 1)
 
     def named(tx: Tx) -> None:
         tx.run("blob_known", digest=digest, size=7, media_type="image/png", at=pair.clock())
 
-    assert pair.meanwhile(named, pair.other.collect_blobs).blobs == 0
+    assert pair.meanwhile(named, pair.other.blobs.collect).blobs == 0
     assert hosts.content(pair.one, digest) == b"picture"
 
 
 def test_an_attachment_that_is_put_while_it_is_collected_is_there_afterwards(pair: hosts.Pair) -> None:
-    digest = pair.one.put_blob(b"picture").digest
+    digest = pair.one.blobs.put(b"picture").digest
     pair.clock.advance(steps.DAY + 1)
 
     def collect(tx: Tx) -> None:
-        assert blobs._collect(tx, pair.one._blob_files, set(), {}, pair.clock(), set()).blobs == 1
+        assert blobs._collect(tx, pair.one.blobs.files, set(), {}, pair.clock(), set()).blobs == 1
 
-    pair.meanwhile(collect, lambda: pair.other.put_blob(b"picture"))
+    pair.meanwhile(collect, lambda: pair.other.blobs.put(b"picture"))
     assert hosts.content(pair.one, digest) == b"picture"
 
 

@@ -207,10 +207,10 @@ def test_what_only_the_owner_of_the_tables_may_do_is_not_claimed_to_be_done(pair
         with SessionDB(address) as poor:
             steps.begin(poor, "talk", "a")
             with pytest.raises(errors.StoreUnusable, match="Only the owner of the tables"):
-                poor.scrub()
-        assert pair.one.meta("scrubbed_at") is None
-        pair.one.scrub()
-        assert pair.one.meta("scrubbed_at") is not None
+                poor.admin.scrub()
+        assert pair.one.admin.get_meta("scrubbed_at") is None
+        pair.one.admin.scrub()
+        assert pair.one.admin.get_meta("scrubbed_at") is not None
     finally:
         admin.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
@@ -251,7 +251,7 @@ def test_a_step_that_went_on_after_a_refusal_is_not_taken_for_done() -> None:
     with SessionDB(postgres.fresh()) as db:
         with pytest.raises(errors.StoreRefused, match="undone"):
             db.driver.write("test", step)
-        assert db.meta("noted") is None
+        assert db.admin.get_meta("noted") is None
 
 
 def test_what_was_gathered_within_a_savepoint_is_undone_with_it() -> None:
@@ -262,4 +262,4 @@ def test_what_was_gathered_within_a_savepoint_is_undone_with_it() -> None:
 
     with SessionDB(postgres.fresh()) as db:
         db.driver.write("test", step)
-        assert (db.meta("noted"), db.meta("after")) == (None, "y")
+        assert (db.admin.get_meta("noted"), db.admin.get_meta("after")) == (None, "y")

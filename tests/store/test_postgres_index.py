@@ -58,7 +58,7 @@ def test_two_hosts_that_search_at_once_index_each_message_once(address: str) -> 
 
         def catch_up(db: SessionDB) -> None:
             start.wait()
-            done.append(db.index_search())
+            done.append(db.admin.update_search_index())
 
         hosts = [threading.Thread(target=catch_up, args=(db,)) for db in (one, two)]
         for host in hosts:
@@ -93,10 +93,10 @@ def test_killed_while_it_catches_up_the_next_search_goes_on(
     monkeypatch.setattr(fault_points, "hook", None)
     with SessionDB(address) as db:
         behind = 2 if point == "index.committed" else 4
-        assert db.search_facts() == {"exists": True, "behind": behind, "complaints": []}
+        assert db.admin.search_status() == {"exists": True, "behind": behind, "complaints": []}
         assert len(db.search("gull")) == 6
         found = _whole(address)
-        assert db.rebuild_search() == 6
+        assert db.admin.rebuild_search_index() == 6
         assert _whole(address) == found
 
 
@@ -118,19 +118,19 @@ def test_an_index_brought_on_bit_by_bit_is_the_one_made_at_once(address: str, ca
     with SessionDB(address) as db:
         for name, begun in (("a", 0), ("b", 300)):
             _talk(db, name, *texts[begun : begun + 270])
-            db.index_search()
+            db.admin.update_search_index()
         for step in range(6):
             db.append_message(chance.choice("ab"), role="user", content=texts[600 + step])
             db.redact("a", chance.choice([1, 2, 255, 256, 257, 269]) + step % 2)
-            db.index_search()
+            db.admin.update_search_index()
         _talk(db, "d", "of another", "that goes")
-        db.index_search()
+        db.admin.update_search_index()
         db.delete_conversation("d")
-        db.index_search()
+        db.admin.update_search_index()
         found = _whole(address)
         assert len(found[0]) > 20
         assert not caplog.records  # it was never thrown away
-        assert db.rebuild_search() == 546
+        assert db.admin.rebuild_search_index() == 546
         assert _whole(address) == found
 
 
@@ -141,8 +141,8 @@ def test_no_word_of_what_was_redacted_or_deleted_is_left(address: str) -> None:
         assert db.search("xylographer")
         db.redact("c", 1)
         db.delete_conversation("d")
-        db.scrub()
-        assert db.search_facts()["exists"]
+        db.admin.scrub()
+        assert db.admin.search_status()["exists"]
     assert _rows(address, "SELECT word FROM search_words WHERE word LIKE 'xylo%%'") == []
     assert _rows(address, "SELECT count(*) FROM search_words WHERE word = 'came'") == [(0,)]
     assert _rows(address, "SELECT count(*) FROM search_words WHERE word = 'went'") == [(1,)]
@@ -164,7 +164,7 @@ def test_words_of_a_deletion_whose_index_was_not_told_are_gone_after_a_scrub(
     monkeypatch.setattr(fault_points, "hook", None)
     assert _rows(address, "SELECT count(*) FROM search_words WHERE word LIKE 'xylo%%'") == [(1,)]
     with SessionDB(address) as db:
-        db.scrub()
+        db.admin.scrub()
     assert _rows(address, "SELECT count(*) FROM search_words") == [(0,)]
 
 
@@ -172,7 +172,7 @@ def test_a_store_nobody_searched_has_no_index(address: str) -> None:
     with SessionDB(address) as db:
         _talk(db, "c", "text")
         db.redact("c", 1)
-        assert db.search_facts() == {"exists": False, "behind": None, "complaints": []}
+        assert db.admin.search_status() == {"exists": False, "behind": None, "complaints": []}
 
 
 def test_a_role_that_may_make_nothing_searches_and_makes_the_index_again(address: str) -> None:
@@ -185,7 +185,7 @@ def test_a_role_that_may_make_nothing_searches_and_makes_the_index_again(address
         with SessionDB(postgres.with_schema(postgres.dsn(), schema, role)) as db:
             _talk(db, "c", "the first gull")
             assert len(db.search("gull")) == 1
-            assert db.rebuild_search() == 1
+            assert db.admin.rebuild_search_index() == 1
             db.redact("c", 1)
             assert db.search("gull") == []
     finally:
@@ -198,7 +198,7 @@ def test_a_question_is_answered_through_the_index_of_words(address: str, query: 
     assert asked is not None
     with SessionDB(address) as db:
         _talk(db, "c", *[f"gull {' '.join(f'w{n}x{m}' for m in range(8))}" for n in range(500)])
-        db.index_search()
+        db.admin.update_search_index()
         asks = db.driver.read(lambda tx: tokens.search_parameters(tx, asked))
     assert asks is not None
     values = {"first": 0, "last": 2**63 - 1, "limit": 60, "around": 0.35, "near": 2, "places": "[4294967304]"}
@@ -243,14 +243,14 @@ def test_a_busy_index_is_told_later_of_what_was_removed(address: str, monkeypatc
         db.redact("c", 1)
         db.delete_conversation("d")
         with pytest.raises(errors.StoreBusy):
-            db.scrub()
+            db.admin.scrub()
         assert _whole(address) == before
         assert db.search("xylographer", own=True) == []
         other.rollback()
         db.search("went")
         assert _rows(address, "SELECT word FROM search_words WHERE word LIKE 'xylo%%'") == []
         assert _rows(address, "SELECT count(*) FROM search_words WHERE word = 'went'") == [(1,)]
-        assert db.search_facts()["behind"] == 0
+        assert db.admin.search_status()["behind"] == 0
 
 
 def test_what_was_redacted_while_it_was_cut_is_cut_again(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,9 +264,9 @@ def test_what_was_redacted_while_it_was_cut_is_cut_again(address: str, monkeypat
 
         _talk(db, "c", "the xylographer came", "and went")
         monkeypatch.setattr(fault_points, "hook", redact)
-        db.index_search()
+        db.admin.update_search_index()
         assert _rows(address, "SELECT word FROM search_words WHERE word LIKE 'xylo%%'") == []
-        assert db.search_facts()["behind"] == 0
+        assert db.admin.search_status()["behind"] == 0
 
 
 def test_a_server_that_lets_nobody_bring_the_index_on_still_searches(
@@ -286,6 +286,6 @@ def test_a_server_that_lets_nobody_bring_the_index_on_still_searches(
         assert [hit.seq for hit in db.search("gull")] == [1]
         assert [hit.seq for hit in db.search("gull", session_id="c")] == [1]
         with pytest.raises(errors.StoreUnusable, match="does not permit writes"):
-            db.index_search()
+            db.admin.update_search_index()
     with SessionDB(address) as db:
         assert sorted(hit.seq for hit in db.search("gull")) == [1, 2]

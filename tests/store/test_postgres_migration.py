@@ -280,9 +280,9 @@ def test_constraint_that_rows_break_is_not_mended_but_they_are_found(made: Conne
 def test_store_says_what_is_wrong_with_its_schema(made: Connection) -> None:
     with SessionDB(postgres.with_schema(postgres.dsn(), _schema(made))) as db:
         made.execute("DROP TRIGGER tombstone_stays ON tombstones")
-        assert "the trigger tombstone_stays is missing" in [bad.detail for bad in db.fsck().violations]
+        assert "the trigger tombstone_stays is missing" in [bad.detail for bad in db.admin.fsck().violations]
         db.driver.repair_schema()
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
 
 
 def _schema(connection: Connection) -> str:
@@ -362,8 +362,8 @@ def granted() -> Granted:
 def test_role_without_the_right_to_make_anything_runs_a_store(made: Connection, role: str, granted: Granted) -> None:
     with SessionDB(granted(made, role)) as db:
         forbidden.furnish(db)  # appends, compacts, branches, deletes
-        assert db.fsck().ok
-        db.prune_empty_ghost_sessions()
+        assert db.admin.fsck().ok
+        db.admin.prune_empty_sessions()
 
 
 @pytest.mark.parametrize(
@@ -432,7 +432,7 @@ def test_such_a_role_runs_on_a_schema_that_was_only_moved(made: Connection, role
     address = granted(made, role)
     _label(made, "schema_cookie", "of another server")
     with SessionDB(address) as db:
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
 
 
 def test_schema_that_is_not_there_and_may_not_be_made_is_named(role: str) -> None:

@@ -35,7 +35,7 @@ def db() -> Any:
 
 def page(db: SessionDB, form: render.Form, *ids: str) -> str:
     out = io.StringIO()
-    db.export_pages(out, ids or None, form)
+    db.admin.export_pages(out, ids or None, form)
     return out.getvalue()
 
 
@@ -225,7 +225,7 @@ def test_an_empty_conversation_and_an_empty_store_have_pages_too(db: SessionDB) 
 
 def test_a_form_nobody_knows_is_refused(db: SessionDB) -> None:
     with pytest.raises(errors.InvalidArgument, match="markdown, html"):
-        db.export_pages(lambda _: None, form="pdf")  # type: ignore[arg-type]
+        db.admin.export_pages(lambda _: None, form="pdf")  # type: ignore[arg-type]
 
 
 def test_times_beyond_all_calendars_are_numbers() -> None:

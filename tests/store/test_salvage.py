@@ -41,16 +41,16 @@ def furnish(path: Path) -> None:
         db.create_session("gone", source="cli")
         db.append_message("gone", role="user", content="a deleted text")
         db.delete_conversation("gone")
-        blob = db.put_blob(b"picture", "image/png")
+        blob = db.blobs.put(b"picture", "image/png")
         db.append_message("one", role="user", content=[{"type": "image", "blob": blob.digest}])
 
 
 def exported(path: Path) -> list[dict[str, Any]]:
     """All that a store holds but the counters, which a salvage raises."""
     with SessionDB(path) as db:
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
         out = io.StringIO()
-        db.export_to(out)
+        db.admin.export_to(out)
     told = [json.loads(line) for line in out.getvalue().splitlines()]
     for line in told:
         if line.get("kind") in ("conversation", "route", "sealed", "end"):
@@ -97,9 +97,9 @@ def test_sound_store_goes_over_whole(damaged: Path, new: Path) -> None:
     assert (report.lost, report.conversations, report.messages) == ((), 3, 84)
     assert exported(new) == exported(damaged)
     assert new.stat().st_mode & 0o777 == 0o600
-    with SessionDB(new) as db, db.open_blob(next(iter(db._blob_files.files()))[0]) as file:
+    with SessionDB(new) as db, db.blobs.open(next(iter(db.blobs.files.files()))[0]) as file:
         assert file.read() == b"picture"
-        assert db.get_blob(next(iter(db._blob_files.files()))[0]).media_type == "image/png"
+        assert db.blobs.get(next(iter(db.blobs.files.files()))[0]).media_type == "image/png"
         with pytest.raises(errors.ConversationDeleted):
             db.create_session("gone", source="cli")
         # What processes spent on the damaged store is theirs; here work begins anew.
@@ -220,7 +220,7 @@ def test_lost_messages_are_listed_and_keep_their_numbers(damaged: Path, new: Pat
         assert log[6].content == "[This message was lost: the file it was in was damaged.]"
         assert [message.uid for message in log[:6]] == [f"two:{number}" for number in range(1, 7)]
         assert log[7].content == "two 8 " * 60
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
 
 
 def test_lost_page_of_messages_is_listed_as_ranges(damaged: Path, new: Path) -> None:
@@ -297,7 +297,7 @@ def test_store_in_use_is_refused(damaged: Path, new: Path) -> None:
         with pytest.raises(errors.StoreBusy):
             salvage.salvage(damaged, new)
         db.append_message("one", role="user", content="unharmed")
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
     assert not new.exists()
 
 

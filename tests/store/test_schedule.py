@@ -34,13 +34,13 @@ def open_db(tmp_path: Path, clock: steps.Clock) -> Iterator[Open]:
 
     yield make
     for db in opened:
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
         db.close()
 
 
 def fill(db: SessionDB) -> str:
     steps.begin(db, "talk", *"abc")
-    blob = db.put_blob(b"picture")
+    blob = db.blobs.put(b"picture")
     db.append_message("talk", role="user", content=[{"type": "image", "blob": blob.digest}])
     return blob.digest
 
@@ -56,20 +56,20 @@ def scheduled(folder: Path) -> list[str]:
 def test_backup_is_made_when_it_is_due(open_db: Open, clock: steps.Clock, tmp_path: Path) -> None:
     db, folder = open_db(), tmp_path / "backups"
     fill(db)
-    assert db.backup_if_due(folder, every_hours=24, keep=3) is not None
+    assert db.admin.backup_if_due(folder, every_hours=24, keep=3) is not None
     for hours, due in ((23, False), (1, True), (1, False), (100, True)):
         clock.advance(hours * 3600)
-        assert (db.backup_if_due(folder, every_hours=24, keep=3) is not None) == due
+        assert (db.admin.backup_if_due(folder, every_hours=24, keep=3) is not None) == due
     assert len(scheduled(folder)) == 3
 
 
 def test_only_the_newest_stay_and_other_files_are_left_alone(open_db: Open, clock: steps.Clock, tmp_path: Path) -> None:
     db, folder = open_db(), tmp_path / "backups"
     digest = fill(db)
-    db.backup(folder / "by-hand.db")
+    db.admin.backup(folder / "by-hand.db")
     (folder / "store-notes.db").write_text("precious")
     for _ in range(4):
-        report = db.backup_if_due(folder, every_hours=24, keep=2)
+        report = db.admin.backup_if_due(folder, every_hours=24, keep=2)
         clock.advance(86_400)
     assert len(scheduled(folder)) == 4
     assert report is not None
@@ -77,13 +77,15 @@ def test_only_the_newest_stay_and_other_files_are_left_alone(open_db: Open, cloc
     kept = [path for path in folder.rglob(digest[2:]) if "by-hand" not in str(path)]
     assert len(kept) == 2
     assert kept[0].samefile(kept[1])  # an attachment that did not change takes its room once
-    assert not kept[0].samefile(db._blob_files.path(digest))
+    assert not kept[0].samefile(db.blobs.files.path(digest))
 
 
 def test_of_several_one_makes_it(open_db: Open, tmp_path: Path) -> None:
     db, other = open_db(), open_db()
     fill(db)
-    made = steps.at_once(*(lambda each=each: each.backup_if_due(tmp_path / "b", 24) for each in (db, other, db, other)))
+    made = steps.at_once(
+        *(lambda each=each: each.admin.backup_if_due(tmp_path / "b", 24) for each in (db, other, db, other))
+    )
     assert sum(report is not None for report in made) == 1
 
 
@@ -92,17 +94,17 @@ def test_failed_attempt_is_made_again(open_db: Open, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for _ in range(2):
         with pytest.raises(errors.StoreUnusable):
-            db.backup_if_due(tmp_path / "file" / "b")
-    assert db.meta(store_meta.BACKUP_FAILED) is not None
-    assert db.backup_if_due(tmp_path / "b") is not None
-    assert db.meta(store_meta.BACKUP_FAILED) is None
+            db.admin.backup_if_due(tmp_path / "file" / "b")
+    assert db.admin.get_meta(store_meta.BACKUP_FAILED) is not None
+    assert db.admin.backup_if_due(tmp_path / "b") is not None
+    assert db.admin.get_meta(store_meta.BACKUP_FAILED) is None
 
 
 @pytest.mark.parametrize(("every", "keep"), [(-1, 1), ("1", 1), (True, 1), (1, 0), (1, 1.5), (1, True)])
 def test_schedule_of_nonsense_is_refused(open_db: Open, tmp_path: Path, every: object, keep: object) -> None:
     db = open_db()
     with pytest.raises(errors.InvalidArgument):
-        db.backup_if_due(tmp_path / "b", every, keep)
+        db.admin.backup_if_due(tmp_path / "b", every, keep)
     assert not (tmp_path / "b").exists()
 
 
@@ -113,8 +115,8 @@ def test_one_that_is_asked_for_now_is_made_whoever_else_is_at_it(open_db: Open, 
     db, folder = open_db(), tmp_path / "b"
     fill(db)
     note(db, store_meta.BACKUP_CLAIMED, repr(steps.Clock()()))
-    assert db.backup_if_due(folder, 24) is None
-    made = [db.backup_if_due(folder, 0) for _ in range(3)]
+    assert db.admin.backup_if_due(folder, 24) is None
+    made = [db.admin.backup_if_due(folder, 0) for _ in range(3)]
     assert [report is not None for report in made] == [True, True, True]
     assert len(scheduled(folder)) == 3, "within one second none replaces another"
 
@@ -125,7 +127,7 @@ def test_claim_of_another_is_left_to_it_when_one_fails(open_db: Open) -> None:
     assert db.driver.write("claim", claim.take)
     note(db, store_meta.BACKUP_CLAIMED, theirs)
     db.driver.write("claim", lambda tx: claim.fail(tx, record=True))
-    assert db.meta(store_meta.BACKUP_CLAIMED) == theirs
+    assert db.admin.get_meta(store_meta.BACKUP_CLAIMED) == theirs
 
 
 def test_restore_from_a_scheduled_backup_does_not_keep_the_next_from_being_made(
@@ -133,7 +135,7 @@ def test_restore_from_a_scheduled_backup_does_not_keep_the_next_from_being_made(
 ) -> None:
     db, folder = open_db(), tmp_path / "b"
     fill(db)
-    report = db.backup_if_due(folder, 24)
+    report = db.admin.backup_if_due(folder, 24)
     assert report is not None
     connection = apsw.Connection(report.path)
     noted = [row[0] for row in connection.execute("SELECT key FROM meta")]
@@ -142,8 +144,8 @@ def test_restore_from_a_scheduled_backup_does_not_keep_the_next_from_being_made(
     connection.execute("INSERT INTO meta VALUES (?, ?)", (store_meta.BACKUP_CLAIMED, repr(clock())))
     connection.close()
     clock.advance(60)
-    db.restore(report.path)
-    assert db.backup_if_due(folder, 0.001) is not None
+    db.admin.restore(report.path)
+    assert db.admin.backup_if_due(folder, 0.001) is not None
 
 
 def test_clock_that_was_wrong_once_keeps_none_from_being_made_or_kept(
@@ -152,11 +154,11 @@ def test_clock_that_was_wrong_once_keeps_none_from_being_made_or_kept(
     db, folder = open_db(), tmp_path / "b"
     fill(db)
     for _ in range(2):
-        assert db.backup_if_due(folder, 24, keep=2) is not None
+        assert db.admin.backup_if_due(folder, 24, keep=2) is not None
         clock.advance(86_400)
     clock.advance(-365 * 86_400)
     for _ in range(3):
-        report = db.backup_if_due(folder, 24, keep=2)
+        report = db.admin.backup_if_due(folder, 24, keep=2)
         assert report is not None
         assert os.path.exists(report.path)
         assert len(scheduled(folder)) == 2
@@ -166,12 +168,12 @@ def test_clock_that_was_wrong_once_keeps_none_from_being_made_or_kept(
 def test_folder_without_one_gets_one_however_new_the_last_is(open_db: Open, tmp_path: Path) -> None:
     db = open_db()
     fill(db)
-    assert db.backup_if_due(tmp_path / "b") is not None
-    assert db.backup_if_due(tmp_path / "b") is None
-    assert db.backup_if_due(tmp_path / "moved") is not None
+    assert db.admin.backup_if_due(tmp_path / "b") is not None
+    assert db.admin.backup_if_due(tmp_path / "b") is None
+    assert db.admin.backup_if_due(tmp_path / "moved") is not None
     for path in (tmp_path / "b").glob("*.db"):
         path.unlink()
-    assert db.backup_if_due(tmp_path / "b") is not None
+    assert db.admin.backup_if_due(tmp_path / "b") is not None
 
 
 def test_folder_seen_empty_before_another_made_one_gets_no_second(open_db: Open) -> None:
@@ -190,12 +192,12 @@ def test_stores_of_one_name_keep_their_own_in_one_folder(open_db: Open, clock: s
     one, two, folder = open_db("a/holdfast.db"), open_db("b/holdfast.db"), tmp_path / "backups"
     fill(one)
     steps.begin(two, "another", "x")
-    first = one.backup_if_due(folder, 24, keep=1)
+    first = one.admin.backup_if_due(folder, 24, keep=1)
     for _ in range(3):
-        assert two.backup_if_due(folder, 24, keep=1) is not None
+        assert two.admin.backup_if_due(folder, 24, keep=1) is not None
         clock.advance(86_400)
     assert first is not None
-    assert one.check_backup(first.path).messages == 4
+    assert one.admin.check_backup(first.path).messages == 4
     assert len(scheduled(folder)) == 2
 
 
@@ -205,17 +207,17 @@ def test_store_restored_from_the_backup_of_another_stays_itself(
     one, folder = open_db("a/holdfast.db"), tmp_path / "backups"
     known, fresh = open_db("b/holdfast.db"), open_db("c/holdfast.db")
     fill(one)
-    first = one.backup_if_due(folder, 24, keep=1)
+    first = one.admin.backup_if_due(folder, 24, keep=1)
     assert first is not None
-    assert known.backup_if_due(folder, 24, keep=1) is not None
-    identity = known.meta(store_meta.STORE_ID)
+    assert known.admin.backup_if_due(folder, 24, keep=1) is not None
+    identity = known.admin.get_meta(store_meta.STORE_ID)
     for other in (known, fresh):
-        other.restore(first.path)
+        other.admin.restore(first.path)
         clock.advance(86_400)
-        assert other.backup_if_due(folder, 24, keep=1) is not None
+        assert other.admin.backup_if_due(folder, 24, keep=1) is not None
         assert os.path.exists(first.path)
-    assert known.meta(store_meta.STORE_ID) == identity
-    assert len({db.meta(store_meta.STORE_ID) for db in (one, known, fresh)}) == 3
+    assert known.admin.get_meta(store_meta.STORE_ID) == identity
+    assert len({db.admin.get_meta(store_meta.STORE_ID) for db in (one, known, fresh)}) == 3
 
 
 def test_link_to_the_folder_is_the_folder(open_db: Open, clock: steps.Clock, tmp_path: Path) -> None:
@@ -224,7 +226,7 @@ def test_link_to_the_folder_is_the_folder(open_db: Open, clock: steps.Clock, tmp
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "real")
     for _ in range(3):
-        assert db.backup_if_due(tmp_path / "link", 24, keep=2) is not None
+        assert db.admin.backup_if_due(tmp_path / "link", 24, keep=2) is not None
         clock.advance(86_400)
     assert len(scheduled(tmp_path / "real")) == 2
 
@@ -233,7 +235,7 @@ def test_blobs_of_the_store_are_no_place_for_backups(open_db: Open) -> None:
     db = open_db()
     fill(db)
     with pytest.raises(errors.CopyRefused):
-        db.backup_if_due(f"{db.driver.path}.blobs")
+        db.admin.backup_if_due(f"{db.driver.path}.blobs")
 
 
 # --- what there is to tell -----------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def folder(tmp_path: Path) -> Path:
 def db(folder: Path) -> Iterator[SessionDB]:
     with SessionDB(folder / "store.db", durability="process-crash") as opened:
         yield opened
-        assert opened.fsck().ok
+        assert opened.admin.fsck().ok
 
 
 def fill(db: SessionDB, text: str, size: int) -> None:
@@ -84,7 +84,7 @@ def test_redacted_text_is_in_no_file(db: SessionDB, folder: Path, size: int) -> 
     for message in db.transcript("talk"):
         if message.content == text:
             db.redact("talk", message.seq)
-    db.scrub()
+    db.admin.scrub()
     assert holding(folder, text) == set()
     assert len(db.transcript("kept")) == 60
 
@@ -94,18 +94,18 @@ def test_deleted_conversation_is_in_no_file(db: SessionDB, folder: Path, size: i
     text = secret(size)
     fill(db, text, size)
     db.delete_conversation("talk")
-    db.scrub()
+    db.admin.scrub()
     assert holding(folder, text) == set()
 
 
 def test_deleted_title_and_attachment_are_in_no_file(db: SessionDB, folder: Path) -> None:
     title, picture = secret(40), secret(5_000, seed=2)
     db.create_session("talk", source="test", title=title)
-    blob = db.put_blob(picture.encode())
+    blob = db.blobs.put(picture.encode())
     db.append_message("talk", role="user", content=[{"type": "image", "blob": blob.digest, "alt": title}])
     assert blob.digest[2:] in holding(folder, picture)
     db.delete_conversation("talk")
-    db.scrub()
+    db.admin.scrub()
     assert holding(folder, title) | holding(folder, picture) == set()
 
 
@@ -115,7 +115,7 @@ def test_words_of_a_redaction_whose_index_was_not_told_are_gone_too(db: SessionD
     assert db.search("zanzibarquux")
     db.searcher.forget = lambda *_: None  # the process died between the two files
     db.redact("talk", 1)
-    db.scrub()
+    db.admin.scrub()
     assert [path.name for path in files(folder) if b"zanzibarquux" in path.read_bytes()] == []
     assert db.search("zanzibarquux") == []
 
@@ -124,10 +124,10 @@ def test_other_processes_go_on_after_a_scrub(db: SessionDB, folder: Path) -> Non
     with SessionDB(folder / "store.db") as other:
         fill(other, secret(100), 100)
         other.delete_conversation("talk")
-        db.scrub()
+        db.admin.scrub()
         other.append_message("kept", role="user", content="and on")
         assert len(db.transcript("kept")) == len(other.transcript("kept")) == 61
-        other.scrub()
+        other.admin.scrub()
 
 
 def test_reader_in_the_way_is_an_error_that_says_so(folder: Path) -> None:
@@ -139,11 +139,11 @@ def test_reader_in_the_way_is_an_error_that_says_so(folder: Path) -> None:
         def read(tx: Tx) -> None:
             tx.all("fsck_conversations")
             with pytest.raises(errors.StoreBusy):
-                db.scrub()
+                db.admin.scrub()
 
         other.driver.read(read)
         db.append_message("kept", role="user", content="still writable")
-        db.scrub()
+        db.admin.scrub()
         assert holding(folder, text) == set()
 
 
@@ -173,12 +173,12 @@ def test_copies_that_sqlite_left_on_split_pages_are_gone(folder: Path, seed: int
         db.delete_conversation("c1")
         db.driver._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         assert holding(folder, text) == {"store.db"}
-        db.scrub()
+        db.admin.scrub()
         assert holding(folder, text) == set()
         for _ in range(60):
             chance.choice((db, other)).append_message(f"c{chance.randrange(2, 12)}", role="user", content="x " * 200)
         assert holding(folder, text) == set()
-        assert other.fsck().ok
+        assert other.admin.fsck().ok
 
 
 def test_text_that_is_only_in_the_log_is_gone(db: SessionDB, folder: Path) -> None:
@@ -188,7 +188,7 @@ def test_text_that_is_only_in_the_log_is_gone(db: SessionDB, folder: Path) -> No
     assert holding(folder, text) == {"store.db-wal"}
     db.redact("talk", 1)
     assert "store.db-wal" in holding(folder, text)
-    db.scrub()
+    db.admin.scrub()
     assert holding(folder, text) == set()
 
 
@@ -199,12 +199,12 @@ def test_copy_that_a_dead_process_left_half_made_is_gone(db: SessionDB, folder: 
     code = (
         "import os, sys; from holdfast import SessionDB; from holdfast.store import fault_points\n"
         "fault_points.hook = lambda point: point == 'backup.copied' and os._exit(9)\n"
-        "SessionDB(sys.argv[1]).backup(sys.argv[1] + '-copy')"
+        "SessionDB(sys.argv[1]).admin.backup(sys.argv[1] + '-copy')"
     )
     assert subprocess.run([sys.executable, "-c", code, str(folder / "store.db")], check=False).returncode == 9
     assert any(name.endswith(".draft") for name in holding(folder, text))
     db.delete_conversation("talk")
-    db.scrub()
+    db.admin.scrub()
     assert holding(folder, text) == set()
 
 
@@ -228,9 +228,9 @@ def test_search_index_is_kept_and_still_finds_the_rest(db: SessionDB, folder: Pa
     assert db.search("parrots")
     db.redact("talk", 7)
     before = os.stat(folder / "store.db.search").st_ino
-    db.scrub()
+    db.admin.scrub()
     assert os.stat(folder / "store.db.search").st_ino == before
-    assert db.search_facts() == {"exists": True, "behind": 0, "complaints": []}
+    assert db.admin.search_status() == {"exists": True, "behind": 0, "complaints": []}
     assert {hit.seq for hit in db.search("parrots", limit=50)} == set(range(1, 31)) - {7}
     assert [path.name for path in files(folder) if b"zanzibarquux6" in path.read_bytes()] == []
     assert db.search("zanzibarquux6") == []
@@ -241,7 +241,7 @@ def test_writers_wait_for_a_scrub_and_not_for_a_reader_it_waits_for(folder: Path
     with SessionDB(folder / "store.db", write_timeout=60) as db, SessionDB(folder / "store.db") as other:
         fill(db, secret(100), 10)
         db.delete_conversation("talk")
-        scrubbing = threading.Thread(target=db.scrub)
+        scrubbing = threading.Thread(target=db.admin.scrub)
 
         def read(tx: Tx) -> None:
             tx.all("fsck_conversations")
@@ -253,25 +253,25 @@ def test_writers_wait_for_a_scrub_and_not_for_a_reader_it_waits_for(folder: Path
         with SessionDB(folder / "store.db") as reader:
             reader.driver.read(read)
         scrubbing.join()
-        assert db.meta("scrubs") == "1"
+        assert db.admin.get_meta("scrubs") == "1"
 
 
 def test_shrink_gives_room_back_and_changes_nothing_else(db: SessionDB, folder: Path) -> None:
     fill(db, secret(30_000), 100)
     db.delete_conversation("talk")
-    db.scrub()
+    db.admin.scrub()
     before, said = os.path.getsize(folder / "store.db"), [message.content for message in db.transcript("kept")]
-    db.shrink()
+    db.admin.shrink()
     assert os.path.getsize(folder / "store.db") < before
     assert [message.content for message in db.transcript("kept")] == said
-    assert db.facts()["free_pages"] == 0
-    assert db.meta("schema_cookie") == str(db.driver._writer.pragma("schema_version"))
+    assert db.admin.facts()["free_pages"] == 0
+    assert db.admin.get_meta("schema_cookie") == str(db.driver._writer.pragma("schema_version"))
 
 
 def test_scrub_leaves_the_schema_known_as_it_is(db: SessionDB, folder: Path) -> None:
-    db.scrub()
+    db.admin.scrub()
     cookie = db.driver._writer.pragma("schema_version")
-    assert db.meta("schema_cookie") == str(cookie)
+    assert db.admin.get_meta("schema_cookie") == str(cookie)
     assert sorted(os.listdir(folder)) == ["store.db", "store.db-shm", "store.db-wal", "store.db.queue"]
 
 
@@ -285,7 +285,7 @@ def test_what_was_spent_goes_with_its_conversation(db: SessionDB, folder: Path) 
         assert db.spend("talk", version, {"tried": text})
     assert holding(folder, second)
     db.delete_conversation("talk")
-    db.scrub()
+    db.admin.scrub()
     assert (holding(folder, first), holding(folder, second)) == (set(), set())
     assert db.budget("kept") == (1, {"name": "kept"})
 
@@ -311,7 +311,7 @@ def test_what_was_forgotten_and_what_acts_said_is_in_no_file(db: SessionDB, fold
     db.redact("redacted", 1)
     db.delete_conversation("gone")
     db.memory.forget("o", known.id)
-    db.scrub()
+    db.admin.scrub()
     assert [holding(folder, text) for text in (*texts, first, second)] == [set()] * 10
 
 
@@ -320,8 +320,8 @@ def test_a_title_made_from_a_redacted_message_is_in_no_file(db: SessionDB, folde
     db.create_session("talk", source="test", title=text)
     db.append_message("talk", role="user", content=f"{text} and more")
     db.branch("talk", branch_id="branch")
-    db.backup(folder / "elsewhere" / "copy.db")
+    db.admin.backup(folder / "elsewhere" / "copy.db")
     db.redact("talk", 1)
-    db.scrub()
+    db.admin.scrub()
     assert (db.conversation("talk").title, db.conversation("branch").title) == (None, None)
     assert holding(folder, text) == {"copy.db"}

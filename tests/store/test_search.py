@@ -31,7 +31,7 @@ def _still_works(path: str) -> None:
     with SessionDB(path) as db:
         db.append_message("c", role="user", content="a second heron")
         assert sorted(hit.seq for hit in db.search("heron")) == [1, 2]
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
 
 
 def test_a_damaged_message_is_told_as_such_and_costs_no_index(path: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -60,7 +60,7 @@ def test_a_page_of_the_index_overwritten_is_no_hindrance(path: str, offset: int)
     side.write_bytes(content)
     with SessionDB(path) as db:
         db.append_message("c", role="user", content="a second heron")
-        db.rebuild_search()
+        db.admin.rebuild_search_index()
         assert sorted(hit.seq for hit in db.search("heron")) == [1, 2]
 
 
@@ -93,10 +93,10 @@ def test_an_index_of_another_store_is_not_believed(path: str, tmp_path: Path) ->
 
 def test_an_index_whose_words_were_cut_otherwise_is_made_again(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with SessionDB(path) as db:
-        assert db.index_search() == 0
+        assert db.admin.update_search_index() == 0
         monkeypatch.setattr(query_parser, "INDEX_VERSION", query_parser.INDEX_VERSION + 1)
-        assert db.index_search() == 1
-        assert db.index_search() == 0
+        assert db.admin.update_search_index() == 1
+        assert db.admin.update_search_index() == 0
 
 
 DIES = """
@@ -120,8 +120,8 @@ def test_words_of_a_deletion_whose_index_was_not_told_are_gone_after_a_scrub(pat
     died = subprocess.run([sys.executable, "-c", DIES, path], check=False)
     assert (died.returncode, told()) == (9, True)
     with SessionDB(path) as db:
-        db.scrub()
-        assert db.search_facts()["exists"]
+        db.admin.scrub()
+        assert db.admin.search_status()["exists"]
     assert not told()
     with SessionDB(path) as db:
         assert [hit.seq for hit in db.search("heron")] == [1]
@@ -160,14 +160,14 @@ def test_a_store_nobody_searched_has_no_index(tmp_path: Path) -> None:
 
 def test_facts_tell_how_far_the_index_is_and_what_is_wrong_with_it(path: str, tmp_path: Path) -> None:
     with SessionDB(path) as db:
-        assert db.search_facts() == {"exists": True, "behind": 0, "complaints": []}
+        assert db.admin.search_status() == {"exists": True, "behind": 0, "complaints": []}
         db.append_message("c", role="user", content="more")
-        assert db.search_facts()["behind"] == 1
+        assert db.admin.search_status()["behind"] == 1
     Path(path + ".search").write_bytes(b"garbage" * 1000)
     with SessionDB(path) as db:
-        assert db.search_facts()["complaints"]
+        assert db.admin.search_status()["complaints"]
     with SessionDB(tmp_path / "fresh.db") as db:
-        assert db.search_facts()["exists"] is False
+        assert db.admin.search_status()["exists"] is False
 
 
 def test_a_locked_index_is_told_later_of_what_was_removed(path: str) -> None:
@@ -177,7 +177,7 @@ def test_a_locked_index_is_told_later_of_what_was_removed(path: str) -> None:
         assert locker.stdout.readline() == "locked\n"
         with SessionDB(path, write_timeout=0.05) as db:
             db.redact("c", 1)
-            assert db.search_facts()["exists"]
+            assert db.admin.search_status()["exists"]
         locker.communicate("")
     with SessionDB(path) as db:
         db.append_message("c", role="user", content="a second bird")

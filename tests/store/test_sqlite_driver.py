@@ -250,7 +250,7 @@ def test_write_after_the_store_was_replaced_is_in_the_new_one(db: SessionDB, pat
     replace(path, with_its_log=True)
     assert db.append_message("talk", role="user", content="b").seq == 201
     assert as_found(path)[-1] == "b"
-    assert db.fsck().ok
+    assert db.admin.fsck().ok
 
 
 def test_reader_notices_that_the_store_was_replaced(db: SessionDB, path: Path) -> None:
@@ -269,7 +269,7 @@ def test_nothing_is_acknowledged_in_a_file_that_got_the_log_of_another(db: Sessi
     assert path.read_bytes() == before
     os.unlink(f"{path}-wal")
     assert steps.say(db, "talk", "b")[0].seq == 201
-    assert db.fsck().ok
+    assert db.admin.fsck().ok
 
 
 def test_file_replaced_by_garbage_is_said_to_be_damaged(db: SessionDB, path: Path) -> None:
@@ -355,7 +355,7 @@ def test_many_threads_read_and_write_one_store(db: SessionDB) -> None:
     steps.at_once(*(lambda name=name: work(name) for name in range(10)))
     assert db.conversation("talk").last_seq == 201
     assert len(db.driver._idle) <= sqlite_driver.MAX_IDLE_READERS
-    assert db.fsck().ok
+    assert db.admin.fsck().ok
 
 
 # --- forks -----------------------------------------------------------------------------------------------
@@ -369,7 +369,8 @@ db.append_message("talk", role="user", content="a")
 db.context("talk")
 child = os.fork()
 if child == 0:
-    calls = [lambda: db.append_message("talk", role="user", content="x"), lambda: db.context("talk"), db.fsck, db.facts]
+    append = functools.partial(db.append_message, "talk", role="user", content="x")
+    calls = [append, lambda: db.context("talk"), db.admin.fsck, db.admin.facts]
     for call in calls:
         try:
             call()
@@ -378,7 +379,7 @@ if child == 0:
     sys.exit()
 os.waitpid(child, 0)
 db.append_message("talk", role="user", content="c")
-print([m.content for m in db.context("talk")], db.fsck().ok)
+print([m.content for m in db.context("talk")], db.admin.fsck().ok)
 """
 
 

@@ -25,7 +25,7 @@ async def past(db: AsyncSessionDB) -> None:
         await db.create_session(name, source="test", title=f"The {name} one")
         await db.append_messages(name, [types.NewMessage(role="user", content=each) for each in said])
     await long(4)(db)
-    await db.index_search()
+    await db.admin.update_search_index()
 
 
 def test_neither_age_nor_a_talkative_conversation_hides_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ async def several(db: AsyncSessionDB) -> None:
         await db.create_session(name.lower(), source="test", title=name)
         await db.append_message(name.lower(), role="user", content=words)
     await db.branch("talk", 10, title="Counting otherwise")
-    await db.index_search()
+    await db.admin.update_search_index()
 
 
 def test_a_conversation_is_found_by_its_title_or_by_what_was_said_and_shows_its_lineage() -> None:

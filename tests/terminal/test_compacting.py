@@ -34,7 +34,7 @@ def test_ctrl_c_stops_a_compaction_and_changes_nothing(tmp_path: Path) -> None:
         assert [each.role for each in db.transcript("talk")[len(log) :]] == ["user", "assistant"]
         assert [each.id for each in db.sessions("talk")] == ["talk"]
         assert db.leases() == []
-        assert db.fsck().ok
+        assert db.admin.fsck().ok
 
 
 def test_after_a_stopped_compaction_the_next_one_by_hand_is_made_at_once(tmp_path: Path) -> None:
@@ -53,4 +53,4 @@ def test_after_a_stopped_compaction_the_next_one_by_hand_is_made_at_once(tmp_pat
     with SessionDB(path) as db:
         assert len(db.sessions("talk")) == 2
         assert len(db.transcript("talk")) == 40
-        assert db.fsck().ok
+        assert db.admin.fsck().ok

@@ -184,7 +184,7 @@ def test_for_any_text_and_range_exactly_that_range_is_read(text: str, begin: int
 def test_the_rest_lives_with_its_message_and_models_are_shown_the_text_only(tmp_path: Path) -> None:
     async def story(db: AsyncSessionDB) -> None:
         async def fetch(name: str) -> bytes:
-            with db.db.open_blob(name) as found:
+            with db.db.blobs.open(name) as found:
                 return found.read()
 
         model = scripted.ScriptedModel(
@@ -202,7 +202,7 @@ def test_the_rest_lives_with_its_message_and_models_are_shown_the_text_only(tmp_
         digest = stored.content[1]["blob"]
         assert "line 9000\n" in parts.text(piece.content)
         # Named by a message, it is no garbage, however old.
-        assert (await db.collect_blobs(0)).blobs == 0
+        assert (await db.blobs.collect(0)).blobs == 0
         assert (await fetch(digest)).decode() == LONG
         seen = model.requests[1]
         assert parts.read(seen.messages[-1].content) == (parts.Text(stored.content[0]["text"]),)
@@ -210,15 +210,15 @@ def test_the_rest_lives_with_its_message_and_models_are_shown_the_text_only(tmp_
             assert request.count(digest) == 1  # in the pointer
             assert '"blob"' not in request
         told: list[str] = []
-        await db.export_pages(told.append)
+        await db.admin.export_pages(told.append)
         assert f"(output: attachment {digest[:12]}, text/plain; charset=utf-8, {len(LONG):,} bytes)" in "".join(told)
-        await db.export_to(tmp_path / "talk.jsonl")
+        await db.admin.export_to(tmp_path / "talk.jsonl")
         with SessionDB(tmp_path / "other.db") as other:
-            other.import_from(tmp_path / "talk.jsonl")
-            with other.open_blob(digest) as found:
+            other.admin.import_from(tmp_path / "talk.jsonl")
+            with other.blobs.open(digest) as found:
                 assert found.read().decode() == LONG
         await db.delete_conversation("talk")
-        assert (await db.collect_blobs(0)).blobs == 1
+        assert (await db.blobs.collect(0)).blobs == 1
 
     stage.run(story)
 

@@ -648,7 +648,7 @@ def test_over_the_store_every_end_is_one_notice_in_the_inbox(leash: Leash, tmp_p
             waiting = await db.mail.waiting("talk")
             assert sorted(each.key for each in waiting) == sorted(f"process:{each.id}" for each in started)
             assert {each.text.splitlines()[-1] for each in waiting} == {f"> {n}" for n in range(4)}
-            assert (await db.fsck()).ok
+            assert (await db.admin.fsck()).ok
 
     asyncio.run(story())
 

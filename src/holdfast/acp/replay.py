@@ -72,10 +72,10 @@ async def _pictures(store: async_db.AsyncSessionDB, uid: str, found: Sequence[pa
 def _data(store: db.SessionDB, digest: str) -> str:
     """The bytes in base64; nothing where they cannot be had, or are too many: the words are told all the same."""
     try:
-        found = store.get_blob(digest)
+        found = store.blobs.get(digest)
         if found is None or found.size > LARGEST:
             return ""
-        with store.open_blob(digest) as content:
+        with store.blobs.open(digest) as content:
             return base64.b64encode(content.read()).decode()
     except (errors.HoldfastError, OSError) as error:
         logger.warning("a picture cannot be shown again: %s", error)

@@ -226,7 +226,7 @@ class Session:
         content: list[dict[str, Any]] = []
         for piece in said.pieces:
             if isinstance(piece, convert.Picture):
-                blob = await self._door.db.put_blob(piece.data, piece.media_type)
+                blob = await self._door.db.blobs.put(piece.data, piece.media_type)
                 content.append({"type": "image", "media_type": piece.media_type, "blob": blob.digest})
             elif piece.text:
                 content.append(convert.part(piece))

@@ -117,7 +117,7 @@ class AIAgent:
         self._emit: Emit = _nobody
         self.limits = limits or loop.Limits()
         self.meter = meter or tokens.Meter()
-        store = self.db.db.driver.path
+        store = self.db.db.path
         self.context_files = () if skip_context_files else context_files.read(folder or os.getcwd(), off_limits=[store])
         self.system = self.plain = prompt.system(self.context_files, "" if skip_memory else memory)
         self._unannounced = () if quiet else self.context_files
@@ -346,7 +346,7 @@ class AIAgent:
 
     async def _keep(self, output: str) -> str:
         """An output that is too long to be shown, as an attachment."""
-        return (await self.db.put_blob(output.encode(), "text/plain; charset=utf-8")).digest
+        return (await self.db.blobs.put(output.encode(), "text/plain; charset=utf-8")).digest
 
     async def close(self) -> None:
         """Stop what is under way. The store and the model belong to whoever made them."""

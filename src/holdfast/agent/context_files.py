@@ -100,9 +100,9 @@ async def _is_new(db: async_db.AsyncSessionDB, file: ContextFile) -> bool:
     key = f"context_file:{blake2b(os.fsencode(file.path), digest_size=16).hexdigest()}"
     digest = blake2b(f"{file.size}\0{file.problem}\0{file.text}".encode(), digest_size=16).hexdigest()
     try:
-        if await db.meta(key) == digest:
+        if await db.admin.get_meta(key) == digest:
             return False
-        await db.set_meta(key, digest)
+        await db.admin.set_meta(key, digest)
     except Exception as error:  # noqa: BLE001 -- an announcement never stops a turn
         logger.warning("could not record that %s was announced: %s", file.path, error)
     return True

@@ -6,7 +6,6 @@ import os
 
 from holdfast import errors
 from holdfast.store import db
-from holdfast.store.transfer import copy as store_copy
 
 
 def open_to_look(target: str, *, whole: bool = True) -> db.SessionDB:
@@ -28,8 +27,8 @@ def open_to_look(target: str, *, whole: bool = True) -> db.SessionDB:
 
 def refuse_unfinished(store: db.SessionDB) -> None:
     """Refuse a store that an interrupted copy left empty or unverified."""
-    if store.driver.read(store_copy.unfinished):
-        raise errors.StoreUnusable(f"{store.driver.path} is an unfinished copy. Run the same `holdfast db copy` again.")
+    if store.admin.is_unfinished_copy():
+        raise errors.StoreUnusable(f"{store.path} is an unfinished copy. Run the same `holdfast db copy` again.")
 
 
 def _is_file(target: str) -> bool:

@@ -61,7 +61,7 @@ def of_past(store: async_db.AsyncSessionDB) -> list[port.Tool]:
 
     async def kept(name: str) -> bytes:
         def read() -> bytes:
-            with store.db.open_blob(name) as found:
+            with store.db.blobs.open(name) as found:
                 return found.read()
 
         return await store.run(read)

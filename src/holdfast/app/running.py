@@ -179,7 +179,7 @@ def known_processes(
         watching.Book(store, came_in),
         settings.home,
         hands.environment(settings),
-        signature=folders.signature(store.db.driver.path),
+        signature=folders.signature(store.db.path),
     )
 
 
@@ -252,7 +252,10 @@ async def summarizer_of(
 
 async def late_backups(store: async_db.AsyncSessionDB, kept: config.Backup) -> str | None:
     """What there is to say of backups that do not come. One that never came may be the one that comes now."""
-    done, failed = await store.meta(store_meta.BACKUP_DONE), await store.meta(store_meta.BACKUP_FAILED)
+    done, failed = (
+        await store.admin.get_meta(store_meta.BACKUP_DONE),
+        await store.admin.get_meta(store_meta.BACKUP_FAILED),
+    )
     if kept.folder is None or (done is None and failed is None):
         return None
     said = backup_schedule.late(done, failed, kept.every_hours, time.time())
@@ -264,10 +267,10 @@ async def looking_after(store: async_db.AsyncSessionDB, kept: config.Backup) -> 
 
     async def back_up() -> None:
         if kept.folder is not None:
-            await store.backup_if_due(kept.folder, kept.every_hours, kept.keep)
+            await store.admin.backup_if_due(kept.folder, kept.every_hours, kept.keep)
 
     while True:
-        for need in (store.upkeep_once, back_up, store.collect_blobs):
+        for need in (store.admin.run_upkeep_once, back_up, store.blobs.collect):
             try:
                 await need()
             except errors.HoldfastError as error:

@@ -22,12 +22,12 @@ def command(out: console.Console, target: str | None, as_json: bool, yes: bool) 
     server keeps in its log, its archives and its backups is not touched.
     """
     with app.open_to_look(target or out.settings.database) as db:
-        agreed = not address.is_postgres(db.driver.path) or consent.given(
+        agreed = not address.is_postgres(db.path) or consent.given(
             out, yes, "Write its tables anew, while everybody who uses it waits?"
         )
         if agreed:
             out.progress("scrubbing the files and the search index")
-            db.scrub()
+            db.admin.scrub()
             out.progress("")
     if as_json:
         out.json({"scrubbed": agreed})

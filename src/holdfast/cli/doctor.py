@@ -19,7 +19,7 @@ import msgspec
 import holdfast
 from holdfast import app, config, errors, types
 from holdfast.cli import console, findings, lazy, mending, mistakes, open_files
-from holdfast.store import address, deletion, schema_plan, store_meta
+from holdfast.store import address, schema_plan, store_meta
 from holdfast.store import db as store
 from holdfast.terminal import text
 
@@ -143,29 +143,29 @@ def examine(target: str, out: console.Console, kept: config.Backup) -> Examinati
 
 
 def _look(db: store.SessionDB, found: list[findings.Finding], out: console.Console) -> Look:
-    facts = db.driver.standing()
+    facts = db.admin.status()
     leases = _leases(db, found)
-    faults = db.driver.faults()
-    report = db.fsck(lambda done, total: out.progress(f"checking {done:,} of {total:,} messages"))
+    faults = db.admin.schema_faults()
+    report = db.admin.fsck(lambda done, total: out.progress(f"checking {done:,} of {total:,} messages"))
     out.progress("checking the search index")
     return Look(
         leases=leases,
         faults=faults,
         report=report,
-        search=db.search_facts(),
+        search=db.admin.search_status(),
         facts=facts,
         leftovers=mending.leftovers(str(facts["path"])),
-        claimed_at=db.meta(store_meta.BACKUP_CLAIMED),
-        done_at=db.meta(store_meta.BACKUP_DONE),
-        failed_at=db.meta(store_meta.BACKUP_FAILED),
+        claimed_at=db.admin.get_meta(store_meta.BACKUP_CLAIMED),
+        done_at=db.admin.get_meta(store_meta.BACKUP_DONE),
+        failed_at=db.admin.get_meta(store_meta.BACKUP_FAILED),
         removed_at=_removed_at(db),
-        upkeep_due=db.meta("upkeep_done_at") is None,
+        upkeep_due=db.admin.get_meta("upkeep_done_at") is None,
     )
 
 
 def _removed_at(db: store.SessionDB) -> float | None:
     try:
-        return db.driver.read(deletion.unscrubbed)
+        return db.admin.unscrubbed_since()
     except (errors.StoreCorrupt, errors.StoreBroken):
         return None  # fsck has said it already
 
@@ -218,7 +218,7 @@ def _versions(found: list[findings.Finding]) -> dict[str, str | None]:
     sqlite: str | None = None
     try:
         with store.SessionDB(":memory:") as scratch:
-            sqlite = scratch.facts()["version"]
+            sqlite = scratch.admin.facts()["version"]
     except errors.HoldfastError as error:
         advice = "Reinstall Holdfast: pip install --force-reinstall holdfast"
         found.append(findings.Finding("problem", "version", str(error), advice))

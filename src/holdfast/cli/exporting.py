@@ -75,9 +75,11 @@ def _written(
 ) -> reports.ExportReport | None:
     """What lines say of themselves when they are written; a page says nothing."""
     if form in render.FORMS:
-        db.export_pages(target, ids, form)
+        db.admin.export_pages(target, ids, form)
         return None
-    report = db.export_to(target, ids, progress=lambda done, total: out.progress(f"{done:,} of {total:,} messages"))
+    report = db.admin.export_to(
+        target, ids, progress=lambda done, total: out.progress(f"{done:,} of {total:,} messages")
+    )
     out.progress("")
     return report
 
@@ -155,7 +157,7 @@ def import_(out: console.Console, file: str, path: str | None, as_json: bool, re
     """
     target = path or out.settings.database
     with _input(file) as lines, store.SessionDB(target) as db:
-        report = db.import_from(lines, revive=revive, progress=_counting(out))
+        report = db.admin.import_from(lines, revive=revive, progress=_counting(out))
     out.progress("")
     if as_json:
         lost = {"blobs": report.blobs, "lost_blobs": list(report.lost_blobs)}

@@ -18,11 +18,9 @@ import msgspec
 
 from holdfast import app, errors, parts, reports, types
 from holdfast.cli import consent, console, lazy, sessions
-from holdfast.store import address, conversation_row, deletion
+from holdfast.store import address
 from holdfast.store import db as store
 from holdfast.store.backup import atomic_file
-from holdfast.store.backup import backup as backups
-from holdfast.store.driver import Tx
 from holdfast.terminal import text
 
 SHOWN = 60
@@ -62,7 +60,7 @@ def backup(
         report = _scheduled(out, path, 0.0 if not if_due else None)
     else:
         with app.open_to_look(path or out.settings.database) as db:
-            report = db.backup(target, overwrite=overwrite, progress=told(out, "copying"))
+            report = db.admin.backup(target, overwrite=overwrite, progress=told(out, "copying"))
     out.progress("")
     if report is None:
         if as_json:
@@ -85,7 +83,7 @@ def _scheduled(out: console.Console, path: str | None, every: float | None) -> r
     if kept.folder is None:
         raise click.UsageError("name a TARGET, or a folder for backups in the settings ([backup] folder = ...).")
     with app.open_to_look(path or out.settings.database) as db:
-        return db.backup_if_due(kept.folder, kept.every_hours if every is None else every, kept.keep)
+        return db.admin.backup_if_due(kept.folder, kept.every_hours if every is None else every, kept.keep)
 
 
 def _amount(report: reports.BackupReport | reports.RestoreReport | types.Report) -> str:
@@ -119,7 +117,7 @@ def restore(out: console.Console, source: str, path: str | None, as_json: bool, 
         return 1
     with _opened(target) as db:
         kept = _keep(out, db) if now and now.conversations and not no_keep else None
-        report = db.restore(source, progress=told(out, "restoring"))
+        report = db.admin.restore(source, progress=told(out, "restoring"))
     out.progress("")
     _say_restored(out, report, kept, as_json)
     return 0
@@ -129,8 +127,8 @@ def _looked(source: str, target: str) -> tuple[types.Report, float | None, types
     """What the backup holds, when it was made, and what the store holds; one that is not there is not made by this."""
     there = address.is_postgres(target) or os.path.exists(target)
     with _opened(target if there else ":memory:") as db:
-        made, coming, now = backups.made_at(db.driver, source), db.check_backup(source), db.fsck()
-        backups.refuse_filled(db.driver)
+        made, coming, now = db.admin.backup_made_at(source), db.admin.check_backup(source), db.admin.fsck()
+        db.admin.check_restorable()
     if not coming.ok:
         raise errors.CopyDamaged(source, [f"{bad.promise} {bad.detail}" for bad in coming.violations])
     return coming, made, now if there else None
@@ -155,10 +153,10 @@ def _counts(report: types.Report) -> dict[str, int]:
 
 
 def _keep(out: console.Console, db: store.SessionDB) -> str:
-    beside = _reserved(f"{db.facts()['path']}-before-restore-{time.strftime('%Y%m%d-%H%M%S')}")
+    beside = _reserved(f"{db.admin.facts()['path']}-before-restore-{time.strftime('%Y%m%d-%H%M%S')}")
     try:
         # What it replaces is the empty file just made, which has kept the name from everybody else.
-        return db.backup(beside, overwrite=True, progress=told(out, "keeping what is there")).path
+        return db.admin.backup(beside, overwrite=True, progress=told(out, "keeping what is there")).path
     except BaseException as error:
         os.unlink(beside)
         if not isinstance(error, errors.CopyDamaged):
@@ -239,7 +237,7 @@ def delete(out: console.Console, which: Sequence[str], path: str | None, as_json
         if removed:
             order = _delete(out, db, order)
             scrubbed = scrub(out, db)
-        copies = _copies(str(db.facts()["path"])) if removed else []
+        copies = _copies(str(db.admin.facts()["path"])) if removed else []
     names = [name for name in heads if name in order]
     if as_json:
         out.json({"deleted": removed, "scrubbed": scrubbed.files, "conversations": names, "copies": copies})
@@ -255,12 +253,7 @@ def _line(head: types.Session) -> str:
 
 def _readers(db: store.SessionDB, ids: list[str]) -> dict[str, set[str]]:
     """Of each of these conversations, the branches that read from it."""
-
-    def look(tx: Tx) -> dict[str, set[str]]:
-        rows = {name: tx.all("branches_reading", conversation=conversation_row.look(tx, name).key) for name in ids}
-        return {name: {row[1] for row in found} for name, found in rows.items()}
-
-    return db.driver.read(look)
+    return {name: set(db.branches(name, reading=True)) for name in ids}
 
 
 def _branches_first(readers: dict[str, set[str]]) -> list[str]:
@@ -301,10 +294,10 @@ def scrub(out: console.Console, db: store.SessionDB) -> Scrubbed:
     """The files too, where they are ours: whoever reads for long may be in the way."""
     out.progress("scrubbing the files and the search index")
     _forget_outputs(out, db)
-    if address.is_postgres(db.driver.path):
+    if address.is_postgres(db.path):
         return _scrub_server(out, db)
     try:
-        db.scrub()
+        db.admin.scrub()
     except errors.StoreBusy as error:
         out.progress("")
         out.note(f"It is removed, but may still be found in the files: {error} `holdfast doctor --fix` does it then.")
@@ -316,7 +309,7 @@ def scrub(out: console.Console, db: store.SessionDB) -> Scrubbed:
 def _scrub_server(out: console.Console, db: store.SessionDB) -> Scrubbed:
     """What can be done while others work; to clear its files would make all of them wait."""
     try:
-        db.scrub(files=False)
+        db.admin.scrub(files=False)
     except errors.StoreError as error:
         out.progress("")
         out.note(f"It is removed; attachments of it, and its words in the search index, go later: {error}")
@@ -331,7 +324,7 @@ def _forget_outputs(out: console.Console, db: store.SessionDB) -> None:
     folders = lazy.load("holdfast.tools.folders")
     try:
         found = folders.seen(folders.within(out.settings.home))
-        folders.tidied(found, folders.signature(db.driver.path), db.processes.all() if found else [])
+        folders.tidied(found, folders.signature(db.path), db.processes.all() if found else [])
     except OSError as error:
         out.note(f"What processes wrote could not be removed: {error.strerror or error}.")
 
@@ -369,7 +362,7 @@ def redact(out: console.Console, which: str, seqs: Sequence[int], path: str | No
             for seq in sorted(set(seqs)):
                 db.redact(head.id, seq)
             scrubbed = scrub(out, db)
-        copies = _copies(str(db.facts()["path"])) if removed else []
+        copies = _copies(str(db.admin.facts()["path"])) if removed else []
     if as_json:
         told = {"conversation": head.conversation_id, "seqs": sorted(set(seqs)), "copies": copies}
         out.json({"redacted": removed, "scrubbed": scrubbed.files, **told})
@@ -386,7 +379,7 @@ def _message(db: store.SessionDB, head: types.Session, seq: int) -> types.Messag
 
 
 def _titles(db: store.SessionDB, head: types.Session, seq: int) -> list[str]:
-    return db.driver.read(lambda tx: deletion.titles_going(tx, head.id, seq))
+    return db.admin.titles_to_redact(head.id, seq)
 
 
 def _beginning(message: types.Message) -> str:

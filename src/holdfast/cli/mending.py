@@ -90,40 +90,40 @@ def _folders(path: str) -> list[str]:
 
 
 def _repair_schema(db: store.SessionDB, _: Progress) -> str:
-    before = [fault for fault in db.driver.faults() if fault.repairable]
-    db.driver.repair_schema()
+    before = [fault for fault in db.admin.schema_faults() if fault.repairable]
+    db.admin.repair_schema()
     return "made again: " + (", ".join(f"the {fault.kind} {fault.name}" for fault in before) or "nothing")
 
 
 def _free_leases(db: store.SessionDB, _: Progress) -> str:
-    return f"freed {text.count(db.free_stale_leases(), 'lease')}"
+    return f"freed {text.count(db.admin.free_stale_leases(), 'lease')}"
 
 
 def _sweep(db: store.SessionDB, _: Progress) -> str:
-    removed = sum(atomic_file.remove_abandoned(folder) for folder in _folders(str(db.facts()["path"])))
+    removed = sum(atomic_file.remove_abandoned(folder) for folder in _folders(str(db.admin.facts()["path"])))
     return f"removed {text.count(removed, 'file')} that dead processes left"
 
 
 def _scrub(db: store.SessionDB, _: Progress) -> str:
-    db.scrub()
+    db.admin.scrub()
     return "cleared the files of what was deleted and redacted"
 
 
 def _rebuild(db: store.SessionDB, progress: Progress) -> str:
-    return f"made the search index again: {text.count(db.rebuild_search(progress), 'message')}"
+    return f"made the search index again: {text.count(db.admin.rebuild_search_index(progress), 'message')}"
 
 
 def _catch_up(db: store.SessionDB, progress: Progress) -> str:
-    return f"indexed {text.count(db.index_search(progress), 'message')}"
+    return f"indexed {text.count(db.admin.update_search_index(progress), 'message')}"
 
 
 def _upkeep(db: store.SessionDB, _: Progress) -> str:
-    done = db.upkeep_once()
+    done = db.admin.run_upkeep_once()
     ended, removed = done.get("orphans_ended", 0), done.get("ghosts_removed", 0)
     return f"ended {text.count(ended, 'continuation')}, removed {text.count(removed, 'empty conversation')}"
 
 
 def _shrink(db: store.SessionDB, _: Progress) -> str:
-    before = room(db.facts())
-    db.shrink()
-    return f"gave {text.size(before - room(db.facts()))} back to the disk"
+    before = room(db.admin.facts())
+    db.admin.shrink()
+    return f"gave {text.size(before - room(db.admin.facts()))} back to the disk"

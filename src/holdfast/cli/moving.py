@@ -10,7 +10,6 @@ import msgspec
 from holdfast import app, errors, reports
 from holdfast.cli import console, lazy
 from holdfast.store import db as store
-from holdfast.store.transfer import copy as store_copy
 from holdfast.terminal import text
 
 
@@ -26,8 +25,8 @@ def init(out: console.Console, target: str | None, role: str | None, as_json: bo
     is allowed to use the tables: it can run Holdfast, and cannot change the schema.
     """
     with store.SessionDB(target or out.settings.database) as db:
-        facts = db.facts()
-        statements = db.driver.allow(role) if role is not None else []
+        facts = db.admin.facts()
+        statements = db.admin.allow_role(role) if role is not None else []
     if as_json:
         out.json({"database": facts["path"], "engine": facts["engine"], "role": role, "grants": statements})
         return
@@ -54,7 +53,7 @@ def copy(out: console.Console, source: str, target: str, as_json: bool) -> int:
     """
     with app.open_to_look(source) as old, store.SessionDB(target) as new:
         try:
-            report = store_copy.copy(old, new, lambda done, total: _told(out, done, total))
+            report = old.admin.copy_to(new.admin, lambda done, total: _told(out, done, total))
         except KeyboardInterrupt:
             out.progress("")
             out.note("The copy is not finished. Run the same command again to start over.")

@@ -55,15 +55,15 @@ def command(
     if days is None and size is None:
         raise click.UsageError("say what may go: --older-than DAYS, --max-size SIZE, or [retention] in the settings.")
     with app.open_to_look(path or out.settings.database) as db:
-        plan = db.plan_prune(older_than_days=days, max_bytes=size, owner=owner, source=source)
-        target = archive or _beside(str(db.facts()["path"]), kept.archive, out.settings.home)
+        plan = db.admin.plan_prune(older_than_days=days, max_bytes=size, owner=owner, source=source)
+        target = archive or _beside(str(db.admin.facts()["path"]), kept.archive, out.settings.home)
         if say := consent.preview(out, as_json, yes):
             _show(out, plan, target, say)
         done = bool(plan.going) and consent.given(out, yes, "Archive and remove them?")
         report = reports.PruneReport(None, (), (), 0)
         scrubbed = keeping.NOT_SCRUBBED
         if done:
-            report = db.prune(plan, target, progress=keeping.told(out, "archiving"))
+            report = db.admin.prune(plan, target, progress=keeping.told(out, "archiving"))
             scrubbed = keeping.scrub(out, db)
     out.progress("")
     if as_json:

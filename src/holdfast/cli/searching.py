@@ -59,7 +59,7 @@ def command(
     """
     target, asked = path or out.settings.database, " ".join(question)
     with app.open_to_look(target) as db:
-        _catch_up(out, db.index_search)
+        _catch_up(out, db.admin.update_search_index)
         session_id = sessions.find(db, within).id if within else None
         hits = db.search(asked, session_id=session_id, **options)
         titles = {name: db.conversation(name).title for name in {hit.conversation_id for hit in hits}}

@@ -216,7 +216,7 @@ def _said(db: store.SessionDB, message: types.Message, notes: bool) -> Iterator[
             yield message.content
     else:
         yield from (
-            render.part_text(part, db.get_blob) for part in message.content if notes or part.get("type") != "note"
+            render.part_text(part, db.blobs.get) for part in message.content if notes or part.get("type") != "note"
         )
     for call in message.tool_calls:
         arguments = call.arguments if isinstance(call.arguments, str) else msgspec.json.encode(call.arguments).decode()

@@ -12,7 +12,6 @@ from holdfast import app
 from holdfast.cli import console, lazy
 from holdfast.store import db as store
 from holdfast.store import promises
-from holdfast.store.transfer import copy as store_copy
 from holdfast.terminal import text
 
 
@@ -40,14 +39,14 @@ def command(out: console.Console, target: str | None, as_json: bool) -> int:
 
 
 def _looked(db: store.SessionDB) -> dict[str, Any]:
-    conversations, messages = db.driver.read(store_copy.count_messages)
+    conversations, messages = db.admin.count_messages()
     return {
-        **db.driver.standing(),
-        "revision": db.meta("schema_revision"),
-        "generation": db.meta("generation"),
+        **db.admin.status(),
+        "revision": db.admin.get_meta("schema_revision"),
+        "generation": db.admin.get_meta("generation"),
         "conversations": conversations,
         "messages": messages,
-        "unfinished": db.driver.read(store_copy.unfinished),
+        "unfinished": db.admin.is_unfinished_copy(),
         "leases": msgspec.to_builtins(db.leases()),
     }
 

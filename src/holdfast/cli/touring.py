@@ -70,7 +70,7 @@ async def _play(out: console.Console, folder: str) -> int:
         here = sessions.find(db, "last").conversation_id
     await tour.play(here, LATER)
     with app.open_to_look(settings.database) as db:
-        sound, kept, made = db.fsck().ok, db.resolve(here).last_seq, len(db.compactions(here))
+        sound, kept, made = db.admin.fsck().ok, db.resolve(here).last_seq, len(db.compactions(here))
     if tour.missed or not (sound and made):
         raise errors.HoldfastError(f"The tour did not go as it should: {', '.join(tour.missed) or 'the store'}.")
     out.print()

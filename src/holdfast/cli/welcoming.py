@@ -16,9 +16,9 @@ TOLD = "welcomed_at"
 async def words(store: async_db.AsyncSessionDB, settings: config.Settings, model: str, named: bool) -> str | None:
     """One line, the first time; `named` says that somebody chose the model."""
     try:
-        if await store.meta(TOLD) is not None:
+        if await store.admin.get_meta(TOLD) is not None:
             return None
-        await store.set_meta(TOLD, repr(time.time()))
+        await store.admin.set_meta(TOLD, repr(time.time()))
     except errors.HoldfastError:
         return None  # A store that cannot be written says so where it matters.
     return " ".join(line for line in (None if named else _why(settings, model), _where(settings)) if line)

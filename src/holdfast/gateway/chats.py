@@ -354,7 +354,8 @@ class Chats:
     async def _write_before(self, route: str, owner: str, id_: str | None, before: Sequence[openai.Said]) -> None:
         """What was said before, as the beginning of the conversation; once, whoever else does the same now."""
         digests = [
-            [(await self._db.put_blob(image.data, image.media_type)).digest for image in said.images] for said in before
+            [(await self._db.blobs.put(image.data, image.media_type)).digest for image in said.images]
+            for said in before
         ]
         create, here = types.NewConversation(source=NAME, owner=_owner(owner), route=route), id_ or self._new_id()
         if written := openai.written(before, digests):

@@ -137,7 +137,7 @@ class Door:
 
     async def _kept(self, attachment: port.Attachment) -> list[dict[str, Any]]:
         """An attachment as parts of a message: a picture, or a file that tools can read."""
-        blob = await self._db.put_blob(attachment.data, attachment.media_type)
+        blob = await self._db.blobs.put(attachment.data, attachment.media_type)
         if attachment.media_type.startswith("image/"):
             return [{"type": "image", "media_type": attachment.media_type, "blob": blob.digest}]
         name = titles.plain(attachment.name)[:LONGEST_NAME] or "a file"

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -17,7 +16,7 @@ from holdfast import errors
 from holdfast.agent import commands
 from holdfast.gateway import desks, door, house, metrics, outbox, pairing, port, router
 from holdfast.model import port as models
-from holdfast.store import async_db, store_meta
+from holdfast.store import async_db
 
 logger = logging.getLogger("holdfast.gateway")
 
@@ -129,10 +128,8 @@ class Gateway:
     async def _belong(self) -> None:
         """One store, one profile: any gateway of a store works on any chat of it, with its own tools and rules, and
         sends what goes out by a platform of that name."""
-        driver, wanted = self._db.db.driver, self._profile
-        kept = await self._db.run(partial(driver.read, store_meta.profile))
-        if kept is None:
-            kept = await self._db.run(partial(driver.write, "meta", lambda tx: store_meta.keep_profile(tx, wanted)))
+        wanted = self._profile
+        kept = await self._db.admin.keep_profile(wanted)
         if kept != wanted:
             raise errors.SettingInvalid(ANOTHER.format(kept=errors.shown(kept), wanted=errors.shown(wanted)))
 

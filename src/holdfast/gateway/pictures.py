@@ -26,7 +26,7 @@ async def shown(store: async_db.AsyncSessionDB, digests: Sequence[str]) -> str:
 
 def _one(store: db.SessionDB, digest: str) -> str:
     try:
-        blob = store.get_blob(digest)
+        blob = store.blobs.get(digest)
         return GONE if blob is None else _told(store, blob)
     except (errors.NotFound, errors.BlobDamaged):
         return GONE
@@ -36,5 +36,5 @@ def _told(store: db.SessionDB, blob: types.Blob) -> str:
     kind = blob.media_type if _KIND.fullmatch(blob.media_type) else "of an unknown kind"
     if blob.size > SMALL or kind != blob.media_type:
         return LARGE.format(kind=kind, size=blob.size)
-    with store.open_blob(blob.digest) as content:
+    with store.blobs.open(blob.digest) as content:
         return f"![A picture](data:{kind};base64,{base64.b64encode(content.read()).decode()})"

@@ -33,6 +33,8 @@ class AsyncSessionDB(async_mirror.AsyncSessionBase):
         self.memory = async_mirror.AsyncMemories(db.memory, self)
         self.permissions = async_mirror.AsyncPermissions(db.permissions, self)
         self.processes = async_mirror.AsyncProcesses(db.processes, self)
+        self.blobs = async_mirror.AsyncBlobs(db.blobs, self)
+        self.admin = async_mirror.AsyncAdmin(db.admin, self)
         self.notifications = notification_hub.NotificationHub(db.driver)
         self._pool = executor.LoopExecutor(threads, "holdfast-store", db.driver.write_timeout)
         self._writes = group_commit.GroupCommit(db.driver)
@@ -43,6 +45,10 @@ class AsyncSessionDB(async_mirror.AsyncSessionBase):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    @property
+    def path(self) -> str:
+        return self.db.path
 
     async def close(self) -> None:
         """What was given to append, or shares commits, is written first; whoever comes later gets StoreClosed."""

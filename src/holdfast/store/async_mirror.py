@@ -11,6 +11,8 @@ import functools
 import inspect
 from functools import partial
 
+from holdfast.store.admin import Admin
+from holdfast.store.blobs.blobs import Blobs
 from holdfast.store.db import SessionDB
 from holdfast.store.mail.contacts import Contacts
 from holdfast.store.mail.mail import Mail
@@ -61,3 +63,5 @@ AsyncContacts = _mirror(Contacts, "AsyncContacts")
 AsyncMemories = _mirror(Memories, "AsyncMemories")
 AsyncPermissions = _mirror(Permissions, "AsyncPermissions")
 AsyncProcesses = _mirror(Processes, "AsyncProcesses")
+AsyncBlobs = _mirror(Blobs, "AsyncBlobs")
+AsyncAdmin = _mirror(Admin, "AsyncAdmin")

@@ -17,33 +17,29 @@ import msgspec
 from holdfast import errors, types
 from holdfast.store import (
     address,
+    admin,
     compactions,
     conversation_row,
     deletion,
-    fsck,
     leases,
     log,
     message_codec,
     routes,
     schema_plan,
     sessions,
-    store_meta,
     titles,
-    upkeep,
     usage,
     validation,
     visibility,
     write_step,
 )
 from holdfast.store import branches as branches_module
-from holdfast.store.backup import backup, retention
 from holdfast.store.blobs import blobs
 from holdfast.store.driver import Driver, Tx
 from holdfast.store.mail import contacts, mail
 from holdfast.store.records import memory, permissions, processes
 from holdfast.store.search import search
 from holdfast.store.sqlite import driver as sqlite_driver
-from holdfast.store.transfer import export, import_
 
 
 class SessionDB(
@@ -52,10 +48,6 @@ class SessionDB(
     usage.Accounting,
     visibility.Pins,
     titles.Titles,
-    backup.Backups,
-    retention.Retention,
-    export.Exports,
-    import_.Imports,
 ):
     """Conversations that cannot fork, in a SQLite file (or `:memory:`), or in PostgreSQL (`postgresql://…`).
 
@@ -83,7 +75,9 @@ class SessionDB(
         self.memory = memory.Memories(self.driver, self._clock)
         self.permissions = permissions.Permissions(self.driver, self._clock)
         self.processes = processes.Processes(self.driver, self._clock)
+        self.blobs = blobs.Blobs(self.driver, self._clock)
         self.searcher = search.Searcher(self.driver)
+        self.admin = admin.Admin(self.driver, self._clock, self.blobs, self.searcher)
 
     def __enter__(self) -> Self:
         return self
@@ -92,6 +86,11 @@ class SessionDB(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def path(self) -> str:
+        """The file or server of the store, without a password."""
+        return self.driver.path
 
     def close(self) -> None:
         self.searcher.close()
@@ -157,11 +156,15 @@ class SessionDB(
         """What continues this very session: nothing, or one session. More cannot be written."""
         return self.driver.read(lambda tx: sessions.continuations(tx, session_id))
 
-    def branches(self, session_id: str) -> list[str]:
-        """Ids of the conversations that began from this one."""
+    def branches(self, session_id: str, *, reading: bool = False) -> list[str]:
+        """Return the ids of the conversations that branched off; with `reading`, only those that read this log."""
+        validation.check(validation.Flag, reading=reading)
 
         def look(tx: Tx) -> list[str]:
-            return [row[0] for row in tx.all("branches_of", conversation=conversation_row.look(tx, session_id).key)]
+            key = conversation_row.look(tx, session_id).key
+            if reading:
+                return [row[1] for row in tx.all("branches_reading", conversation=key)]
+            return [row[0] for row in tx.all("branches_of", conversation=key)]
 
         return self.driver.read(look)
 
@@ -446,54 +449,6 @@ class SessionDB(
         validation.check(validation.WholeNumber, version=version)
         now = self._clock()
         return self.driver.write("route", lambda tx: routes.bind(tx, key, session_id, version, now))
-
-    # --- upkeep --------------------------------------------------------------------------------------
-
-    def finalize_orphaned_compression_sessions(self, older_than_days: float = 7) -> int:
-        """End live continuations nothing stands behind (docs/concepts.md); how many."""
-        validation.check(validation.Duration, older_than_days=older_than_days)
-        now = self._clock()
-        return self.driver.write("upkeep", lambda tx: upkeep.finalize_orphans(tx, older_than_days, now))
-
-    def prune_empty_ghost_sessions(self) -> int:
-        """Remove conversations that never had a message and that nothing refers to; how many."""
-        now = self._clock()
-        return self.driver.write("upkeep", lambda tx: upkeep.prune_ghosts(tx, now))
-
-    def upkeep_once(self) -> dict[str, int]:
-        """Both of the above, once in the life of a database; what they did, or nothing the next time."""
-        if self.meta("upkeep_done_at") is not None:
-            return {}
-        done = {
-            "orphans_ended": self.finalize_orphaned_compression_sessions(),
-            "ghosts_removed": self.prune_empty_ghost_sessions(),
-        }
-        now = repr(self._clock())
-        self.driver.write("meta", lambda tx: tx.run("meta_set", key="upkeep_done_at", value=now))
-        return done
-
-    def fsck(self, progress: fsck.Progress | None = None) -> types.Report:
-        """Check every promise over the whole store, attachments too; it only reads."""
-        report = fsck.check(self.driver, progress, schema=True)
-        return blobs.check_contents(report, self.driver, self._blob_files)
-
-    def facts(self) -> dict[str, Any]:
-        """Engine, version, place, sizes and modes."""
-        return self.driver.facts()
-
-    def meta(self, key: str) -> str | None:
-        """A note about the store itself."""
-        validation.check_id(key, "meta_key")
-        row = self.driver.read(lambda tx: tx.one("meta_get", key=key))
-        return str(row[0]) if row else None
-
-    def set_meta(self, key: str, value: str) -> None:
-        validation.check_id(key, "meta_key")
-        if key in store_meta.RESERVED:
-            raise errors.InvalidArgument(f"The store itself keeps {key}.")
-        if not isinstance(value, str) or not value.isascii():
-            raise validation.invalid("value", "ASCII text", value)
-        self.driver.write("meta", lambda tx: tx.run("meta_set", key=key, value=value))
 
     # --- inside --------------------------------------------------------------------------------------
 

@@ -94,10 +94,6 @@ class Leases:
         """Every lease there is, and whether it is held, expired, or its holder dead."""
         return self.driver.read(every)
 
-    def free_stale_leases(self) -> int:
-        """Free the leases that ran out or whose holders died; how many. Whoever asks next would do the same."""
-        return self.driver.write("release", free_stale)
-
     def snapshot(self, session_id: str) -> types.Snapshot:
         """Where the conversation stands, for a compaction without a lease."""
         return self.driver.read(lambda tx: snapshot(conversation_row.look(tx, session_id)))

@@ -39,7 +39,7 @@ async def content(db: async_db.AsyncSessionDB, text: str, attached: Sequence[Pic
     """The message with its parts; None where it is only text."""
     if not attached:
         return None
-    blobs = [await db.put_blob(each.data, each.media_type) for each in attached]
+    blobs = [await db.blobs.put(each.data, each.media_type) for each in attached]
     shown: list[dict[str, Any]] = [
         {"type": "image", "media_type": each.media_type, "blob": blob.digest}
         for each, blob in zip(attached, blobs, strict=True)

@@ -93,7 +93,7 @@ class Compactor:
 def measured(path: str, acknowledged: tuple[str, ...], answers: list[values.Answer]) -> values.Result:
     """What the database has, read back after every process has gone."""
     with store.SessionDB(path) as db:
-        report = db.fsck()
+        report = db.admin.fsck()
         transcript = db.transcript(values.FIRST)
         places = [
             values.Place(

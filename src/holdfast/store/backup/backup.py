@@ -31,8 +31,8 @@ FILE = "sqlite"
 NOT_SENT = "Not sent: the store was restored from a backup."
 
 
-class Backups(blobs.Blobs):
-    """The methods of SessionDB for backups. A backup is a SQLite file, whatever the database of the store."""
+class Backups(blobs.UsesBlobs):
+    """The backup methods of `db.admin`. A backup is a SQLite file, whichever database the store is in."""
 
     searcher: search.Searcher
 

@@ -25,8 +25,8 @@ from holdfast.store.transfer import export, import_
 from holdfast.store.transfer import format as transfer_format
 
 
-class Retention(blobs.Blobs):
-    """The methods of SessionDB that remove data for good."""
+class Retention(blobs.UsesBlobs):
+    """The methods of `db.admin` that remove conversations and scrub files."""
 
     searcher: search.Searcher
 
@@ -165,8 +165,7 @@ class _VerificationStore(export.Exports, import_.Imports):
     """The store that an archive is verified in."""
 
     def __init__(self, driver: Driver) -> None:
-        self.driver = driver
-        self._clock = time.time
+        super().__init__(driver, time.time, blobs.Blobs(driver, time.time))
 
 
 # Most lines are messages, which need not be decoded.

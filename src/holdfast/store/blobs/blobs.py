@@ -25,6 +25,7 @@ from holdfast.store.backup import atomic_file
 from holdfast.store.blobs import files as blob_files
 from holdfast.store.blobs import tables as blob_tables
 from holdfast.store.driver import Driver, Readable, Row, Tx
+from holdfast.store.facet import Facet
 from holdfast.store.sqlite import connection as sqlite_connection
 
 MAX_SEQ = 2**32 - 1
@@ -35,21 +36,19 @@ MEDIA_TYPE = r"[\w.+-]{1,60}/[\w.+-]{1,60}(; ?[\w.+-]+=[\w.+\"-]+)*"
 Marks = dict[int, int]
 
 
-class Blobs:
-    """The methods of SessionDB for attachments."""
+class Blobs(Facet):
+    """`db.blobs`: attachments, named by their digest."""
 
-    driver: Driver
-    _clock: Callable[[], float]
-    _opened_blob_files: blob_files.BlobFiles | None = None
+    _opened_files: blob_files.BlobFiles | None = None
 
     @property
-    def _blob_files(self) -> blob_files.BlobFiles:
-        if self._opened_blob_files is None:
+    def files(self) -> blob_files.BlobFiles:
+        if self._opened_files is None:
             if self.driver.keeps_blobs:
-                self._opened_blob_files = blob_tables.BlobTables(self.driver)
+                self._opened_files = blob_tables.BlobTables(self.driver)
             else:
-                self._opened_blob_files = blob_files.BlobFiles(self._blob_folder())
-        return self._opened_blob_files
+                self._opened_files = blob_files.BlobFiles(self._blob_folder())
+        return self._opened_files
 
     def _blob_folder(self) -> str:
         if not self.driver.memory:
@@ -58,36 +57,46 @@ class Blobs:
         weakref.finalize(self, blob_files.BlobFiles(made).remove_all)
         return made
 
-    def put_blob(
-        self, content: bytes | str | os.PathLike[str], media_type: str = "application/octet-stream"
-    ) -> types.Blob:
+    def put(self, content: bytes | str | os.PathLike[str], media_type: str = "application/octet-stream") -> types.Blob:
         """Store these bytes, or the file at this path. Messages refer to it by its digest.
 
-        `collect_blobs` removes a blob without references after a day.
+        `collect` removes a blob without references after a day.
         """
         _check_media_type(media_type)
         self.driver.read(lambda _: None)  # Raises if the store is closed or forked, before anything is written.
         now = self._clock()
-        with _open(content) as source, atomic_file.translate_errors(self._blob_files.folder):
-            staged = self._blob_files.stage(source)
-        return _store(self.driver, self._blob_files, staged, media_type, now)
+        with _open(content) as source, atomic_file.translate_errors(self.files.folder):
+            staged = self.files.stage(source)
+        return _store(self.driver, self.files, staged, media_type, now)
 
-    def get_blob(self, digest: str) -> types.Blob | None:
+    def get(self, digest: str) -> types.Blob | None:
         _check_digest(digest)
         return self.driver.read(lambda tx: look(tx, digest))
 
-    def open_blob(self, digest: str) -> BinaryIO:
+    def open(self, digest: str) -> BinaryIO:
         """Open the content of a blob after verifying its digest. Raises NotFound or BlobDamaged."""
         _check_digest(digest)
-        with atomic_file.translate_errors(self._blob_files.folder):
-            return self._blob_files.open(digest)
+        with atomic_file.translate_errors(self.files.folder):
+            return self.files.open(digest)
 
-    def collect_blobs(self, older_than_hours: float = 24) -> types.Collected:
+    def collect(self, older_than_hours: float = 24) -> types.Collected:
         """Remove blobs that nothing refers to and that are older than this, and files that dead processes left."""
         validation.check(validation.Duration, older_than_hours=older_than_hours)
         age = older_than_hours * 3600
-        with atomic_file.translate_errors(self._blob_files.folder):
-            return collect(self.driver, self._blob_files, self._clock() - age, time.time() - age)
+        with atomic_file.translate_errors(self.files.folder):
+            return collect(self.driver, self.files, self._clock() - age, time.time() - age)
+
+
+class UsesBlobs(Facet):
+    """A part of `db.admin` that reads or writes attachments."""
+
+    def __init__(self, driver: Driver, clock: Callable[[], float], blobs: Blobs) -> None:
+        super().__init__(driver, clock)
+        self.blobs = blobs
+
+    @property
+    def _blob_files(self) -> blob_files.BlobFiles:
+        return self.blobs.files
 
 
 def _check_digest(digest: object) -> None:

@@ -88,18 +88,6 @@ class Finding:
             return hits
         return self.driver.read(lambda tx: [_add_neighbours(tx, hit, neighbours) for hit in hits])
 
-    def index_search(self, progress: indexer.Progress | None = None) -> int:
-        """Update the search index now instead of at the next search; return the number of messages added."""
-        return self.searcher.catch_up(progress)
-
-    def rebuild_search(self, progress: indexer.Progress | None = None) -> int:
-        """Discard the search index and build it again; return its number of messages."""
-        return self.searcher.rebuild(progress)
-
-    def search_facts(self) -> dict[str, Any]:
-        """Return whether an index exists, how many messages it lacks, and its integrity problems."""
-        return self.searcher.facts()
-
 
 class Searcher(indexer.Indexer):
     """Searches the index of one store."""

@@ -49,7 +49,7 @@ Write = Callable[[str], object]
 Target = Writable | Write | os.PathLike[str]
 
 
-class Exports(blobs.Blobs):
+class Exports(blobs.UsesBlobs):
     """The methods of SessionDB that export conversations."""
 
     def export_to(

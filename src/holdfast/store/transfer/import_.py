@@ -44,7 +44,7 @@ class Readable(Protocol):
 Source = Readable | Iterable[str | bytes]
 
 
-class Imports(blobs.Blobs):
+class Imports(blobs.UsesBlobs):
     """The methods of SessionDB that import conversations."""
 
     def import_from(
