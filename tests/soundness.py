@@ -57,7 +57,7 @@ def report(db: SessionDB) -> types.Report | None:
 def _keeps_its_promises(target: str) -> bool:
     try:
         with _looking(target) as tx:
-            return not (tx.all("broken") or fsck._summaries(tx) or fsck._digests(tx, 0, None))
+            return not (tx.all("broken") or fsck._check_summaries(tx) or fsck._check_digests(tx, 0, None))
     except psycopg.Error:
         return False
 

@@ -59,7 +59,7 @@ def test_what_is_no_memory_is_refused(db: SessionDB, given: Any) -> None:
 
 
 def test_an_owner_has_500_memories_and_not_one_more(db: SessionDB) -> None:
-    for number in range(memory.MOST):
+    for number in range(memory.MAX_MEMORIES):
         db.memory.add("o", f"fact {number}")
     with pytest.raises(errors.LimitReached):
         db.memory.add("o", "one more")
@@ -67,7 +67,7 @@ def test_an_owner_has_500_memories_and_not_one_more(db: SessionDB) -> None:
     assert db.memory.add("other", "one more")
     assert db.memory.forget("o", db.memory.all("o")[0].id)
     assert db.memory.add("o", "one more")
-    assert len(texts(db)) == memory.MOST
+    assert len(texts(db)) == memory.MAX_MEMORIES
 
 
 def test_revised_memory_keeps_its_id_and_its_age(db: SessionDB, clock: steps.Clock) -> None:

@@ -1,4 +1,4 @@
-"""Taking things out of the store for good: a message's text, or a whole conversation."""
+"""Redact messages and delete conversations."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from holdfast.store.search import query_parser
 
 
 def redact(tx: Tx, session_id: str, seq: int, now: float) -> int:
-    """Remove a message's text, every summary made from it and every title that repeats it, here and in branches.
+    """Remove the text of a message, the summaries made from it and the titles that repeat it, also in branches.
 
-    So does what its calls did, in the audit, what came in and became it, and what was sent of it. Memories are for
-    their owner to forget.
+    This includes the inbound and outgoing messages with the same text, and the audit entries and processes of its tool
+    calls. Memories are not changed.
 
-    The epoch rises wherever something went, so a compaction in flight cannot bring the text back. Returns
-    the key of the conversation in whose log the message stands.
+    The epoch of every changed conversation rises, so that a compaction in progress cannot restore the text. Returns the
+    key of the conversation whose log has the message.
     """
     owner, readers = _locked(tx, session_id, seq)
     uid, role, redacted = tx.one("message_identity", conversation=owner.key, seq=seq) or ("", "", True)
@@ -44,20 +44,22 @@ def redact(tx: Tx, session_id: str, seq: int, now: float) -> int:
 
 
 def _owner_of(tx: Tx, here: conversation_row.State, seq: int) -> conversation_row.State:
-    """The conversation in whose log the message stands: this one, or an origin of it."""
+    """Return the conversation whose log has the message: this one, or one that it was branched from."""
     if not 1 <= seq <= here.last_seq:
         raise errors.InvalidArgument(f"There is no message {seq}: the last is {here.last_seq}.", parameter="seq")
     while seq <= here.forked_at and here.origin is not None:
         origin = _by_key(tx, here.origin)
         if origin is None:
-            raise errors.NoSuchSession(here.id)  # deleted with its origin, just now
+            raise errors.NoSuchSession(here.id)  # both were deleted concurrently
         here = origin
     return here
 
 
 def _locked(tx: Tx, session_id: str, seq: int) -> tuple[conversation_row.State, list[conversation_row.State]]:
-    """The owner of the message and all who read it, itself among them; the owner first, as origins come before
-    branches. Looked for again until no branch was made in between."""
+    """Lock the conversation that has the message and all branches that read it; return it and all of them.
+
+    Repeats the look-up until no branch was made in between. Conversations are locked before their branches.
+    """
     owner = _owner_of(tx, conversation_row.look(tx, session_id), seq)
     known: list[conversation_row.State] = []
     while len(found := _readers(tx, owner, seq)) > len(known):
@@ -68,7 +70,7 @@ def _locked(tx: Tx, session_id: str, seq: int) -> tuple[conversation_row.State, 
 
 
 def titles_going(tx: Tx, session_id: str, seq: int) -> list[str]:
-    """The titles a redaction of this message would take away."""
+    """Return the titles that redacting this message would remove."""
     owner = _owner_of(tx, conversation_row.look(tx, session_id), seq)
     return [title for _, title in _named_after(tx, owner.key, seq)]
 
@@ -89,7 +91,7 @@ def _named_after(tx: Tx, conversation: int, seq: int) -> list[tuple[int, str]]:
 
 
 def _redact_acts(tx: Tx, conversation: int, seq: int, now: float) -> None:
-    """What came in and became this message, what its calls did, and the commands they started, or it told of."""
+    """Redact the inbound message, the audit entries and the process commands that belong to a message."""
     tx.run("process_redact_noticed", conversation=conversation, seq=seq)
     inbound.redact(tx, conversation, seq, now)
     tx.run("inbound_redact_message", conversation=conversation, seq=seq, at=now)
@@ -97,7 +99,7 @@ def _redact_acts(tx: Tx, conversation: int, seq: int, now: float) -> None:
     try:
         calls = msgspec.json.decode(body, type=types.Body).tool_calls
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return  # What a damaged message called, nobody can tell.
+        return  # the calls of a damaged message are unknown
     for call in calls:
         tx.run("audit_redact", conversation=conversation, call_id=permissions.clipped(call.id), at=now)
     asked = {text for call in calls for text in _texts(call.arguments)}
@@ -108,7 +110,7 @@ def _redact_acts(tx: Tx, conversation: int, seq: int, now: float) -> None:
 
 
 def _texts(arguments: str | dict[str, Any]) -> Iterator[str]:
-    """The texts that were given to a call, if they can be told."""
+    """Yield the text arguments of a call."""
     try:
         found = msgspec.json.decode(arguments) if isinstance(arguments, str) else arguments
     except (msgspec.DecodeError, RecursionError):
@@ -117,7 +119,7 @@ def _texts(arguments: str | dict[str, Any]) -> Iterator[str]:
 
 
 def _readers(tx: Tx, here: conversation_row.State, seq: int) -> list[conversation_row.State]:
-    """This conversation and every branch, at any depth, that reads this message."""
+    """Return this conversation and every branch, at any depth, that reads this message."""
     found = [here]
     for key, _, forked_at in tx.all("branches_reading", conversation=here.key):
         branch = _by_key(tx, key) if forked_at >= seq else None
@@ -127,7 +129,7 @@ def _readers(tx: Tx, here: conversation_row.State, seq: int) -> list[conversatio
 
 
 def _by_key(tx: Tx, key: int) -> conversation_row.State | None:
-    """None when it was deleted since its key was read: nothing is locked yet."""
+    """Return the conversation, or None if it was deleted since its key was read without a lock."""
     id_ = tx.one("session_id_at", conversation=key, ordinal=1)
     row = tx.one("look_conversation", id=id_[0]) if id_ else None
     return conversation_row.State(*row) if row else None
@@ -142,9 +144,9 @@ def _blank_summaries(tx: Tx, here: conversation_row.State, seq: int, now: float)
 
 
 def delete(tx: Tx, session_id: str, now: float) -> int:
-    """Everything of a conversation; its ids stay known as deleted. Refused while branches read from it.
+    """Delete a conversation and return its key. Its ids stay reserved.
 
-    Returns its key.
+    Raises HasBranches while branches read from it.
     """
     try:
         here = conversation_row.lock(tx, session_id)
@@ -164,13 +166,13 @@ def delete(tx: Tx, session_id: str, now: float) -> int:
 
 
 def unscrubbed(tx: Tx) -> float | None:
-    """When something was removed that no scrub came after; None when all that is removed is gone from the files."""
+    """Return the time of the last removal if no scrub followed it, else None."""
     removed, scrubbed = tx.one("removed_at") or (0.0,), tx.one("meta_get", key="scrubbed_at")
     return float(removed[0]) if removed[0] > (float(scrubbed[0]) if scrubbed else 0.0) else None
 
 
 def remove(tx: Tx, key: int) -> None:
-    """All rows of a conversation; the conversation first, since nothing else may go while it exists."""
+    """Delete all rows of a conversation, its own first: the database refuses to delete the others before."""
     for query in (
         "erase_conversation",
         "erase_messages",

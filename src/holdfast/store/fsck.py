@@ -1,4 +1,4 @@
-"""Checks every promise over the whole store. It only reads; what it finds it names."""
+"""Check every promise over the whole store, without changing it."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ Progress = Callable[[int, int], None]
 
 
 def check(driver: Readable, progress: Progress | None = None, *, schema: bool = False) -> types.Report:
-    """Every promise, then every digest; one snapshot for all of it.
+    """Check every promise and every digest in one snapshot.
 
-    With `schema`, triggers and indexes that are not as declared count too. Tables do not: one that an older
-    version made has what could be added to it later, and no more.
+    With `schema`, triggers and indexes that differ from the declared ones are reported too. Tables are not: a table of
+    an older version lacks constraints that cannot be added later.
     """
     began = time.monotonic()
     found = [types.Violation("database", "", complaint) for complaint in _complaints(driver)]
     found += [types.Violation("schema", "", str(fault)) for fault in _faults(driver, schema)]
     try:
-        counts, violations = driver.read(lambda tx: _everything(tx, progress))
+        counts, violations = driver.read(lambda tx: _check_all(tx, progress))
     except (errors.StoreCorrupt, errors.StoreBroken) as error:
         counts, violations = (0, 0, 0), [types.Violation("database", "", str(error))]
     return types.Report(*counts, tuple(found + violations), time.monotonic() - began)
@@ -70,7 +70,7 @@ def _complaints(driver: Readable) -> list[str]:
     try:
         return driver.complaints()
     except (errors.StoreCorrupt, errors.StoreBroken) as error:
-        return [str(error)]  # too damaged to be examined is a finding too
+        return [str(error)]  # too damaged to be checked
 
 
 def _faults(driver: Readable, every: bool) -> list[schema_plan.Fault]:
@@ -78,21 +78,21 @@ def _faults(driver: Readable, every: bool) -> list[schema_plan.Fault]:
         found = driver.faults()
         return [each for each in found if each.what == schema_plan.MISSING or (every and each.kind != "table")]
     except (errors.StoreCorrupt, errors.StoreBroken):
-        return []  # what hinders the look at it is found by the other looks
+        return []  # the other checks report the same damage
 
 
-def _everything(tx: Tx, progress: Progress | None) -> tuple[tuple[int, int, int], list[types.Violation]]:
+def _check_all(tx: Tx, progress: Progress | None) -> tuple[tuple[int, int, int], list[types.Violation]]:
     counts = tx.one("fsck_counts")
-    assert counts is not None  # a row of counts always comes
+    assert counts is not None  # an aggregate returns one row
     violations: list[types.Violation] = []
     for query, promise in CHECKS.items():
-        violations += _broken(tx, query, promise)
-    violations += _summaries(tx)
-    violations += _digests(tx, counts[2], progress)
+        violations += _run_check(tx, query, promise)
+    violations += _check_summaries(tx)
+    violations += _check_digests(tx, counts[2], progress)
     return (counts[0], counts[1], counts[2]), violations
 
 
-def _broken(tx: Tx, query: str, promise: str) -> list[types.Violation]:
+def _run_check(tx: Tx, query: str, promise: str) -> list[types.Violation]:
     try:
         with tx.savepoint():
             return [types.Violation(promise, str(where), detail) for where, detail in tx.all(query)]
@@ -100,28 +100,30 @@ def _broken(tx: Tx, query: str, promise: str) -> list[types.Violation]:
         return [types.Violation("database", "", str(error))]
 
 
-def _summaries(tx: Tx) -> list[types.Violation]:
+def _check_summaries(tx: Tx) -> list[types.Violation]:
     return [
-        types.Violation("P5", conversation_id, f"the summary of compaction {epoch} is not what was written")
+        types.Violation("P5", conversation_id, f"the summary of compaction {epoch} does not match its digest")
         for conversation_id, epoch, body, digest in tx.all("fsck_summaries")
         if message_codec.summary_digest(conversation_id, epoch, body) != digest
     ]
 
 
-def _digests(tx: Tx, total: int, progress: Progress | None) -> list[types.Violation]:
+def _check_digests(tx: Tx, total: int, progress: Progress | None) -> list[types.Violation]:
     violations: list[types.Violation] = []
     done = 0
     for key, conversation_id, _ in tx.all("fsck_conversations"):
         after = 0
         while rows := tx.all("fsck_digests", conversation=key, after=after, limit=CHUNK):
             violations += [
-                types.Violation("P1", conversation_id, f"message {seq} is not what was written")
+                types.Violation("P1", conversation_id, f"message {seq} does not match its digest")
                 for seq, uid, role, body, digest in rows
                 if message_codec.digest(conversation_id, seq, uid, role, body) != digest
             ]
             if rows[-1][0] <= after:
-                # A damaged tree can come back to where it was, and would do so for ever.
-                violations.append(types.Violation("P2", conversation_id, f"the log goes back after message {after}"))
+                # A damaged B-tree can lead back to an earlier page, endlessly.
+                violations.append(
+                    types.Violation("P2", conversation_id, f"the log repeats messages after message {after}")
+                )
                 break
             after, done = rows[-1][0], done + len(rows)
             if progress:

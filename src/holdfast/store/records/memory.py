@@ -1,7 +1,6 @@
-"""Memories: what is known about a person in all of that person's conversations.
+"""Memories: facts about an owner that hold in all of the owner's conversations.
 
-They are their owner's and not a conversation's: one that was learnt in a conversation outlives it, and only
-forgets where it is from. A person revises and forgets them; nothing else does.
+A memory belongs to its owner. It outlives the conversation it was learned in, and then has no source any more.
 """
 
 from __future__ import annotations
@@ -11,59 +10,58 @@ from holdfast.store import conversation_row, store_meta, titles, validation
 from holdfast.store.driver import Row, Tx
 from holdfast.store.facet import Facet
 
-MOST = 500
-LONGEST = 500
-# When a memory was last taken out, for whoever asks what the files may still hold.
+MAX_MEMORIES = 500
+MAX_LENGTH = 500
 
 
 class Memories(Facet):
     """`db.memory`: facts about an owner, known in all of the owner's conversations."""
 
     def add(self, owner: str, text: str, *, source: str | None = None) -> types.Memory:
-        """Remember a fact about an owner; the same text again is the same memory.
+        """Store a fact about an owner; the same text again returns the same memory.
 
-        The text is cleaned as titles are: what cannot be seen is dropped, spaces are folded. `source` is any session
-        of the conversation it was learnt in. InvalidArgument when nothing or too much is left, LimitReached when the
-        owner has 500 already.
+        The text is cleaned like titles: invisible characters are dropped, white space is folded. `source` is any
+        session of the conversation it was learned in. Raises InvalidArgument for an empty or too long text, and
+        LimitReached if the owner has 500 memories.
         """
-        who, said, now = validation.check_owner(owner), clean(text), self._clock()
-        return self.driver.write("memory", lambda tx: remember(tx, who, said, source, now))
+        owner, cleaned, now = validation.check_owner(owner), clean(text), self._clock()
+        return self.driver.write("memory", lambda tx: remember(tx, owner, cleaned, source, now))
 
     def all(self, owner: str) -> list[types.Memory]:
-        """All that is remembered about an owner, oldest first."""
-        who = validation.check_owner(owner)
-        return self.driver.read(lambda tx: [_memory(row) for row in tx.all("memories_of", owner=who)])
+        """Return the memories of an owner, oldest first."""
+        owner = validation.check_owner(owner)
+        return self.driver.read(lambda tx: [_memory(row) for row in tx.all("memories_of", owner=owner)])
 
     def revise(self, owner: str, memory_id: int, text: str) -> types.Memory:
-        """Put other words in the place of a memory; NotFound when the owner has none of this id.
+        """Replace the text of a memory. Raises NotFound if the owner has no memory of this id.
 
-        Where another memory says the same already, that one stays and this one goes.
+        If another memory has this text already, that one is returned and this one is deleted.
         """
         validation.check(validation.WholeNumber, memory_id=memory_id)
-        who, said, now = validation.check_owner(owner), clean(text), self._clock()
-        return self.driver.write("memory", lambda tx: revise(tx, who, memory_id, said, now))
+        owner, cleaned, now = validation.check_owner(owner), clean(text), self._clock()
+        return self.driver.write("memory", lambda tx: revise(tx, owner, memory_id, cleaned, now))
 
     def forget(self, owner: str, memory_id: int) -> bool:
-        """Forget a memory for good; whether there was one."""
+        """Delete a memory; return whether it existed."""
         validation.check(validation.WholeNumber, memory_id=memory_id)
-        who, now = validation.check_owner(owner), self._clock()
-        return self.driver.write("memory", lambda tx: forget(tx, who, memory_id, now))
+        owner, now = validation.check_owner(owner), self._clock()
+        return self.driver.write("memory", lambda tx: forget(tx, owner, memory_id, now))
 
 
 def remember(tx: Tx, owner: str, text: str, source: str | None, now: float) -> types.Memory:
     known = tx.one("memory_by_text", owner=owner, text=text)
     if known is None:
         count = tx.one("memories_count", owner=owner)
-        if count is not None and count[0] >= MOST:
-            raise errors.LimitReached(f"There are {MOST} memories already; forget some first.")
-        tx.run("memory_insert", owner=owner, text=text, at=now, updated_at=now, source=_learnt(tx, source))
+        if count is not None and count[0] >= MAX_MEMORIES:
+            raise errors.LimitReached(f"The owner has {MAX_MEMORIES} memories, which is the limit. Forget some first.")
+        tx.run("memory_insert", owner=owner, text=text, at=now, updated_at=now, source=_source_key(tx, source))
         known = tx.one("memory_by_text", owner=owner, text=text)
     assert known is not None  # there, or just written
     return _memory(known)
 
 
-def _learnt(tx: Tx, source: str | None) -> int | None:
-    """The conversation it was learnt in; one that is not there (yet, or any more) does not matter."""
+def _source_key(tx: Tx, source: str | None) -> int | None:
+    """Return the key of the conversation it was learned in, if that exists."""
     try:
         return conversation_row.look(tx, source).key if source is not None else None
     except errors.NoSuchSession:
@@ -92,33 +90,36 @@ def forget(tx: Tx, owner: str, memory_id: int, now: float) -> bool:
 
 
 def keep(tx: Tx, memory: types.Memory) -> None:
-    """One that comes from another store, if it can be kept here."""
+    """Store a memory of another store, unless it exists here or the owner has no room for it."""
     count = tx.one("memories_count", owner=memory.owner)
-    if tx.one("memory_by_text", owner=memory.owner, text=memory.text) is None and count is not None and count[0] < MOST:
-        learnt = tx.one("conversation_key", id=memory.source) if memory.source is not None else None
+    if (
+        tx.one("memory_by_text", owner=memory.owner, text=memory.text) is None
+        and count is not None
+        and count[0] < MAX_MEMORIES
+    ):
+        source = tx.one("conversation_key", id=memory.source) if memory.source is not None else None
         tx.run(
             "memory_insert",
             owner=memory.owner,
             text=memory.text,
             at=memory.at,
             updated_at=memory.updated_at,
-            source=learnt[0] if learnt else None,
+            source=source[0] if source else None,
         )
 
 
 def clean(text: object) -> str:
-    """The text as it is kept, or InvalidArgument."""
+    """Return the text as it is stored; raise InvalidArgument if it cannot be."""
     if not isinstance(text, str):
-        raise errors.InvalidArgument(f"A memory is text, not {errors.shown(text)}.")
-    # Far longer than any: say so without looking at every character of it.
-    cleaned = titles.plain(text) if len(text) <= 100 * LONGEST else text
+        raise errors.InvalidArgument(f"`text` must be text, not {errors.shown(text)}.")
+    # A text far above the limit is refused without cleaning it.
+    cleaned = titles.plain(text) if len(text) <= 100 * MAX_LENGTH else text
     if not cleaned:
-        raise errors.InvalidArgument("The memory is empty.")
-    if len(cleaned) > LONGEST:
-        raise errors.InvalidArgument(f"The memory has {len(cleaned):,} characters; at most {LONGEST} are kept.")
+        raise errors.InvalidArgument("The text of the memory is empty.")
+    if len(cleaned) > MAX_LENGTH:
+        raise errors.InvalidArgument(f"The memory has {len(cleaned):,} characters; the limit is {MAX_LENGTH}.")
     return cleaned
 
 
 def _memory(row: Row) -> types.Memory:
-    id_, owner, text, at, updated_at, source = row
-    return types.Memory(id=id_, owner=owner, text=text, at=at, updated_at=updated_at, source=source)
+    return types.Memory(**dict(zip(types.Memory.__struct_fields__, row, strict=True)))

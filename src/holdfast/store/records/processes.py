@@ -1,8 +1,7 @@
-"""Processes: what agents started that works beside their turns, and how each of them ended.
+"""Background processes that agents started, and how they ended.
 
-The row is there before the process is, so that none is ever unknown. Any number of programs may watch one
-process: the first to report its end wins, and in the same transaction its notice is in the inbox. So a
-process that ended is told of once, whoever was there to see it.
+The row is written before the process starts, so that no process is unknown. Several programs may watch one process:
+the first report of its end counts, and puts the only notice into the inbox in the same transaction.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from holdfast.store.driver import Row, Tx
 from holdfast.store.facet import Facet
 from holdfast.store.mail import inbox
 
-LONGEST = 1_000_000
+MAX_TEXT = 1_000_000
 STATES = get_args(types.ProcessState)
 REDACTED = (
     "[Notice from the program, not from the person: process {id} ended.]\n"
@@ -27,7 +26,7 @@ REDACTED = (
 
 
 def notice_key(process_id: str) -> str:
-    """The key in the inbox of the notice that a process has ended."""
+    """Return the inbox key of the notice that a process has ended."""
     return f"{inbox.PROCESS}{process_id}"
 
 
@@ -35,9 +34,9 @@ class Processes(Facet):
     """`db.processes`: the background processes of conversations."""
 
     def record_start(self, process: types.Process) -> None:
-        """Write down a process that is about to start. The same again is harmless; IdTaken for another of its id.
+        """Record a process that is about to start. Idempotent; raises IdTaken for a different process of this id.
 
-        Deleting its conversation deletes the row; nothing is killed by that.
+        Deleting the conversation deletes the row, and does not kill the process.
         """
         checked = _checked(process)
         self.driver.write("process", lambda tx: started(tx, checked))
@@ -45,22 +44,22 @@ class Processes(Facet):
     def record_end(
         self, process_id: str, state: types.ProcessState, exit_code: int | None, text: str, *, at: float | None = None
     ) -> bool:
-        """A process has ended, and `text` is the notice of it in the inbox: both or neither.
+        """Record the end of a process and put `text` into the inbox as its notice, in one transaction.
 
-        Whether this was the first report of it; False, too, when it is gone with its conversation. Where its command
-        was redacted, the notice says no more than that it ended.
+        Returns False if the end was recorded before, or if the process was deleted with its conversation. If the
+        command was redacted, the notice only says that the process ended.
         """
-        named, said = validation.check_id(process_id, "process_id"), inbox.checked_text(text)
+        process_id, notice = validation.check_id(process_id, "process_id"), inbox.checked_text(text)
         if state not in STATES or state == "running":
-            raise errors.InvalidArgument("A process ends as exited, killed or gone.")
+            raise errors.InvalidArgument("`state` must be exited, killed or gone.")
         if exit_code is not None:
             validation.check(validation.whole_number(-(2**31), 2**32 - 1), exit_code=exit_code)
         uid, now = message_codec.mint_uid(), self._clock()
         when = now if at is None else validation.check_time(at)
-        return self.driver.write("process", lambda tx: ended(tx, named, state, exit_code, said, uid, when, now))
+        return self.driver.write("process", lambda tx: ended(tx, process_id, state, exit_code, notice, uid, when, now))
 
     def all(self, session_id: str | None = None, running_only: bool = False) -> list[types.Process]:
-        """The processes of a conversation, or of all, in the order they were started."""
+        """Return the processes of one conversation or of all, in the order they were started."""
         validation.check(validation.OptionalFlag, running_only=running_only)
         return self.driver.read(lambda tx: every(tx, session_id, bool(running_only)))
 
@@ -80,12 +79,8 @@ def started(tx: Tx, process: types.Process) -> None:
         )
         return
     known = _process(row[:9])
-    if (known.command, known.folder, known.place, row[10]) != (
-        process.command,
-        process.folder,
-        process.place,
-        here.key,
-    ):
+    same = (known.command, known.folder, known.place) == (process.command, process.folder, process.place)
+    if not same or row[10] != here.key:
         raise errors.IdTaken(process.id)
 
 
@@ -99,14 +94,15 @@ def ended(
     when: float,
     now: float,
 ) -> bool:
-    """The notice first: the database refuses an end without one. The uid tells a repeated attempt that it won.
+    """Write the notice, then the end: the database refuses an end without a notice.
 
-    Who wrote the notice may have read the command, and the output, before it was redacted: then it is not kept.
+    A retry recognises its own end by the uid. The notice is replaced if the command was redacted after its author read
+    the command and the output.
     """
     place = tx.one("process_get", id=process_id)
     if place is not None:
         conversation_row.lock_all(tx, [place[1]])
-    # Looked at again: before it was locked, somebody may have told of it, redacted its command or deleted it all.
+    # Read it again under the lock: its end may have been recorded, its command redacted, or its row deleted.
     row = tx.one("process_get", id=process_id)
     if row is None or row[6] != "running":
         return row is not None and row[9] == uid
@@ -129,13 +125,13 @@ def _checked(given: object) -> types.Process:
     if len(notice_key(process.id)) > validation.MAX_ID:
         raise errors.InvalidArgument(f"The process id {errors.shown(process.id)} is too long.")
     if (process.state, process.ended_at, process.exit_code) != ("running", None, None):
-        raise errors.InvalidArgument("A process that is started runs.")
+        raise errors.InvalidArgument("A new process must have the state running, no end and no exit code.")
     validation.check_time(process.started_at)
     for text in (process.command, process.folder, process.place):
-        if not isinstance(text, str) or not text or len(text) > LONGEST or not inbox.is_unicode(text):
-            raise errors.MessageInvalid(f"What is known of a process is text of 1 to {LONGEST:,} characters.")
+        if not isinstance(text, str) or not text or len(text) > MAX_TEXT or not inbox.is_unicode(text):
+            raise errors.MessageInvalid(f"command, folder and place must be text of 1 to {MAX_TEXT:,} characters.")
     if not _is_json(process.place):
-        raise errors.MessageInvalid("The place of a process is JSON.")
+        raise errors.MessageInvalid("`place` must be JSON.")
     return process
 
 
@@ -148,15 +144,4 @@ def _is_json(text: str) -> bool:
 
 
 def _process(row: Row) -> types.Process:
-    id_, conversation_id, command, folder, started_at, place, state_, ended_at, exit_code = row
-    return types.Process(
-        id=id_,
-        conversation_id=conversation_id,
-        command=command,
-        folder=folder,
-        started_at=started_at,
-        place=place,
-        state=state_,
-        ended_at=ended_at,
-        exit_code=exit_code,
-    )
+    return types.Process(**dict(zip(types.Process.__struct_fields__, row, strict=True)))

@@ -1,9 +1,9 @@
 -- name: commands_of
--- The processes of a conversation whose commands are still known.
+-- The processes of a conversation whose commands are not redacted.
 SELECT id, command FROM processes WHERE conversation = :conversation AND command <> '';
 
 -- name: titles_of_branches
--- The titles of a conversation and of all that came from it, at any depth.
+-- The titles of a conversation and of its branches at any depth.
 WITH RECURSIVE family (key) AS (
   SELECT CAST(:conversation AS bigint)
    UNION
@@ -14,11 +14,10 @@ WITH RECURSIVE family (key) AS (
 SELECT c.key, c.title FROM family f JOIN conversations c ON c.key = f.key WHERE c.title IS NOT NULL ORDER BY c.key;
 
 -- name: tombstone_insert
--- The ids of a conversation about to go are never used again.
+-- Reserve the ids of a conversation that is being deleted.
 INSERT INTO tombstones (id, deleted_at) SELECT id, CAST(:at AS double precision) FROM sessions WHERE conversation = :conversation;
 
 -- name: routes_unbind
--- Routes of a conversation name nothing until the next message.
 UPDATE routes SET conversation = NULL, version = version + 1, updated_at = :at WHERE conversation = :conversation;
 
 -- name: erase_conversation
@@ -40,7 +39,7 @@ DELETE FROM sessions WHERE conversation = :conversation;
 DELETE FROM messages WHERE messages_of(messages, :conversation);
 
 -- name: removed_at
--- When something was deleted, redacted or forgotten last; 0 when nothing ever was.
+-- The time of the last deletion, redaction or forgotten memory; 0 if there is none.
 SELECT coalesce(max(at), 0)
   FROM (SELECT max(deleted_at) AS at FROM tombstones
          UNION ALL SELECT max(redacted_at) FROM messages WHERE redacted_at IS NOT NULL

@@ -1,5 +1,4 @@
 -- name: memories_of
--- What is remembered about an owner, oldest first.
 SELECT m.id, m.owner, m.text, m.at, m.updated_at, c.id
   FROM memories m LEFT JOIN conversations c ON c.key = m.source
  WHERE m.owner = :owner ORDER BY m.id;

@@ -1,5 +1,5 @@
 -- name: grants_of
--- Those that hold everywhere, and those of one conversation, oldest first.
+-- The grants for all conversations of an owner and for one, oldest first.
 SELECT g.id, g.owner, g.rule, c.id, g.given_at, g.given_by
   FROM grants g LEFT JOIN conversations c ON c.key = g.conversation
  WHERE g.owner = :owner AND (g.conversation IS NULL OR g.conversation = :conversation) ORDER BY g.id;
@@ -8,7 +8,7 @@ SELECT g.id, g.owner, g.rule, c.id, g.given_at, g.given_by
 DELETE FROM grants WHERE id = :id;
 
 -- name: audit_insert
--- The uid is minted before the first attempt: a repeated one finds its row.
+-- The uid was minted before the first attempt, so that a retry finds its row.
 INSERT INTO audit (conversation, uid, call_id, tool, summary, allowed, decided_by, at)
 SELECT :conversation, CAST(:uid AS text), CAST(:call_id AS text), CAST(:tool AS text), CAST(:summary AS text), :allowed,
        CAST(:decided_by AS text), CAST(:at AS double precision)
@@ -27,12 +27,11 @@ SELECT a.id, c.id, a.call_id, a.tool, a.summary, a.allowed, a.decided_by, a.at, 
    AND (:denied = 0 OR a.allowed = 0) ORDER BY a.id DESC LIMIT :limit;
 
 -- name: audit_redact
--- What was done by a call goes with the message that called.
 UPDATE audit SET summary = '', redacted_at = :at
  WHERE conversation = :conversation AND call_id = :call_id AND redacted_at IS NULL;
 
 -- name: grant_insert
--- The same rule in the same place is one grant.
+-- Do nothing if the grant exists.
 INSERT INTO grants (owner, rule, conversation, given_at, given_by) SELECT CAST(:owner AS text), CAST(:rule AS text), CAST(:conversation AS bigint), CAST(:at AS double precision), CAST(:given_by AS text)
  WHERE NOT EXISTS (SELECT 1 FROM grants WHERE owner = :owner AND rule = :rule AND conversation IS NOT DISTINCT FROM CAST(:conversation AS bigint));
 

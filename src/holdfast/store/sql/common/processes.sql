@@ -7,22 +7,19 @@ SELECT p.id, c.id, p.command, p.folder, p.started_at, p.place, p.state, p.ended_
   FROM processes p JOIN conversations c ON c.key = p.conversation WHERE p.id = :id;
 
 -- name: process_end
--- It ended, once, however many watch it.
 UPDATE processes SET state = :state, ended_at = :at, ended_by = :uid, exit_code = :exit_code
  WHERE id = :id AND state = 'running';
 
 -- name: process_redact_noticed
--- The message that is redacted is the notice of its end, which quotes it.
+-- The redacted message is the notice of its end, which quotes the command.
 UPDATE processes SET command = ''
  WHERE conversation = :conversation AND command <> ''
    AND 'process:' || id IN (SELECT key FROM inbox WHERE conversation = :conversation AND seq = :seq);
 
 -- name: process_redact
--- Its command was in a message that is redacted.
 UPDATE processes SET command = '' WHERE id = :id AND command <> '';
 
 -- name: processes_of
--- The processes of a conversation, in the order they were started.
 SELECT p.id, c.id, p.command, p.folder, p.started_at, p.place, p.state, p.ended_at, p.exit_code
   FROM processes p JOIN conversations c ON c.key = p.conversation
  WHERE p.conversation = :conversation AND (:running = 0 OR p.state = 'running') ORDER BY p.started_at, p.id;

@@ -1,3 +1,3 @@
 -- name: redacted_body
--- What a message says that is about to be redacted; nothing when it was. (As bytes: a damaged one is no text.)
+-- The body of a message as bytes: a damaged one is not text.
 SELECT CAST(body AS BLOB) FROM messages WHERE id = (:conversation << 32) + :seq;

@@ -1,5 +1,5 @@
 -- name: usage_by_model
--- What the replies of a conversation used, added up; a body that is damaged counts for nothing.
+-- The sums of the usage of replies; damaged bodies are skipped.
 SELECT said ->> '$.model' AS model,
        coalesce(sum(said ->> '$.usage.input'), 0),
        coalesce(sum(said ->> '$.usage.output'), 0),
