@@ -18,7 +18,7 @@ from holdfast import SessionDB, errors
 from holdfast.store import fault_points, schema_plan
 from holdfast.store.sqlite import connection as sqlite_connection
 from holdfast.store.sqlite import driver as sqlite_driver
-from holdfast.store.sqlite import transaction
+from holdfast.store.sqlite import transaction, wal_sync
 from tests.contract import steps
 
 
@@ -214,6 +214,38 @@ def test_write_into_an_unlinked_wal_is_done_again(db: SessionDB, path: Path) -> 
     assert as_found(path) == ["a", "b"]
     assert steps.say(db, "talk", "c")[0].seq == 3
     assert as_found(path) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("proc", [True, False])
+@pytest.mark.parametrize("how", ["unlinked", "renamed", "replaced"])
+def test_write_into_a_wal_that_is_not_at_its_path_is_done_again(
+    path: Path, how: str, proc: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not proc:
+        monkeypatch.setattr(wal_sync.Wal, "_read_link", lambda _: None)
+    with SessionDB(path) as db:
+        steps.begin(db, "talk", "a")
+        if how == "unlinked":
+            os.unlink(f"{path}-wal")
+        else:
+            os.rename(f"{path}-wal", f"{path}-old")
+        if how == "replaced":
+            Path(f"{path}-wal").touch()
+        assert steps.say(db, "talk", "b")[0].seq == 2
+        assert as_found(path) == ["a", "b"]
+
+
+def test_append_and_read_do_not_stat_the_wal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a stat, the next write would change the time stamp, and its sync would write the inode too."""
+    with SessionDB(path) as db:
+        steps.begin(db, "talk", "a")
+        seen: list[str] = []
+        with monkeypatch.context() as patched:
+            stat = os.stat
+            patched.setattr(os, "stat", lambda name, **how: (seen.append(str(name)), stat(name, **how))[1])
+            steps.say(db, "talk", "b")
+            db.context("talk")
+    assert set(seen) == {str(path), f"{path}-shm"}
 
 
 def test_write_into_an_unlinked_file_is_not_acknowledged(db: SessionDB, path: Path) -> None:

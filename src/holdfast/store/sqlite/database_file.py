@@ -126,7 +126,7 @@ class DatabaseFile:
         main, wal = paths.inode(self.path), paths.inode(self._wal_path)
         self._opened = self._writer.files = (main or NO_INODE) + (wal or NO_INODE) + (shm or NO_INODE)
         with paths.opening(self._wal_path):
-            self._wal = wal_sync.Wal(self._wal_path) if self._durability == "power-loss" else None
+            self._wal = wal_sync.Wal(self._wal_path, self._opened[2:4]) if self._durability == "power-loss" else None
         self._files = self._opened
 
     def _map_shm(self) -> tuple[int, ...] | None:
@@ -251,13 +251,20 @@ class DatabaseFile:
 
     # --- replaced files ------------------------------------------------------------------------------
 
-    def _is_reachable(self) -> bool:
-        """Return whether the database and WAL that were written to are still at their paths."""
+    def _is_reachable(self, files: tuple[int, ...]) -> bool:
+        """Return whether the database and WAL with these inodes are still at their paths."""
         try:
-            main, wal = os.stat(self.path), os.stat(self._wal_path)
+            main = os.stat(self.path)
         except OSError:
             return False
-        return (main.st_ino, main.st_dev, wal.st_ino, wal.st_dev) == self._files[:4]
+        if main.st_ino != files[0] or main.st_dev != files[1]:
+            return False
+        wal = self._wal
+        return paths.inode(self._wal_path) == files[2:4] if wal is None else wal.is_in_place()
+
+    def _is_current(self) -> bool:
+        files = self._files
+        return bool(files) and paths.inode(self._shm_path) == files[4:] and self._is_reachable(files)
 
     def _current_files(self) -> tuple[int, ...]:
         """Return inode and device of the database, WAL and -shm file at the paths; empty if one is missing."""

@@ -62,7 +62,7 @@ class SqliteDriver(maintenance.Maintenance):
         for _ in range(MAX_ATTEMPTS):
             try:
                 result: T = self._run_in_queue(self._transact, operation, step, meant)
-                if self.memory or self._is_reachable():
+                if self.memory or self._is_reachable(self._files):
                     return result
             except database_file.FilesReplaced:
                 pass
@@ -99,9 +99,9 @@ class SqliteDriver(maintenance.Maintenance):
         if self.memory:
             with self._write_lock, translating(self.path):
                 return step(self._tx)
-        if not self.read_only and (not self._files or self._current_files() != self._files):
+        if not self.read_only and not self._is_current():
             with self._write_lock, translating(self.path):
-                if not self._files or self._current_files() != self._files:
+                if not self._is_current():
                     self._reopen()
         with translating(self.path):
             generation, tx = self._take_reader()

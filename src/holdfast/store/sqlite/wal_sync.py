@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import os
 
+from holdfast.store.sqlite import paths
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -38,9 +40,14 @@ class Wal:
     stop at the missing frames, so a `damaged` WAL is checkpointed and truncated before the next write.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, inode: tuple[int, ...]) -> None:
         self.damaged = False
         self._fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        self._path, self._inode = path, inode
+        self._link = f"/proc/self/fd/{self._fd}"
+        name, found = self._read_link(), os.fstat(self._fd)
+        # Trusted only if the file was still at the path after its name was read.
+        self._name = name if (found.st_ino, found.st_dev) == inode == paths.inode(path) else None
         _sync_directory(os.path.dirname(path))
         self.sync()
 
@@ -51,6 +58,22 @@ class Wal:
         except OSError:
             self.damaged = True
         return not self.damaged
+
+    def is_in_place(self) -> bool:
+        """Return whether the file at the path is still the one that was opened.
+
+        Where /proc exists, by the name of the descriptor: if a file was looked at by stat, Linux 6.13 and later change
+        its time stamp at the next write, and the next sync may have to write the inode as well.
+        """
+        if self._name is not None:
+            return self._read_link() == self._name
+        return paths.inode(self._path) == self._inode
+
+    def _read_link(self) -> str | None:
+        try:
+            return os.readlink(self._link)
+        except OSError:
+            return None
 
     def __del__(self) -> None:
         if hasattr(self, "_fd"):
