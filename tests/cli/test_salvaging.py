@@ -42,7 +42,7 @@ def test_file_of_something_else_is_not_said_to_be_saved(holdfast: Holdfast, tmp_
         (tmp_path / name).write_bytes(content)
         done = holdfast("salvage", tmp_path / name, tmp_path / f"{name}.db")
         assert (done.code, "Nothing was lost." in done.out) == (1, False)
-        assert "nothing in this file is of a store" in done.out
+        assert "the file holds no data of a store" in done.out
 
 
 def test_nothing_is_ever_replaced(holdfast: Holdfast, trip: Path) -> None:

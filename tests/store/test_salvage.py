@@ -150,7 +150,7 @@ def test_rows_of_older_versions_are_known_without_their_table() -> None:
     """They lack the columns that came later, whichever of them."""
     row = (None, "talk", "", "cli", None, 1.0, 1, 1, 3, 5, 0, *(None,) * 6, 2_900_000, "/work", '{"a":1}')
     for width in (17, 18, 19, 20):
-        left = recovered_rows.Remains()
+        left = recovered_rows.RecoveredRows()
         left.gather([page_reader.Row(None, 7, row[:width])])
         assert left.conversations == {7: (*row[:width], *(None,) * (20 - width))}
 
@@ -280,7 +280,7 @@ def test_nothing_but_noise_gives_an_empty_store_and_says_so(tmp_path: Path, new:
     (tmp_path / "noise").write_bytes(bytes(range(256)) * 200)
     report = salvage.salvage(tmp_path / "noise", new)
     assert (report.conversations, report.messages) == (0, 0)
-    assert any("nothing in this file is of a store" in lost.what for lost in report.lost)
+    assert any("the file holds no data of a store" in lost.what for lost in report.lost)
 
 
 def test_empty_store_has_nothing_to_lose(tmp_path: Path, new: Path) -> None:
@@ -352,7 +352,7 @@ def test_every_row_sqlite_has_is_carved_from_its_file(tmp_path: Path) -> None:
         for table in "tw":
             db.executemany(f"INSERT INTO {table} VALUES (?, ?, ?, ?, ?, ?)", values)
         # The only connection, in a process that never opens the file as a store.
-        book = page_reader.Book(Path(path).read_bytes(), page_reader.read_wal(Path(f"{path}-wal").read_bytes()))
+        book = page_reader.DatabaseFile(Path(path).read_bytes(), page_reader.read_wal(Path(f"{path}-wal").read_bytes()))
         rows = list(book.rows())
         assert not book.damaged
         assert sorted(row.values for row in rows if row.table == "w") == values

@@ -1,8 +1,8 @@
-"""Reads rows out of a SQLite file page by page, however damaged it is. Pure: bytes in, rows out.
+"""Read rows from a damaged SQLite file page by page: bytes in, rows out.
 
-SQLite finds a row by following pages from the root of its table; one damaged page hides all below it. Here
-every page is looked at by itself. Which table a page belongs to is known where the way to it is sound;
-elsewhere it is told by the shape of its rows. Nothing is believed: callers check what they get.
+SQLite finds a row by following pages from the root of its table, so one damaged page hides all pages below it. This
+module reads every page by itself. The table of a page is known where the path from the root is intact; elsewhere it is
+guessed from the types of the values. Nothing is trusted: callers verify the rows.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import NamedTuple
 
 Value = int | float | str | bytes | None
 MAX_PAYLOAD = 256 * 1024 * 1024
-BELIEVED = 1_000_000
+# The most pages beyond the end of the file that are reported as missing.
+MAX_MISSING_PAGES = 1_000_000
 LEAF, INDEX_LEAF, INTERIOR, INDEX_INTERIOR = 13, 10, 5, 2
 _MAGIC = (0x377F0682, 0x377F0683)
 
 
 class Row(NamedTuple):
-    """A row as stored: the table it surely belongs to (None: told by its shape only), its rowid, its values."""
+    """A row as stored. `table` is None where the path from the root of a table is damaged."""
 
     table: str | None
     rowid: int | None
@@ -27,7 +28,7 @@ class Row(NamedTuple):
 
 
 class Wal(NamedTuple):
-    """The pages a log holds: those committed and sound, those after a damaged place, and how much was left out."""
+    """The pages of a WAL: the committed and valid ones, those after a damaged frame, and how many are not valid."""
 
     page_size: int
     sound: dict[int, bytes]
@@ -35,17 +36,17 @@ class Wal(NamedTuple):
     ignored: int
 
 
-# --- the log -------------------------------------------------------------------------------------------
+# --- the WAL -------------------------------------------------------------------------------------------
 
 
 def read_wal(data: bytes) -> Wal:
-    """Frames up to the last commit before the first bad checksum; and those behind it that were of this log."""
+    """Read the frames up to the last commit before the first bad checksum, and the later frames of the same WAL."""
     if len(data) < 32:
         return Wal(0, {}, [], 0)
     magic, _, size, _, salt1, salt2, sum1, sum2 = struct.unpack(">8I", data[:32])
     order = ">" if magic & 1 else "<"
-    # Emptied logs keep old bytes behind a new header; only a damaged header makes all of them doubtful.
-    if magic not in _MAGIC or not _is_size(size) or _checksum(data[:24], order, (0, 0)) != (sum1, sum2):
+    # A reset WAL keeps old frames after a new header, so frames are ignored when the header is damaged.
+    if magic not in _MAGIC or not _is_page_size(size) or _checksum(data[:24], order, (0, 0)) != (sum1, sum2):
         return Wal(0, {}, [], (len(data) - 32) // 4120)
     sound: dict[int, bytes] = {}
     pending: dict[int, bytes] = {}
@@ -55,7 +56,7 @@ def read_wal(data: bytes) -> Wal:
         number, commit, *salts, one, two = struct.unpack(">6I", data[at : at + 24])
         page = data[at + 24 : at + 24 + size]
         if tuple(salts) != (salt1, salt2):
-            broken = True  # the end of this log, or a damaged frame: that is told by what follows
+            broken = True  # The end of this WAL, or a damaged frame; later frames tell which.
             continue
         running = _checksum(page, order, _checksum(data[at : at + 8], order, running)) if not broken else running
         broken = broken or running != (one, two)
@@ -70,7 +71,7 @@ def read_wal(data: bytes) -> Wal:
     return Wal(size, sound, [page for _, page in doubtful[: last + 1]], len(doubtful))
 
 
-def _is_size(size: int) -> bool:
+def _is_page_size(size: int) -> bool:
     return 512 <= size <= 65536 and size & (size - 1) == 0
 
 
@@ -86,13 +87,13 @@ def _checksum(data: bytes, order: str, start: tuple[int, int]) -> tuple[int, int
 # --- the file ------------------------------------------------------------------------------------------
 
 
-class Book:
-    """The pages of a database, with those of its log over them."""
+class DatabaseFile:
+    """The pages of a database file, overlaid with those of its WAL."""
 
     def __init__(self, data: bytes, wal: Wal) -> None:
         size = struct.unpack(">H", data[16:18])[0] if len(data) >= 100 else 0
         size = 65536 if size == 1 else size
-        self.header_is_sound = data[:16] == b"SQLite format 3\0" and _is_size(size)
+        self.header_is_sound = data[:16] == b"SQLite format 3\0" and _is_page_size(size)
         self.size = wal.page_size or (size if self.header_is_sound else 4096)
         self._data = data
         self._over = wal.sound
@@ -105,10 +106,12 @@ class Book:
         self.missing_pages: set[int] = set()
         self._owners = self._walk()
         self._free = self._freelist()
-        self.missing_pages.update(range(self.count + 1, min(self._claimed(first), self.count + BELIEVED) + 1))
+        self.missing_pages.update(
+            range(self.count + 1, min(self._declared_pages(first), self.count + MAX_MISSING_PAGES) + 1)
+        )
 
-    def _claimed(self, first: bytes) -> int:
-        """How many pages the file says it has."""
+    def _declared_pages(self, first: bytes) -> int:
+        """Return the number of pages according to the header."""
         return int.from_bytes(first[28:32], "big") if self.header_is_sound and len(first) >= 100 else 0
 
     def page(self, number: int) -> bytes:
@@ -116,7 +119,7 @@ class Book:
         return found if found is not None else self._data[(number - 1) * self.size : number * self.size]
 
     def rows(self, progress: Callable[[int, int], None] | None = None) -> Iterator[Row]:
-        """Every row there is; of pages nobody leads to only where some way is broken, for else they are free."""
+        """Read every row. Pages that no table leads to are free unless the file is damaged."""
         for number in range(1, self.count + 1):
             owner = self._owners.get(number)
             if owner is not None or (self.damaged and number not in self._free):
@@ -126,12 +129,12 @@ class Book:
                 progress(number, self.count)
 
     def doubtful_rows(self) -> Iterator[Row]:
-        """Rows of pages behind a damaged place of the log: perhaps newer, perhaps never acknowledged."""
+        """Read the rows after a damaged frame of the WAL, which may be newer or may never have been acknowledged."""
         for page in self._doubtful:
             for rowid, values in self.cells(page, 0):
                 yield Row(None, rowid, values)
 
-    # --- which page belongs to what ----------------------------------------------------------------------
+    # --- the table of each page --------------------------------------------------------------------------
 
     def _walk(self) -> dict[int, str]:
         owners: dict[int, str] = {}
@@ -197,7 +200,7 @@ class Book:
         return [at for at in found if head <= at <= self.size - 4]
 
     def cells(self, page: bytes, start: int) -> Iterator[tuple[int | None, tuple[Value, ...]]]:
-        """What of a page can be read as rows; a cell that cannot is passed over."""
+        """Read the cells of a page, and skip those that cannot be decoded."""
         if len(page) != self.size or page[start] not in (LEAF, INDEX_LEAF, INDEX_INTERIOR):
             return
         for at in self._pointers(page, start):
@@ -253,7 +256,7 @@ _INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 
 
 def record(payload: bytes) -> tuple[Value, ...]:
-    """The values of a row, or ValueError."""
+    """Decode the values of a row. Raises ValueError."""
     header, at = varint(payload, 0)
     if header > len(payload):
         raise ValueError
@@ -286,7 +289,7 @@ def _value(payload: bytes, at: int, kind: int) -> tuple[Value, int]:
 
 
 def fits(values: Sequence[Value], shape: str) -> bool:
-    """Whether values are of a shape, one letter each: i, n (number), t, b; capital: or NULL; _ is NULL only."""
+    """Tell whether values have these types, one letter each: i, n (number), t, b; capital: or NULL; _ NULL only."""
     kinds = {"i": int, "n": (int, float), "t": str, "b": bytes}
     if len(values) != len(shape):
         return False

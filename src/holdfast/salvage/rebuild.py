@@ -1,8 +1,8 @@
-"""What is left of a conversation, put in order: carved rows go in, lines that can be replayed come out. Pure.
+"""Rebuild conversations from recovered rows, as lines that can be replayed.
 
-A message is believed when its digest says so, and nothing else is: it covers the conversation's id, the
-number, the uid, the role and the text. What is lost keeps its number, so that no number ever means another
-message. The rest is believed when it fits together, and is left out when it does not.
+Only a message whose digest matches is trusted; the digest covers the conversation id, the seq, the uid, the role and
+the text. A lost message keeps its seq, so that no seq ever refers to another message. Other rows are used when they are
+consistent with each other, and left out otherwise.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from holdfast.store.transfer import format as transfer_format
 
 PLACEHOLDER = message_codec.encode("[This message was lost: the file it was in was damaged.]")
 LOST_REASON = "lost"
-# How far the last number may lie beyond what was found before it is taken for damaged itself.
-BELIEVED = 10_000
+# If the declared last seq is further than this beyond the last message found, it is treated as damaged.
+MAX_SEQ_GAP = 10_000
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-class Kept(NamedTuple):
-    """What came over of a conversation, for the branches that read from it."""
+class RebuiltOrigin(NamedTuple):
+    """A rebuilt conversation, as far as its branches need it."""
 
     id: str
     sessions: frozenset[str]
@@ -35,95 +35,104 @@ class Kept(NamedTuple):
     seen: dict[int, int]
 
 
-class Story(NamedTuple):
-    """A conversation, told in the fullest way first and in simpler ways after it, each with what it leaves out."""
+class Candidates(NamedTuple):
+    """A conversation as alternative lists of lines, the most complete first, each with what it leaves out."""
 
     id: str
-    ways: list[tuple[list[transfer_format.Line], list[reports.Lost]]]
+    versions: list[tuple[list[transfer_format.Line], list[reports.Lost]]]
     lost: list[reports.Lost]
     bodies: list[str]
 
 
 class Unnamed(NamedTuple):
-    """Messages that nothing says whose they are."""
+    """Messages of a conversation whose id is lost."""
 
     messages: int
 
 
-def tell(left: recovered_rows.Remains, key: int, origins: dict[int, Kept]) -> Story | Unnamed | None:
-    """None: it was deleted, or never was."""
-    found = left.messages.get(key, {})
-    name, good = _verified(left.names.get(key, set()), found)
+def rebuild(
+    rows: recovered_rows.RecoveredRows, key: int, origins: dict[int, RebuiltOrigin]
+) -> Candidates | Unnamed | None:
+    """Rebuild one conversation. Return None if it was deleted or never existed."""
+    found = rows.messages.get(key, {})
+    name, good = _verify(rows.names.get(key, set()), found)
     if name is None:
         return Unnamed(len(found)) if found else None
-    if name in left.tombstones or (not good and key not in left.conversations and not left.sessions.get(key)):
+    if name in rows.tombstones or (not good and key not in rows.conversations and not rows.sessions.get(key)):
         return None
-    return _Telling(left, key, name, good, origins).story()
+    return _Rebuild(rows, key, name, good, origins).candidates()
 
 
-def _verified(
-    names: set[str], found: dict[int, list[recovered_rows.Found]]
-) -> tuple[str | None, dict[int, recovered_rows.Found]]:
-    """The id under which most messages are what was written, and those messages."""
-    best: tuple[str | None, dict[int, recovered_rows.Found]] = (None, {})
+def _verify(
+    names: set[str], found: dict[int, list[recovered_rows.FoundMessage]]
+) -> tuple[str | None, dict[int, recovered_rows.FoundMessage]]:
+    """Return the id under which the digests of most messages match, and those messages."""
+    best: tuple[str | None, dict[int, recovered_rows.FoundMessage]] = (None, {})
     for name in sorted(names):
-        good = {seq: true for seq, versions in found.items() if (true := _true(name, seq, versions)) is not None}
+        good = {
+            seq: true for seq, versions in found.items() if (true := _choose_version(name, seq, versions)) is not None
+        }
         if best[0] is None or len(good) > len(best[1]):
             best = (name, good)
     return best
 
 
-def _true(name: str, seq: int, versions: list[recovered_rows.Found]) -> recovered_rows.Found | None:
+def _choose_version(
+    name: str, seq: int, versions: list[recovered_rows.FoundMessage]
+) -> recovered_rows.FoundMessage | None:
     sound = [
         each
         for each in versions
         if message_codec.digest(name, seq, each.uid, each.role, each.body) == each.digest
         and (each.redacted_at is None) == (each.body != "")
     ]
-    # A redaction is final, whatever older page still has the text.
+    # A redaction is final, even if an older page still has the text.
     return min(sound, key=lambda each: each.redacted_at is None, default=None)
 
 
-class _Telling:
-    """One conversation on its way out of the rubble."""
+class _Rebuild:
+    """Rebuilds one conversation."""
 
     def __init__(
         self,
-        left: recovered_rows.Remains,
+        rows: recovered_rows.RecoveredRows,
         key: int,
         name: str,
-        good: dict[int, recovered_rows.Found],
-        origins: dict[int, Kept],
+        good: dict[int, recovered_rows.FoundMessage],
+        origins: dict[int, RebuiltOrigin],
     ) -> None:
-        self._left = left
+        self._rows = rows
         self._key = key
         self._name = name
         self._good = good
-        self._row = left.conversations.get(key)
+        self._row = rows.conversations.get(key)
         self.lost: list[reports.Lost] = []
         self._fork = self._fork_point(origins)
         self._base = self._fork[1] or 0 if self._fork else 0
         self._last = self._last_seq()
 
-    def story(self) -> Story:
+    def candidates(self) -> Candidates:
         messages = self._messages()
         sessions = self._sessions()
         kept = self._compactions(sessions) if sessions else {}
         single = self._single()
-        ways = [self._way(sessions, kept, True), self._way(sessions, kept, False), self._way(sessions, {}, False)]
-        told = [*(ways if sessions else []), self._way(single, {}, False)]
+        versions = [self._version(single, {}, False)]
+        if sessions:
+            more = [(kept, True), (kept, False), ({}, False)]
+            versions = [*(self._version(sessions, used, hides) for used, hides in more), *versions]
         texts = [found.body for found in self._good.values()]
-        return Story(self._name, [(self._filled(way, messages), left) for way, left in told], self.lost, texts)
+        filled = [(self._add_messages(lines, messages), omitted) for lines, omitted in versions]
+        return Candidates(self._name, filled, self.lost, texts)
 
     def _miss(self, what: str, first: int | None = None, last: int | None = None) -> None:
         self.lost.append(reports.Lost(what, self._name, first, last))
 
-    # --- where it begins and ends --------------------------------------------------------------------------
+    # --- extent --------------------------------------------------------------------------------------------
 
-    def _fork_point(self, origins: dict[int, Kept]) -> tuple[str, int, int | None, str | None] | None:
-        """The session it was forked from, at which number, on which compaction, and its origin."""
+    def _fork_point(self, origins: dict[int, RebuiltOrigin]) -> tuple[str, int, int | None, str | None] | None:
+        """Return the session it was forked from, the seq, the compaction and the origin."""
         if self._row is None:
-            self._miss("its own row: owner, source, title and where its view stood")
+            self._miss("its own row: owner, source, title and active compaction")
             return None
         forked_from, forked_at, forked_epoch, origin = self._row[13:17]
         if forked_from is None or forked_at is None:
@@ -140,7 +149,7 @@ class _Telling:
     def _last_seq(self) -> int:
         found = max([self._base, *self._good])
         claimed = self._row[9] if self._row else found
-        if found <= claimed <= found + BELIEVED:
+        if found <= claimed <= found + MAX_SEQ_GAP:
             return int(claimed)
         if claimed > found:
             self._miss("how many messages it had")
@@ -165,16 +174,16 @@ class _Telling:
     def _live(self) -> bool:
         if self._row is not None:
             return bool(self._row[7] == 1)
-        rows = self._left.sessions.get(self._key)
+        rows = self._rows.sessions.get(self._key)
         return not rows or bool(rows[max(rows)][4] == 1)
 
     def _single(self) -> list[transfer_format.Session]:
-        row = self._left.sessions.get(self._key, {}).get(1)
+        row = self._rows.sessions.get(self._key, {}).get(1)
         return [self._session(1, row, self._base + 1, None if self._live() else self._last)]
 
     def _sessions(self) -> list[transfer_format.Session]:
-        """The chain as far as it is known; a missing link gets a name of its own. Empty: it does not fit."""
-        rows = self._left.sessions.get(self._key, {})
+        """Return the chain of sessions, with new ids for missing ones; empty if the rows contradict each other."""
+        rows = self._rows.sessions.get(self._key, {})
         top = max([1, *(ordinal for ordinal in rows if 0 < ordinal <= 2 * len(rows) + 100)])
         if self._row and top < self._row[6] <= top + 100:
             top = self._row[6]
@@ -209,25 +218,25 @@ class _Telling:
             last_seq=last,
         )
 
-    # --- the view ------------------------------------------------------------------------------------------
+    # --- the context ---------------------------------------------------------------------------------------
 
     def _compactions(self, sessions: list[transfer_format.Session]) -> dict[int, transfer_format.Compaction]:
-        """By the session each opened; those that do not fit what is known are left out, which hides nothing."""
+        """Return compactions by the session they opened. Leaving out an inconsistent one hides no message."""
         kept: dict[int, transfer_format.Compaction] = {}
         by_epoch: dict[int, transfer_format.Compaction] = {}
         newest = (0, 0, 0)
-        for epoch, row in sorted(self._left.compactions.get(self._key, {}).items()):
+        for epoch, row in sorted(self._rows.compactions.get(self._key, {}).items()):
             _, _, base, session, cut, seen, token, text, at, redacted_at, digest = row
-            stands = by_epoch.get(base)
+            active = by_epoch.get(base)
             opens = 1 < session <= len(sessions) and session > newest[1]
             within = 0 <= cut <= seen and opens and seen < sessions[session - 1].first_seq
             true = digest in (None, message_codec.summary_digest(self._name, epoch, text)) and _exact(text) is not None
-            if not within or epoch <= newest[0] or not true or (stands and stands.cut_seq > cut):
+            if not within or epoch <= newest[0] or not true or (active and active.cut_seq > cut):
                 continue
             newest = (epoch, session, max(newest[2], token or 0))
             made = transfer_format.Compaction(
                 epoch=epoch,
-                base_epoch=base if stands else None,
+                base_epoch=base if active else None,
                 session=session,
                 cut_seq=cut,
                 seen_seq=seen,
@@ -242,23 +251,23 @@ class _Telling:
                 self._miss(f"the summary that opened session {after.ordinal}")
         return kept
 
-    def _way(
+    def _version(
         self, sessions: list[transfer_format.Session], kept: dict[int, transfer_format.Compaction], hides: bool
     ) -> tuple[list[transfer_format.Line], list[reports.Lost]]:
-        """All lines but the messages; and what this way leaves out."""
+        """Return all lines but the messages, and what this version leaves out."""
         omitted = (
-            [] if kept or not self._left.compactions.get(self._key) else [reports.Lost("its summaries", self._name)]
+            [] if kept or not self._rows.compactions.get(self._key) else [reports.Lost("its summaries", self._name)]
         )
-        events = _events(self._left.hides.get(self._key, [])) if hides else []
-        if not hides and self._left.hides.get(self._key):
+        events = _events(self._rows.hides.get(self._key, [])) if hides else []
+        if not hides and self._rows.hides.get(self._key):
             omitted.append(reports.Lost("what was hidden", self._name))
-        if len(sessions) == 1 and len(self._left.sessions.get(self._key, {})) > 1:
+        if len(sessions) == 1 and len(self._rows.sessions.get(self._key, {})) > 1:
             omitted.append(reports.Lost("its sessions", self._name))
         epochs = {made.epoch for made in kept.values()}
-        stands = self._row[11] if self._row and self._row[11] in epochs else max(epochs, default=None)
+        active = self._row[11] if self._row and self._row[11] in epochs else max(epochs, default=None)
         if self._row is not None and self._row[11] is None:
-            stands = None
-        head = self._conversation(sessions, stands, epochs, events, kept)
+            active = None
+        head = self._conversation(sessions, active, epochs, events, kept)
         told: list[transfer_format.Line] = [head]
         since, on = 0, None
         for session in sessions:
@@ -269,10 +278,10 @@ class _Telling:
             if opened:
                 told.append(opened)
                 since = on = opened.epoch
-        told += _views(events, on, stands, since, head.epoch + 1)
+        told += _views(events, on, active, since, head.epoch + 1)
         told += [
             transfer_format.Route(key=key, version=version, updated_at=float(at))
-            for key, conversation, version, at in self._left.routes.values()
+            for key, conversation, version, at in self._rows.routes.values()
             if conversation == self._key
         ]
         return told, omitted
@@ -280,7 +289,7 @@ class _Telling:
     def _conversation(
         self,
         sessions: list[transfer_format.Session],
-        stands: int | None,
+        active: int | None,
         epochs: set[int],
         events: list[tuple[int, int, int, int | None]],
         kept: dict[int, transfer_format.Compaction],
@@ -298,7 +307,7 @@ class _Telling:
             epoch=max([row[8], len(sessions), *epochs, *(event[0] for event in events)]),
             last_seq=self._last,
             fence=max([row[10], *(made.token or 0 for made in kept.values())]),
-            compaction_epoch=stands,
+            compaction_epoch=active,
             redo_epoch=row[12] if row[12] in epochs else None,
             forked_from=forked_from,
             forked_at=forked_at,
@@ -308,13 +317,13 @@ class _Telling:
             metadata=_metadata(row[19]),
         )
 
-    def _filled(
-        self, way: list[transfer_format.Line], messages: dict[int, transfer_format.Message]
+    def _add_messages(
+        self, lines: list[transfer_format.Line], messages: dict[int, transfer_format.Message]
     ) -> list[transfer_format.Line]:
-        """The messages, each behind its session and the compaction that opened it."""
+        """Insert the messages after their session and the compaction that opened it."""
         told: list[transfer_format.Line] = []
         waiting: Iterator[transfer_format.Message] = iter(())
-        for line in way:
+        for line in lines:
             if not isinstance(line, transfer_format.Compaction):
                 told += waiting
                 waiting = iter(())
@@ -335,14 +344,14 @@ def _metadata(found: str | None) -> dict[str, Any]:
 
 
 def _folder(found: str | None) -> str | None:
-    """As it is kept: one that is damaged so that it cannot be is not worth a conversation."""
+    """Return the folder if it is valid."""
     try:
         return titles.clean_folder_or_none(found)
     except errors.InvalidArgument:
         return None
 
 
-def _line(seq: int, found: recovered_rows.Found | None, at: float) -> transfer_format.Message:
+def _line(seq: int, found: recovered_rows.FoundMessage | None, at: float) -> transfer_format.Message:
     if found is None:
         body = msgspec.Raw(PLACEHOLDER.encode())
         return transfer_format.Message(seq=seq, session=1, uid=f"lost-{seq}", role="user", at=at, body=body)
@@ -354,7 +363,7 @@ def _line(seq: int, found: recovered_rows.Found | None, at: float) -> transfer_f
 
 
 def _exact(text: str) -> compactions.Body | None:
-    """A summary as it was written; one that would be written otherwise is damaged."""
+    """Decode a summary that is in its stored form; any other is damaged."""
     try:
         body = msgspec.json.decode(text, type=compactions.Body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -363,17 +372,17 @@ def _exact(text: str) -> compactions.Body | None:
 
 
 def _events(rows: list[tuple[Any, ...]]) -> list[tuple[int, int, int, int | None]]:
-    """Hides and shows in the order they came about: epoch, from, to, and of a show the epoch of its hide."""
+    """List hides and shows in order: epoch, first seq, last seq, and the epoch of the hide that a show ends."""
     hidden = [(epoch, low, high, None) for epoch, low, high, _ in rows]
     shown = [(shown, low, high, epoch) for epoch, low, high, shown in rows if shown is not None]
     return sorted({*hidden, *shown}, key=lambda event: (event[0], event[1]))
 
 
 def _views(
-    events: list[tuple[int, int, int, int | None]], on: int | None, stands: int | None, after: int, before: int
+    events: list[tuple[int, int, int, int | None]], on: int | None, active: int | None, after: int, before: int
 ) -> list[transfer_format.Line]:
     told: list[transfer_format.Line] = (
-        [transfer_format.ActiveCompaction(compaction_epoch=stands)] if on != stands else []
+        [transfer_format.ActiveCompaction(compaction_epoch=active)] if on != active else []
     )
     for at, low, high, hidden in events:
         if after < at < before:

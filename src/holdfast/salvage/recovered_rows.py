@@ -1,7 +1,7 @@
-"""What is left of a store: rows that were carved out of its file, by what they are. Pure.
+"""The recovered rows of a damaged store, grouped by table and conversation.
 
-Of several rows for one thing the newest is the true one: counters only grow, and ends and redactions are
-final. Whether a message is what was written is for others to see.
+Of several versions of a row, the newest is kept: counters only grow, and ends and redactions are final. Messages are
+verified later, by their digests.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _SHAPES = {
     "routes": "tIin",
     "blobs": "titnN",
 }
-# Too plain to be told by their shape alone.
+# These have too few columns to be recognised by their types.
 _KNOWN_ONLY = {"tombstones": "tn", "meta": "tt", "memories": "_ttnnI"}
 _WITH_ROWID = {"messages", "conversations", "compactions"}
-# How many columns rows of older versions may lack, where nothing but their shape tells what they are.
+# How many columns a row of an older version may lack where it is recognised by its types.
 _LATER = {"conversations": 3}
 
 
-class Found(NamedTuple):
-    """A message as it lies in the file."""
+class FoundMessage(NamedTuple):
+    """A message as found in the file, not verified."""
 
     uid: str
     role: types.Role
@@ -42,12 +42,12 @@ class Found(NamedTuple):
     redacted_at: float | None
 
 
-class Remains:
-    """Rows by what they are, keyed by the inner key of their conversation."""
+class RecoveredRows:
+    """Rows by table, and by the key of their conversation."""
 
     def __init__(self) -> None:
         self.conversations: dict[int, tuple[Any, ...]] = {}
-        self.messages: dict[int, dict[int, list[Found]]] = defaultdict(lambda: defaultdict(list))
+        self.messages: dict[int, dict[int, list[FoundMessage]]] = defaultdict(lambda: defaultdict(list))
         self.sessions: dict[int, dict[int, tuple[Any, ...]]] = defaultdict(dict)
         self.compactions: dict[int, dict[int, tuple[Any, ...]]] = defaultdict(dict)
         self.hides: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
@@ -55,23 +55,23 @@ class Remains:
         self.blobs: dict[str, str] = {}
         self.tombstones: dict[str, float] = {}
         self.names: dict[int, set[str]] = defaultdict(set)
-        self.strange: dict[str, int] = defaultdict(int)
+        self.unrecognised: dict[str, int] = defaultdict(int)
         self.generation = 0
-        self._remembered: dict[int, tuple[Any, ...]] = {}
+        self._memory_rows: dict[int, tuple[Any, ...]] = {}
 
     def gather(self, rows: Iterable[page_reader.Row]) -> None:
         for row in rows:
             kind = _kind(row)
             if kind is not None:
                 shape = _SHAPES.get(kind, "")
-                getattr(self, f"_{kind}")(row.rowid, _fitted(row.values, shape) if shape else row.values)
+                getattr(self, f"_{kind}")(row.rowid, _fit(row.values, shape) if shape else row.values)
             elif row.table in _SHAPES:
-                self.strange[row.table] += 1
+                self.unrecognised[row.table] += 1
 
     def memories(self) -> list[types.Memory]:
-        """What was remembered, oldest first, as far as it is what a memory may be."""
+        """Return the valid memories, oldest first."""
         found = []
-        for rowid, (_, owner, text, at, updated_at, source) in sorted(self._remembered.items()):
+        for rowid, (_, owner, text, at, updated_at, source) in sorted(self._memory_rows.items()):
             learnt = self.conversations.get(source)
             if 0 < len(text) <= 500 and text.isprintable() and (owner.isprintable() and len(owner) <= 200):
                 memory = types.Memory(id=rowid, owner=owner, text=text, at=float(at), updated_at=float(updated_at))
@@ -79,13 +79,13 @@ class Remains:
         return found
 
     def known(self) -> list[int]:
-        """Every conversation there is a trace of, in the order they were made."""
+        """Return the keys of all conversations of which any row was found, in the order of their creation."""
         return sorted(set(self.conversations) | set(self.messages) | set(self.sessions) | set(self.names))
 
     def _messages(self, rowid: int, values: tuple[Any, ...]) -> None:
         _, _, uid, role, at, body, digest, redacted_at = values
         if role in types.ROLES and rowid > 0:
-            found = Found(uid, role, float(at), body, digest, redacted_at)
+            found = FoundMessage(uid, role, float(at), body, digest, redacted_at)
             self.messages[rowid >> 32][rowid & 0xFFFFFFFF].append(found)
 
     def _conversations(self, rowid: int, values: tuple[Any, ...]) -> None:
@@ -122,9 +122,9 @@ class Remains:
         self.tombstones[values[0]] = float(values[1])
 
     def _memories(self, rowid: int, values: tuple[Any, ...]) -> None:
-        known = self._remembered.get(rowid)
+        known = self._memory_rows.get(rowid)
         if known is None or values[4] >= known[4]:
-            self._remembered[rowid] = values
+            self._memory_rows[rowid] = values
 
     def _meta(self, _: int | None, values: tuple[Any, ...]) -> None:
         if values[0] == "generation" and values[1].isascii() and values[1].isdigit():
@@ -135,8 +135,8 @@ class Remains:
             self.names[values[1]].add(values[0])
 
 
-def _fitted(values: tuple[Any, ...], shape: str, most: int = 9) -> tuple[Any, ...]:
-    """Columns that were added later are not in older rows, and those of newer versions are not for us."""
+def _fit(values: tuple[Any, ...], shape: str, most: int = 9) -> tuple[Any, ...]:
+    """Fit a row to the columns of this version: add NULL for later columns, and drop those of newer versions."""
     missing = len(shape) - len(values)
     return values[: len(shape)] + (None,) * missing if -most <= missing <= most else ()
 
@@ -144,11 +144,11 @@ def _fitted(values: tuple[Any, ...], shape: str, most: int = 9) -> tuple[Any, ..
 def _kind(row: page_reader.Row) -> str | None:
     if row.table in _SHAPES or row.table in _KNOWN_ONLY:
         shape = _SHAPES.get(row.table) or _KNOWN_ONLY[row.table]
-        return row.table if page_reader.fits(_fitted(row.values, shape), shape) else None
+        return row.table if page_reader.fits(_fit(row.values, shape), shape) else None
     if row.table is not None and not row.table.startswith("index of "):
         return None
     for kind, shape in _SHAPES.items() if row.table is None else ():
-        if page_reader.fits(_fitted(row.values, shape, _LATER.get(kind, 1)), shape) and (row.rowid is not None) == (
+        if page_reader.fits(_fit(row.values, shape, _LATER.get(kind, 1)), shape) and (row.rowid is not None) == (
             kind in _WITH_ROWID
         ):
             return kind
@@ -157,6 +157,6 @@ def _kind(row: page_reader.Row) -> str | None:
     return "name" if row.rowid is None and (named or first) else None
 
 
-def proves_itself(row: page_reader.Row) -> bool:
-    """Whether a row of unknown standing can be told true from false: a message can, by its digest."""
+def is_verifiable(row: page_reader.Row) -> bool:
+    """Tell whether a row can be verified by itself: a message can, by its digest."""
     return _kind(row) == "messages"

@@ -1,8 +1,8 @@
-"""Salvage: what can be read of a damaged store goes into a new one, and what cannot is listed.
+"""Salvage a damaged store: write what can be recovered to a new store, and list what is lost.
 
-The damaged files are only read, by a process of its own (one that has them open as a store would lose its
-locks by closing them again), and only while no process has them open. The new store is written through all
-constraints, checked as a whole, and only then given its name.
+The damaged files are only read, in a separate process (SQLite drops the POSIX locks of a process that closes any
+descriptor of the file) and only while no process has them open. The new store is written with all constraints in force
+and checked by fsck before it gets its name.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ try:
 except ImportError:  # Windows: there a file in use does not open.
     fcntl = None  # type: ignore[assignment]
 
-# Where in the -shm file every open connection holds a lock for as long as it is open.
-IN_USE = 128
+# The byte of the -shm file that every open connection holds a shared lock on.
+SHM_LOCK_BYTE = 128
 _PLACEHOLDER = rebuild.PLACEHOLDER.encode()
 _REFUSALS = (
     errors.ImportInvalid,
@@ -49,10 +49,10 @@ _REFUSALS = (
 def salvage(
     damaged: str | os.PathLike[str], new: str | os.PathLike[str], progress: Progress | None = None
 ) -> reports.SalvageReport:
-    """Read what can be read of the store at `damaged` into a new one at `new`, which must not exist.
+    """Recover the store at `damaged` into a new one at `new`, which must not exist.
 
-    Raises StoreBusy while a process has the damaged store open, StoreUnusable when there is nothing to read
-    or no room to write. Nothing of the damaged store is changed, and on any error there is no new one.
+    Raises StoreBusy while a process has the damaged store open, StoreUnusable when it cannot be read or the new one
+    cannot be written. The damaged store is not changed, and after an error there is no new one.
     """
     paths = _checked(damaged, new)
     code = "import sys; from holdfast.salvage import salvage; salvage.child(*sys.argv[1:])"
@@ -76,16 +76,16 @@ def _error(kind: str, message: str) -> errors.HoldfastError:
 
 
 def child(damaged: str, new: str) -> None:
-    """The process of its own: progress and the report as lines on standard output."""
+    """Run in the separate process: write progress and the report as lines to standard output."""
 
-    def say(what: dict[str, object]) -> None:
-        sys.stdout.buffer.write(msgspec.json.encode(what) + b"\n")
+    def send(message: dict[str, object]) -> None:
+        sys.stdout.buffer.write(msgspec.json.encode(message) + b"\n")
         sys.stdout.buffer.flush()
 
     try:
-        say({"report": run(damaged, new, lambda done, total: say({"done": [done, total]}))})
+        send({"report": run(damaged, new, lambda done, total: send({"done": [done, total]}))})
     except errors.HoldfastError as error:
-        say({"error": [type(error).__name__, str(error)]})
+        send({"error": [type(error).__name__, str(error)]})
 
 
 def _checked(*paths: object) -> list[str]:
@@ -93,24 +93,24 @@ def _checked(*paths: object) -> list[str]:
     for path in paths:
         given = os.fspath(path) if isinstance(path, str | os.PathLike) else None
         if not isinstance(given, str) or not given or "\0" in given:
-            raise errors.InvalidArgument("A salvage needs the paths of two files, as text.")
+            raise errors.InvalidArgument("`damaged` and `new` must be paths.")
         found.append(os.path.realpath(given))
     return found
 
 
 def run(damaged: str, new: str, progress: Callable[[int, int], None] | None = None) -> reports.SalvageReport:
-    """The work itself; never in a process that has the damaged store open."""
+    """Salvage in this process, which must not have the damaged store open."""
     began = time.monotonic()
     if os.path.lexists(new):
-        raise errors.CopyRefused(f"{new} is there already; a salvage never replaces anything.")
-    with atomic_file.translate_errors(damaged), _unused(damaged):
-        log = page_reader.read_wal(_read(damaged + "-wal"))
-        book = page_reader.Book(_read(damaged, needed=True), log)
-        found = recovered_rows.Remains()
-        found.gather(book.rows(progress))
-        # Behind a damaged place of the log: only what fills a gap, and only messages prove themselves.
-        found.gather(row for row in book.doubtful_rows() if recovered_rows.proves_itself(row))
-    lost = _damage(log, book, found)
+        raise errors.CopyRefused(f"{new} exists. Name a new file for the salvaged store.")
+    with atomic_file.translate_errors(damaged), _exclusive(damaged):
+        wal = page_reader.read_wal(_read(damaged + "-wal"))
+        file = page_reader.DatabaseFile(_read(damaged, needed=True), wal)
+        found = recovered_rows.RecoveredRows()
+        found.gather(file.rows(progress))
+        # After a damaged frame of the WAL, only messages are used, because only their digests verify them.
+        found.gather(row for row in file.doubtful_rows() if recovered_rows.is_verifiable(row))
+    lost = _list_damage(wal, file, found)
     with atomic_file.replace(new, "salvage") as temp:
         missed, placeholders = _write(
             found, temp, blob_files.BlobFiles(f"{damaged}.blobs"), blob_files.BlobFiles(f"{new}.blobs")
@@ -120,18 +120,20 @@ def run(damaged: str, new: str, progress: Callable[[int, int], None] | None = No
     return reports.SalvageReport(new, *counts, tuple(lost + missed), time.monotonic() - began)
 
 
-def _damage(log: page_reader.Wal, book: page_reader.Book, found: recovered_rows.Remains) -> list[reports.Lost]:
-    """What is known to be wrong of the files themselves; what that cost is listed after it, where it can be told."""
-    unread = book.unread + sum(found.strange.values())
+def _list_damage(
+    wal: page_reader.Wal, file: page_reader.DatabaseFile, found: recovered_rows.RecoveredRows
+) -> list[reports.Lost]:
+    """List the damage to the files themselves."""
+    unread = file.unread + sum(found.unrecognised.values())
     counts = {
-        "pages of the log are damaged: what was committed last": log.ignored,
-        "pages of the file are damaged or missing": len(book.missing_pages),
+        "pages of the WAL are damaged: the last commits": wal.ignored,
+        "pages of the file are damaged or missing": len(file.missing_pages),
         "rows cannot be read": unread,
     }
     lost = [reports.Lost(f"{count} {what}") for what, count in counts.items() if count]
-    # Every store counts its restores: without that note, and with nothing else either, it hardly was one.
+    # Every store has a generation: without it and without any row, the file was not a store.
     if not (found.known() or found.tombstones or found.generation):
-        lost.append(reports.Lost("everything: nothing in this file is of a store"))
+        lost.append(reports.Lost("everything: the file holds no data of a store"))
     return lost
 
 
@@ -146,19 +148,19 @@ def _read(path: str, *, needed: bool = False) -> bytes:
 
 
 @contextlib.contextmanager
-def _unused(path: str) -> Iterator[None]:
-    """Nobody has the store open, and nobody can open it, until the block ends."""
+def _exclusive(path: str) -> Iterator[None]:
+    """Lock the store against being opened. Raises StoreBusy if a process has it open."""
     try:
         fd = os.open(f"{path}-shm", os.O_RDWR)
     except FileNotFoundError:
-        yield  # Without this file no process has it open.
+        yield  # Every process that has the store open has created this file.
         return
     try:
         if fcntl is not None:
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, IN_USE)
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, SHM_LOCK_BYTE)
         yield
     except BlockingIOError:
-        raise errors.StoreBusy(f"A process has {path} open; stop it, and salvage again.") from None
+        raise errors.StoreBusy(f"A process has {path} open. Stop it, and salvage again.") from None
     finally:
         os.close(fd)
 
@@ -167,26 +169,28 @@ def _unused(path: str) -> Iterator[None]:
 
 
 def _write(
-    found: recovered_rows.Remains, temp: str, old: blob_files.BlobFiles, new: blob_files.BlobFiles
+    found: recovered_rows.RecoveredRows, temp: str, old: blob_files.BlobFiles, new: blob_files.BlobFiles
 ) -> tuple[list[reports.Lost], int]:
-    """What could not go over, and how many messages are only placeholders."""
+    """Write the new store. Return what is lost, and the number of placeholder messages."""
     lost: list[reports.Lost] = []
     placeholders = 0
     wanted: dict[str, str] = {}
     with contextlib.closing(sqlite_driver.SqliteDriver(temp, durability="process-crash")) as driver:
-        origins: dict[int, rebuild.Kept] = {}
+        origins: dict[int, rebuild.RebuiltOrigin] = {}
         for key in found.known():
-            story = rebuild.tell(found, key, origins)
-            if isinstance(story, rebuild.Unnamed):
-                what = f"{story.messages} messages of a conversation whose name is lost"
+            candidates = rebuild.rebuild(found, key, origins)
+            if isinstance(candidates, rebuild.Unnamed):
+                what = f"{candidates.messages} messages of a conversation whose name is lost"
                 lost.append(reports.Lost(what))
-            elif story is not None:
-                told, missed = _conversation(driver, story)
+            elif candidates is not None:
+                lines, missed = _conversation(driver, candidates)
                 lost += missed
-                if told is not None:
-                    origins[key] = _kept(told)
-                    placeholders += sum(map(_is_placeholder, told))
-                    wanted.update({digest: story.id for body in story.bodies for digest in blobs.find_references(body)})
+                if lines is not None:
+                    origins[key] = _as_origin(lines)
+                    placeholders += sum(map(_is_placeholder, lines))
+                    wanted.update(
+                        {digest: candidates.id for body in candidates.bodies for digest in blobs.find_references(body)}
+                    )
         gone = [digest for digest in sorted(wanted) if not new.copy_from(old, digest)]
         lost += [reports.Lost(f"attachment {digest}", wanted[digest]) for digest in gone]
         sizes = {digest: os.path.getsize(new.path(digest)) for digest in wanted if digest not in gone}
@@ -194,41 +198,43 @@ def _write(
     return lost, placeholders
 
 
-def _conversation(driver: Driver, story: rebuild.Story) -> tuple[list[transfer_format.Line] | None, list[reports.Lost]]:
-    """In the fullest way the constraints let in: that way, and what it left out."""
-    for told, left in story.ways:
+def _conversation(
+    driver: Driver, candidates: rebuild.Candidates
+) -> tuple[list[transfer_format.Line] | None, list[reports.Lost]]:
+    """Write the most complete version that the constraints accept. Return its lines and what is lost."""
+    for lines, left in candidates.versions:
         try:
-            _replayed(driver, told)
+            _replay(driver, lines)
         except _REFUSALS:
             continue
-        return told, story.lost + left
-    return None, [reports.Lost("everything: what is left of it does not fit together", story.id)]
+        return lines, candidates.lost + left
+    return None, [reports.Lost("everything: the recovered rows contradict each other", candidates.id)]
 
 
-def _replayed(driver: Driver, told: list[transfer_format.Line]) -> None:
-    head = told[0]
+def _replay(driver: Driver, lines: list[transfer_format.Line]) -> None:
+    head = lines[0]
     assert isinstance(head, transfer_format.Conversation)
-    vetted = validate.ConversationValidator(head)
-    for number, line in enumerate(told):
-        vetted.check(number, line)
-    vetted.finish(len(told))
+    validator = validate.ConversationValidator(head)
+    for number, line in enumerate(lines):
+        validator.check(number, line)
+    validator.finish(len(lines))
     writing = replay.Replay(head)
-    driver.write("salvage", lambda tx: writing.run(tx, enumerate(told), len(told)))
+    driver.write("salvage", lambda tx: writing.run(tx, enumerate(lines), len(lines)))
 
 
-def _kept(told: list[transfer_format.Line]) -> rebuild.Kept:
-    head = told[0]
+def _as_origin(lines: list[transfer_format.Line]) -> rebuild.RebuiltOrigin:
+    head = lines[0]
     assert isinstance(head, transfer_format.Conversation)
-    return rebuild.Kept(
+    return rebuild.RebuiltOrigin(
         head.id,
-        frozenset(line.id for line in told if isinstance(line, transfer_format.Session)),
+        frozenset(line.id for line in lines if isinstance(line, transfer_format.Session)),
         head.last_seq,
-        {line.epoch: line.seen_seq for line in told if isinstance(line, transfer_format.Compaction)},
+        {line.epoch: line.seen_seq for line in lines if isinstance(line, transfer_format.Compaction)},
     )
 
 
 def _is_placeholder(line: transfer_format.Line) -> bool:
-    """Whether it stands for a message that is lost."""
+    """Tell whether a line replaces a lost message."""
     return (
         isinstance(line, transfer_format.Message)
         and line.uid == f"lost-{line.seq}"
@@ -236,8 +242,8 @@ def _is_placeholder(line: transfer_format.Line) -> bool:
     )
 
 
-def _settle(tx: Tx, found: recovered_rows.Remains, sizes: dict[str, int]) -> None:
-    """Deleted ids stay deleted, attachments and memories are known, and no counter from before can match."""
+def _settle(tx: Tx, found: recovered_rows.RecoveredRows, sizes: dict[str, int]) -> None:
+    """Write tombstones, attachments and memories, and advance all counters past those used before."""
     for name, at in found.tombstones.items():
         if 0 < len(name) <= 200 and name.isprintable():
             tx.run("tombstone_keep", id=name, at=at)
@@ -250,7 +256,7 @@ def _settle(tx: Tx, found: recovered_rows.Remains, sizes: dict[str, int]) -> Non
 
 
 def _finish(temp: str, new: str) -> tuple[int, int, int]:
-    """A sound store that was closed, so that all of it is in one file; else an error, and no store."""
+    """Check the new store and close it, so that all of it is in one file. Raises CopyDamaged."""
     with contextlib.closing(sqlite_driver.SqliteDriver(temp, durability="process-crash")) as driver:
         report = fsck.check(driver)
     if not report.ok:
