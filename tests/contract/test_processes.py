@@ -102,7 +102,7 @@ def test_conversation_with_a_running_process_is_not_let_go_as_old(db: SessionDB,
     begun(db, "p")
     clock.advance(100 * steps.DAY)
     (needed,) = db.admin.plan_prune(older_than_days=30).needed
-    assert "still runs" in str(needed)
+    assert "running processes" in str(needed)
     db.processes.record_end("p", "exited", 0, "ended")
     db.mail.settle(db.mail.waiting()[0].id, "completed")
     assert len(db.admin.plan_prune(older_than_days=30).going) == 1
