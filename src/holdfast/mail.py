@@ -113,6 +113,8 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     failed_at: float | None = None
     error: str | None = None
     redacted: bool = False
+    behind: int = 0
+    """How many undelivered messages of its chat come after it; only `due_outgoing` counts them."""
 
     @property
     def open(self) -> bool:

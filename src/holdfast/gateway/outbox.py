@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -47,7 +48,13 @@ class Sender:
         self._owns = platform.owns if isinstance(platform, port.Owns) else None
         self._alone = isinstance(platform, port.Owns) and platform.alone
         self._woken = asyncio.Event()
+        self._crowded = False
+        """Whether the last look found as many messages as it may."""
         self._sending: dict[str, asyncio.Task[None]] = {}
+        self._ready: deque[types.Outgoing] = deque()
+        """Due messages of the last look for which there was no room yet."""
+        self._again = set[str]()
+        """Chats in `_sending` that may have another message due once theirs is sent."""
         self._claims: dict[str, tuple[types.Claim, float]] = {}
         self._unmarked: dict[int, str] = {}
         """What the platform has taken while the store could not be told so: it is not sent again for that."""
@@ -99,10 +106,17 @@ class Sender:
         except errors.HoldfastError as error:
             logger.warning("what goes out by %s could not be read: %s", self._platform.name, error)
             return
-        for outgoing in due:
+        self._again.update(each.chat for each in due if each.chat in self._sending)
+        self._ready = deque(each for each in due if each.chat not in self._sending)
+        self._crowded = len(due) >= MOST
+        self._start_ready()
+
+    def _start_ready(self) -> None:
+        while self._ready and len(self._sending) < AT_ONCE:
+            outgoing = self._ready.popleft()
             if outgoing.chat not in self._sending and outgoing.chat not in self._elsewhere:
-                if len(self._sending) >= AT_ONCE:
-                    return
+                if outgoing.behind:
+                    self._again.add(outgoing.chat)
                 task = self._sending[outgoing.chat] = asyncio.create_task(self._chat(outgoing))
                 task.add_done_callback(partial(self._done, outgoing.chat))
 
@@ -111,7 +125,10 @@ class Sender:
         if self._owns is not None and chat in self._claims:
             # The next message to it may be another process's to send.
             self._claims[chat] = (self._claims[chat][0], 0.0)
-        self.wake()  # The next one for this chat, or one that had no room.
+        self._start_ready()
+        if chat in self._again or (self._crowded and not self._ready):
+            self._again.discard(chat)
+            self.wake()
 
     async def _chat(self, outgoing: types.Outgoing) -> None:
         """The border to a platform: whatever goes wrong with one message is written down, and stops no other."""

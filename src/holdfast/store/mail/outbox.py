@@ -97,7 +97,9 @@ class Outbox(Facet):
         validation.check(validation.WholeNumber, limit=limit)
         where, when = checked_platform(platform), self._clock() if now is None else validation.check_time(now)
         return self.driver.read(
-            lambda tx: [from_row(row) for row in tx.all("outgoing_due", platform=where, now=when, limit=limit)]
+            lambda tx: [
+                from_row(row[:-1], row[-1] - 1) for row in tx.all("outgoing_due", platform=where, now=when, limit=limit)
+            ]
         )
 
     @write_step.shareable
@@ -258,7 +260,7 @@ def _one(tx: Tx, query: str, **values: Any) -> types.Outgoing | None:
     return None if row is None else from_row(row)
 
 
-def from_row(row: Row) -> types.Outgoing:
+def from_row(row: Row, behind: int = 0) -> types.Outgoing:
     (id_, arrival, inbound, part, key, conversation_id, seq, platform, chat, where, kind, body) = row[:12]
     at, attempts, due_at, delivered_at, external, failed_at, error, redacted = row[12:]
     try:
@@ -287,4 +289,5 @@ def from_row(row: Row) -> types.Outgoing:
         failed_at=failed_at,
         error=error,
         redacted=bool(redacted),
+        behind=behind,
     )

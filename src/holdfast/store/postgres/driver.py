@@ -30,8 +30,8 @@ T = TypeVar("T")
 
 DURABILITY = ("power-loss", "process-crash")
 FOLDER = "postgres"
-# Idle connections to keep. Any number may be in use.
-IDLE = 8
+# Idle connections to keep: as many as the threads of an AsyncSessionDB use at once. Any number may be in use.
+IDLE = 40
 # How often a step is retried that conflicts with concurrent writers.
 ATTEMPTS = 10
 

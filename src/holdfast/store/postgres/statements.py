@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -57,7 +56,7 @@ class Wire:
         self._convert = psycopg.adapt.Transformer(connection)
         self._automatic = psycopg.adapt.PyFormat.AUTO
         self._answered = psycopg.generators.execute
-        self._send_all = psycopg.generators.pipeline_communicate
+        self._send = psycopg.generators.send
         self._fetch = psycopg.generators.fetch_many
         self._refusal = psycopg.errors.error_from_result
         # By the query and the types of its values. None: it was asked once, and is prepared when it comes again.
@@ -105,17 +104,17 @@ class Wire:
 
     def pipeline(self, calls: Sequence[Call]) -> list[Any]:
         """Send statements in one round trip; return the result of each. After the first that fails none is executed."""
-        commands, expected = deque[Callable[[], None]](), list[bool]()
-        prepared = dict[Kind, bytes | None]()
-        for call in calls:
-            for command in self._commands(call, prepared):
-                commands.append(command)
-                expected.append(False)
-            expected[-1] = True
-        commands.append(self._server.pipeline_sync)
+        expected, prepared = list[bool](), dict[Kind, bytes | None]()
         self._server.enter_pipeline_mode()
         try:
-            answers = [found[-1] for found in self._connection.wait(self._exchange(commands))]
+            # libpq only buffers what the socket does not take; the generator sends the rest.
+            for call in calls:
+                commands = self._commands(call, prepared)
+                for command in commands:
+                    command()
+                expected += [False] * (len(commands) - 1) + [True]
+            self._server.pipeline_sync()
+            answers = self._connection.wait(self._results(len(expected) + 1))
         finally:
             if not self._connection.closed:
                 self._server.exit_pipeline_mode()
@@ -125,12 +124,11 @@ class Wire:
         self._prepared.update(prepared)
         return [answer for answer, wanted in zip(answers, expected, strict=False) if wanted]
 
-    def _exchange(self, commands: deque[Callable[[], None]]) -> Generator[Any, Any, list[Any]]:
-        """Send messages and read the results that arrive meanwhile, then the remaining ones."""
-        expected = len(commands)
-        results: list[Any] = yield from self._send_all(self._server, commands)
+    def _results(self, expected: int) -> Generator[Any, Any, list[Any]]:
+        yield from self._send(self._server)
+        results = list[Any]()
         while len(results) < expected:
-            results.append((yield from self._fetch(self._server)))
+            results.append((yield from self._fetch(self._server))[-1])
         return results
 
     def _commands(self, call: Call, prepared: dict[Kind, bytes | None]) -> list[Callable[[], None]]:

@@ -27,13 +27,13 @@ SELECT o.id, o.arrival, o.inbound, o.part, o.key, c.id, o.seq, o.platform, o.cha
  ORDER BY o.id DESC LIMIT :limit;
 
 -- name: outgoing_due
--- The first undelivered one of each chat, if it may be tried now.
+-- The first undelivered message of each chat, if it is due, and how many undelivered messages the chat has.
 SELECT o.id, o.arrival, o.inbound, o.part, o.key, c.id, o.seq, o.platform, o.chat, o.address, o.kind, o.body, o.at,
-       o.attempts, o.due_at, o.delivered_at, o.external, o.failed_at, o.error, o.redacted_at IS NOT NULL
-  FROM outbox o LEFT JOIN conversations c ON c.key = o.conversation
- WHERE o.id IN (SELECT min(id) FROM outbox
-                 WHERE platform = :platform AND delivered_at IS NULL AND failed_at IS NULL GROUP BY chat)
-   AND o.due_at <= :now
+       o.attempts, o.due_at, o.delivered_at, o.external, o.failed_at, o.error, o.redacted_at IS NOT NULL, w.waiting
+  FROM (SELECT min(id) AS id, count(*) AS waiting FROM outbox
+         WHERE platform = :platform AND delivered_at IS NULL AND failed_at IS NULL GROUP BY chat) w
+       JOIN outbox o ON o.id = w.id LEFT JOIN conversations c ON c.key = o.conversation
+ WHERE o.due_at <= :now
  ORDER BY o.due_at, o.id LIMIT :limit;
 
 -- name: outgoing_origin
