@@ -296,10 +296,16 @@ COMMIT = """tx.execute("COMMIT")
 
 # Broken versions of what is done to whole stores; here the scene is the act in which a kill must show it.
 CARELESS: dict[str, Mutant] = {
-    "backup written in its place": Mutant("backup", (Edit(atomic_file, "put", "os.replace(temp, path)", IN_PLACE),)),
-    "archive written in its place": Mutant("prune", (Edit(atomic_file, "put", "os.replace(temp, path)", IN_PLACE),)),
-    "salvage written in its place": Mutant("salvage", (Edit(atomic_file, "put", "os.replace(temp, path)", IN_PLACE),)),
-    "drafts of the dead kept": Mutant("backup", (Edit(atomic_file, "sweep", "os.unlink(path)", "pass"),)),
+    "backup written in its place": Mutant(
+        "backup", (Edit(atomic_file, "rename_into_place", "os.replace(temp, path)", IN_PLACE),)
+    ),
+    "archive written in its place": Mutant(
+        "prune", (Edit(atomic_file, "rename_into_place", "os.replace(temp, path)", IN_PLACE),)
+    ),
+    "salvage written in its place": Mutant(
+        "salvage", (Edit(atomic_file, "rename_into_place", "os.replace(temp, path)", IN_PLACE),)
+    ),
+    "drafts of the dead kept": Mutant("backup", (Edit(atomic_file, "remove_abandoned", "os.unlink(path)", "pass"),)),
     "redaction in two transactions": Mutant("redact", (Edit(deletion, "redact", READERS, COMMIT + READERS),)),
 }
 
