@@ -1,4 +1,4 @@
-"""SessionDB: the public face of the store.
+"""SessionDB: the public API of the store.
 
 Each method is one transaction. Methods take any session id of a conversation, however old; they are
 short, synchronous and safe from any thread and any number of processes. `aio.AsyncSessionDB` awaits them.
@@ -110,7 +110,7 @@ class SessionDB(
         folder: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> types.Session:
-        """A new conversation; or, with a parent, its continuation or a branch.
+        """Create a conversation; with a parent, its continuation or a conversation that remembers its origin.
 
         A parent ended by 'compression' gets its one continuation, whose context begins empty; a second
         one is refused with ForkRefused, which names the first. Any other parent gives a new conversation
@@ -136,7 +136,7 @@ class SessionDB(
         return self.driver.read(lambda tx: sessions.get(tx, session_id))
 
     def conversation(self, session_id: str) -> types.Conversation:
-        """Where the conversation of this session stands."""
+        """Return the state of the conversation of this session."""
 
         def look(tx: Tx) -> types.Conversation:
             found = sessions.conversation(tx, conversation_row.look(tx, session_id))
@@ -145,15 +145,15 @@ class SessionDB(
         return self.driver.read(look)
 
     def head(self, session_id: str) -> types.Session:
-        """The newest session of the conversation: live, unless the conversation has ended."""
+        """Return the newest session of the conversation, which is live unless the conversation has ended."""
         return self.driver.read(lambda tx: sessions.head(tx, session_id))
 
     def sessions(self, session_id: str) -> list[types.Session]:
-        """Every session of the conversation, first to last."""
+        """Return every session of the conversation, first to last."""
         return self.driver.read(lambda tx: sessions.of_conversation(tx, session_id))
 
     def continuations(self, session_id: str) -> list[types.Session]:
-        """What continues this very session: nothing, or one session. More cannot be written."""
+        """Return the continuation of this session, or nothing. A session has at most one."""
         return self.driver.read(lambda tx: sessions.continuations(tx, session_id))
 
     def branches(self, session_id: str, *, reading: bool = False) -> list[str]:
@@ -179,7 +179,7 @@ class SessionDB(
         limit: int = 50,
         skip: int = 0,
     ) -> list[types.Session]:
-        """The heads of conversations, most recently active first; with `every`, all their sessions.
+        """Return the heads of conversations, most recently active first; with `every`, all their sessions.
 
         With `folder`, those of this folder, and those of no folder.
         """
@@ -190,7 +190,7 @@ class SessionDB(
         return self.driver.read(lambda tx: sessions.listed(tx, wanted, limit, skip))
 
     def resolve(self, text: str, *, owner: str | None = None, near: bool = False) -> types.Session:
-        """The head of the conversation a person means: an id, a unique prefix, a title, or `last`.
+        """Find the head of a conversation by an id, a unique prefix of one, a title, or `last`.
 
         With `near`, a title may have other capitals, and a part of it does where it fits only one: for whoever
         looks, not for whoever removes. Raises Ambiguous with the candidates when a prefix or a part fits several.
@@ -202,17 +202,17 @@ class SessionDB(
         return self.driver.read(lambda tx: sessions.resolve(tx, text, owner, near))
 
     def end_session(self, session_id: str, end_reason: str) -> bool:
-        """End this very session, if it is the live head; whether it was. The first end wins."""
+        """End this session if it is the live head, and return whether it was. The first end wins."""
         reason, now = validation.check_text(end_reason, "end_reason", sessions.MAX_REASON), self._clock()
         return self.driver.write("end", lambda tx: sessions.end(tx, session_id, reason, now, whole=False))
 
     def end_conversation(self, session_id: str, end_reason: str) -> bool:
-        """End the head of the conversation, whichever session is given."""
+        """End the head of the conversation of this session, and return whether it was live."""
         reason, now = validation.check_text(end_reason, "end_reason", sessions.MAX_REASON), self._clock()
         return self.driver.write("end", lambda tx: sessions.end(tx, session_id, reason, now, whole=True))
 
     def resume(self, session_id: str) -> types.Session:
-        """The live head; an ended conversation goes on in a continuation. Racing resumes get the same one."""
+        """Return the live head; an ended conversation gets a continuation, the same one for concurrent calls."""
         now = self._clock()
         return self._session(self.driver.write("resume", lambda tx: sessions.resume(tx, session_id, now)))
 
@@ -225,7 +225,7 @@ class SessionDB(
         title: str | None = None,
         folder: str | None = None,
     ) -> types.Session:
-        """A new conversation that shares this one's messages up to at_seq (default: all there are).
+        """Create a conversation that shares the messages of this one up to at_seq (default: all).
 
         Its folder is this one's, unless another is given.
         """
@@ -285,7 +285,7 @@ class SessionDB(
         create: types.NewConversation | None = None,
         lease: types.Lease | None = None,
     ) -> list[types.Receipt]:
-        """Append a batch in one transaction: all of it or nothing, in the order given."""
+        """Append a batch of messages in one transaction, in the order given."""
         if messages in ([], ()):
             return []
         step = self.append_step(session_id, messages, expect_head=expect_head, create=create, lease=lease)
@@ -300,7 +300,7 @@ class SessionDB(
         create: types.NewConversation | None = None,
         lease: types.Lease | None = None,
     ) -> log.AppendRequest:
-        """An append checked and encoded, to be run in a transaction with others."""
+        """Validate and encode an append, which may then share a transaction with others."""
         now = self._clock()
         if lease is not None:
             validation.check_type(types.Lease, lease, "lease")
@@ -316,7 +316,7 @@ class SessionDB(
     def begin_conversation(
         self, session_id: str, message: types.NewMessage, create: types.NewConversation, ttl: float = leases.LEASE_TTL
     ) -> tuple[types.Receipt, types.Lease]:
-        """A new conversation with its first message and the `turn` lease of whoever began it, all at once.
+        """Create a conversation with its first message and take its `turn` lease, in one transaction.
 
         IdTaken when somebody else has begun it: then take the turn like any other.
         """
@@ -327,28 +327,28 @@ class SessionDB(
         )
 
     def context(self, session_id: str, upto: int | None = None) -> types.Context:
-        """What the model sees: pinned messages, summary, and all that came after the cut, in one snapshot."""
+        """Return the context of the model: pinned messages, the summary, and all messages after the cut."""
         validation.check(validation.OptionalNumber, upto=upto)
         return self.driver.read(lambda tx: log.context(tx, session_id, upto))
 
     def transcript(self, session_id: str, after: int = 0, upto: int | None = None) -> list[types.Message]:
-        """What people see: the whole log of the conversation, or the stretch after < seq <= upto."""
+        """Return the messages of the conversation, or those with after < seq <= upto."""
         validation.check(validation.WholeNumber, after=after)
         validation.check(validation.OptionalNumber, upto=upto)
         return self.driver.read(lambda tx: log.transcript(tx, session_id, after, upto))
 
     def seq_of(self, session_id: str, uid: str) -> int | None:
-        """Where the message that bears this uid stands in the log of the conversation; None where none does."""
+        """Return the seq of the message with this uid, or None if the conversation has none."""
         return self.driver.read(lambda tx: log.seq_of(tx, session_id, validation.check_id(uid, "uid")))
 
     def hide(self, session_id: str, from_seq: int, to_seq: int | None = None) -> types.Hide:
-        """Take a range of messages (default: to the last) out of the context. Nothing is deleted."""
+        """Hide a range of messages (default: to the last) from the context. Nothing is deleted."""
         validation.check(validation.WholeNumber, from_seq=from_seq)
         validation.check(validation.OptionalNumber, to_seq=to_seq)
         return self.driver.write("hide", lambda tx: visibility.hide(tx, session_id, from_seq, to_seq))
 
     def show(self, session_id: str, hide_epoch: int | None = None) -> types.Hide:
-        """Bring back what one hide took out (default: the newest still hidden)."""
+        """Show the messages of one hide again (default: the newest in force)."""
         validation.check(validation.OptionalNumber, hide_epoch=hide_epoch)
         return self.driver.write("show", lambda tx: visibility.show(tx, session_id, hide_epoch))
 
@@ -356,7 +356,7 @@ class SessionDB(
         return self.driver.read(lambda tx: visibility.every(tx, conversation_row.look(tx, session_id).key))
 
     def redact(self, session_id: str, seq: int) -> None:
-        """Remove a message's text for good, with every summary that may have been made from it."""
+        """Remove the text of a message for good, and every summary that may contain it."""
         validation.check(validation.WholeNumber, seq=seq)
         now = self._clock()
         key = self.driver.write("redact", lambda tx: deletion.redact(tx, session_id, seq, now))
@@ -383,7 +383,7 @@ class SessionDB(
         model: str | None = None,
         keep_lease: bool = False,
     ) -> types.Session:
-        """Let the summary stand for everything up to cut_seq; the new head.
+        """Replace all messages up to cut_seq in the context by a summary, and return the new head.
 
         seen_seq is the last message the summarizer was given (default: the last when the work began).
         The commit releases the lease, unless keep_lease: then release it after your own bookkeeping.
@@ -412,15 +412,15 @@ class SessionDB(
         return self.driver.write("commit", commit)
 
     def undo_compaction(self, session_id: str) -> types.Compaction:
-        """Stand on what the newest compaction stood on; the messages it represented are back."""
+        """Undo the newest compaction: the context has the messages again that its summary replaced."""
         return self.driver.write("undo", lambda tx: compactions.undo(tx, session_id))
 
     def redo_compaction(self, session_id: str) -> types.Compaction:
-        """Take back the last undo, one step, as long as no compaction, hide, show or redaction came between."""
+        """Redo the compaction that was undone last, unless a compaction, hide, show or redaction came after."""
         return self.driver.write("redo", lambda tx: compactions.redo(tx, session_id))
 
     def compactions(self, session_id: str) -> list[types.Compaction]:
-        """Every compaction of the conversation, first to last, undone ones too."""
+        """Return every compaction of the conversation, first to last, undone ones too."""
 
         def look(tx: Tx) -> list[types.Compaction]:
             key = conversation_row.look(tx, session_id).key
@@ -431,12 +431,12 @@ class SessionDB(
     # --- routes --------------------------------------------------------------------------------------
 
     def route(self, key: str) -> types.Route:
-        """What a chat key names now, and the version to give to bind_route."""
+        """Return the conversation that a chat key is bound to, and the version to pass to bind_route."""
         validation.check_route(key)
         return self.driver.read(lambda tx: routes.get(tx, key))
 
     def routes(self, session_id: str | None = None) -> list[types.Route]:
-        """Every route, or those that name one conversation."""
+        """Return all routes, or those of one conversation."""
 
         def look(tx: Tx) -> list[types.Route]:
             return routes.every(tx, conversation_row.look(tx, session_id).key if session_id is not None else None)
@@ -444,7 +444,7 @@ class SessionDB(
         return self.driver.read(look)
 
     def bind_route(self, key: str, session_id: str | None, *, version: int) -> types.Route:
-        """Let a key name a conversation (None: the next message begins one), if it still has this version."""
+        """Bind a key to a conversation (None: the next message begins one), if it still has this version."""
         validation.check_route(key)
         validation.check(validation.WholeNumber, version=version)
         now = self._clock()
@@ -466,7 +466,7 @@ def open_driver(
     write_timeout: float,
     begin: bool,
 ) -> Driver:
-    """The driver of that store, open. Without `begin` a server that has no store gets none."""
+    """Open the driver for a path or an address. Without `begin`, no store is created on a server."""
     validation.check_filters(durability=durability)
     validation.check(validation.Duration, write_timeout=write_timeout)
     path = os.fspath(target) if isinstance(target, str | os.PathLike) else None

@@ -1,13 +1,13 @@
 """Leases: the right to do slow work on a conversation.
 
 A lease is a row with a token from the conversation's one fence counter, whatever its purpose: a newer
-token is always larger, so an older holder is recognised everywhere. It saves work and nothing more:
-what may be written is decided by the commit.
+token is always larger, so writes by an earlier holder are detected. A lease only saves work: the commit
+decides what is written.
 
-A clock only decides when another may take over; no commit ever rests on one. On Linux leases run on
-CLOCK_BOOTTIME (it counts while the machine sleeps and nobody can set it) and name the boot they belong
-to: a lease from another boot is over. Elsewhere, and wherever the caller gave a clock, they run on Unix
-time; the column `boot` says which of the two an expiry is measured by.
+A clock decides when another process may take over, and never whether a commit is valid. On Linux, leases
+use CLOCK_BOOTTIME, which counts during suspend and cannot be set, and record the boot id: a lease from
+another boot has expired. Elsewhere, and with a clock given by the caller, they use Unix time. The column
+`boot` tells which of the two an expiry refers to.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ NO_RIGHTS = "42501"
 """PostgreSQL's code for a role without rights on a table: a table that another role restored has no grants."""
 LEASE_TTL = 30.0
 LOCK_TTL = 300.0
-# As many holders are remembered whose leases could not be released. Each of these leases expires anyway.
+# Names of holders to remember whose leases could not be released; those leases expire anyway.
 MAX_ABANDONED = 1000
 _counted = itertools.count()
 acting_agent: ContextVar[str] = ContextVar("holdfast_agent", default="")
-"""The name of the agent that acts in this context; leases taken in it bear this name."""
+"""The agent that runs in this context; part of the default holder name."""
 
 
 class Leases:
-    """The part of SessionDB that gives leases. However they fail, compactions and turns continue without."""
+    """The lease methods of SessionDB. Compactions and turns continue without a lease when leases fail."""
 
     driver: Driver
 
@@ -61,49 +61,49 @@ class Leases:
     def acquire_lease(
         self, session_id: str, purpose: types.Purpose, holder: str | None = None, ttl: float = LEASE_TTL
     ) -> write_step.WriteStep[types.Lease]:
-        """The right to do slow work, with the snapshot it begins from; Busy when another has it.
+        """Take the right to do slow work, with a snapshot of the conversation; raise Busy when another holder has it.
 
-        The same holder asking again gets a new token, and its old one is dead.
+        The same holder gets a new token, which voids its old one.
         """
         check_terms(purpose, holder, ttl)
         who = this_process(holder)
-        # Not synced: what is written under it comes later in the same log; with the power goes whoever held it, and
-        # a server that forgot it gives its token to a holder of another name. Unless names are given, and given again.
+        # Not synced unless the caller names the holder: a power loss also ends the holding process, writes under the
+        # lease come later in the same log, and a token issued again after the loss has a holder with another name.
         named = holder is not None
         return write_step.WriteStep(
             "acquire", lambda tx: acquire(tx, session_id, purpose, who, ttl, self._abandoned), lasting=named
         )
 
     def renew_lease(self, lease: types.Lease) -> None:
-        """Start the lease's time anew; LeaseLost when it is not held any more: stop the work at once."""
+        """Extend the lease by its ttl; raise LeaseLost when it is no longer held: stop the work at once."""
         validation.check_type(types.Lease, lease, "lease")
         self.driver.write("renew", lambda tx: renew(tx, lease), lasting=False)
 
     @write_step.shareable
     def release_lease(self, lease: types.Lease) -> write_step.WriteStep[bool]:
-        """Free the lease if it is still held; whether it was."""
+        """Free the lease if it is still held, and return whether it was."""
         validation.check_type(types.Lease, lease, "lease")
         return write_step.WriteStep("release", lambda tx: release(tx, lease), lasting=False)
 
     def abandon_lease(self, lease: types.Lease, error: Exception) -> None:
-        """After a release that failed: log it, once, and let this process take the lease again before it expires."""
+        """Log a failed release once, and let this process take the lease again before it expires."""
         self._abandoned.append(lease.holder)
         self.warn_once(error)
 
     def leases(self) -> list[types.LeaseHeld]:
-        """Every lease there is, and whether it is held, expired, or its holder dead."""
+        """Return every lease, and whether it is held, expired, or its holder dead."""
         return self.driver.read(every)
 
     def snapshot(self, session_id: str) -> types.Snapshot:
-        """Where the conversation stands, for a compaction without a lease."""
+        """Return head, epoch and last seq of the conversation, for a compaction without a lease."""
         return self.driver.read(lambda tx: snapshot(conversation_row.look(tx, session_id)))
 
     def begin_compaction(
         self, session_id: str, holder: str | None = None, ttl: float = LEASE_TTL
     ) -> types.Lease | types.Snapshot:
-        """Take a lease to compact by; if acquiring it fails in any way but Busy, a bare snapshot, and one warning.
+        """Take a lease for a compaction; if that fails other than by Busy, warn once and return a snapshot.
 
-        Either may be given to commit_compaction: head and epoch are compared all the same.
+        Pass either to commit_compaction, which compares head and epoch in both cases.
         """
         check_terms("compact", holder, ttl)
         try:
@@ -116,19 +116,19 @@ class Leases:
             return snapshot
 
     def try_acquire_compression_lock(self, session_id: str, holder: str, ttl_seconds: float = LOCK_TTL) -> bool:
-        """Take the lock, if nobody else has it."""
+        """Take the lock unless another holder has it, and return whether it was taken."""
         check_terms("compact", _name(holder), ttl_seconds)
         try:
             self.acquire_lease(session_id, "compact", holder, ttl_seconds)
         except errors.Busy:
             return False
         except Exception as error:  # noqa: BLE001 -- the lock saves work only; the commit decides
-            # Refused, such a caller would never compact again; let through, it still cannot fork.
+            # A caller that is refused would never compact again; one that is let through still cannot fork.
             self._fail_open(error)
         return True
 
     def refresh_compression_lock(self, session_id: str, holder: str, ttl_seconds: float = LOCK_TTL) -> bool:
-        """Start the lock's time anew; whether this holder still had it."""
+        """Extend the lock, and return whether this holder still had it."""
         check_terms("compact", _name(holder), ttl_seconds)
 
         def step(tx: Tx) -> bool:
@@ -146,7 +146,7 @@ class Leases:
             return True
 
     def release_compression_lock(self, session_id: str, holder: str) -> bool:
-        """Free the lock if this holder has it; whether it had."""
+        """Free the lock if this holder has it, and return whether it did."""
         check_terms("compact", _name(holder), LOCK_TTL)
 
         def step(tx: Tx) -> bool:
@@ -160,7 +160,7 @@ class Leases:
             return False
 
     def get_compression_lock_holder(self, session_id: str) -> str | None:
-        """Who compacts this conversation now; nobody, when the lock ran out or its process died."""
+        """Return the holder of the lock; None when it is free or expired, or its process died."""
         try:
             return self.driver.read(lambda tx: holder_name(tx, session_id, "compact"))
         except Exception as error:  # noqa: BLE001 -- an unknown holder blocks no work
@@ -168,13 +168,13 @@ class Leases:
             return None
 
     def _fail_open(self, error: Exception) -> None:
-        """Log a failure of the lock subsystem, once; other errors are the caller's."""
+        """Log a failure of the lock subsystem once, and raise any other error."""
         if not is_lock_failure(error):
             raise error
         self.warn_once(error)
 
     def warn_once(self, error: Exception) -> str | None:
-        """Log a warning with its remedy, the first time only, and return it; an unexpected error is the lock's."""
+        """Log an error as a warning and return its text, once per class; None for repetitions."""
         if not isinstance(error, errors.HoldfastError):
             error = errors.LeasesUnavailable(f"{errors.LeasesUnavailable()} ({type(error).__name__}: {error})")
         if type(error).__name__ in self._said:
@@ -185,17 +185,17 @@ class Leases:
 
 
 def is_lock_failure(error: Exception) -> bool:
-    """Whether the lock subsystem failed, and not the store as a whole, nor the caller by its arguments."""
+    """Return whether the lock subsystem failed, rather than the whole store or the caller's arguments."""
     return isinstance(error, errors.LeasesUnavailable) or not isinstance(error, errors.HoldfastError)
 
 
 def _name(holder: str) -> str:
-    """Without a name, nobody could ever give the lock back."""
+    """Make a missing name invalid: a lock without a holder could not be released."""
     return "" if holder is None else holder
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """A process on a host, the thread and the agent that took the lease, and the name the holder goes by."""
+    """The process, thread and agent that took a lease, and the name of the holder."""
 
     name: str
     host: str
@@ -207,7 +207,7 @@ class Holder(msgspec.Struct, frozen=True):
     agent: str = ""
 
     def is_dead(self) -> bool:
-        """Surely gone. A process this one cannot see (other host, other container) is never called dead."""
+        """Return whether the process has certainly ended; False if it is on another host or in another container."""
         if (self.host, self.namespace) != (_host(), _own()[1]):
             return False
         if os.path.isdir("/proc/self"):
@@ -216,7 +216,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 def this_process(name: str | None) -> Holder:
-    """The holder that this thread is now; without a name it goes by host, pid, thread, agent and a nonce."""
+    """Describe this thread as a holder. The default name is host, pid, thread, agent and a nonce."""
     pid, namespace, started, seed = _own()
     nonce, thread = f"{seed}{next(_counted):x}", threading.get_native_id()
     acting = re.sub(r"[^\w.#-]", "_", acting_agent.get(), flags=re.ASCII)[:60]
@@ -225,7 +225,7 @@ def this_process(name: str | None) -> Holder:
 
 
 def is_this_process(name: str) -> bool:
-    """Whether an unnamed holder, known by its generated name, is this process."""
+    """Return whether a generated holder name is one of this process."""
     return name.startswith(_process_name())
 
 
@@ -238,7 +238,7 @@ def encode_holder(holder: Holder) -> str:
 
 
 def decode_holder(text: str) -> Holder:
-    """A holder row as found; one written by something else still has to be readable."""
+    """Decode a stored holder; text in another format becomes its name."""
     try:
         return msgspec.json.decode(text, type=Holder)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -247,7 +247,7 @@ def decode_holder(text: str) -> Holder:
 
 @functools.cache
 def _host() -> str:
-    """A name for this start of this machine that no other has, though many are called the same.
+    """Return a name for this boot of this machine that is unique even if host names are not.
 
     A boot id is made of chance at every start. Where there is none, the address of the network card stands for the
     machine (or chance, if that has none: then nothing is ever known of another process).
@@ -258,8 +258,7 @@ def _host() -> str:
 
 @functools.cache
 def _own() -> tuple[int, str, str, str]:
-    """The number of this process, where that counts, when it began, and what its nonces begin with: asked once in the
-    life of a process."""
+    """Return pid, pid namespace, start time and nonce prefix of this process; computed once per process."""
     pid = os.getpid()
     return pid, _namespace(), alive.started(pid), os.urandom(6).hex()
 
@@ -283,7 +282,7 @@ def check_terms(purpose: types.Purpose, holder: str | None, ttl: float) -> None:
 
 @contextmanager
 def reachable() -> Iterator[None]:
-    """The lease table is the one part the store can do without: say so by a type of its own."""
+    """Raise LeasesUnavailable for errors of the lease table, which the store can do without."""
     try:
         yield
     except (errors.StoreBroken, errors.StoreRefused, errors.StoreCorrupt) as error:
@@ -373,7 +372,7 @@ def renew(tx: Tx, lease: types.Lease) -> None:
 
 
 def release(tx: Tx, lease: types.Lease) -> bool:
-    """Free the lease if it is still this one; whether it was."""
+    """Free the lease if its token is still valid, and return whether it was."""
     values = {"conversation_id": lease.conversation_id, "purpose": lease.purpose, "token": lease.token}
     with reachable():
         (released,) = tx.finish(("lease_release", values))
@@ -386,7 +385,7 @@ def free(tx: Tx, here: conversation_row.State, purpose: types.Purpose, token: in
 
 
 def named(tx: Tx, session_id: str, purpose: types.Purpose, holder: str, ttl: float) -> types.Lease | None:
-    """The lease that goes by this holder's name, for callers that keep no lease of their own."""
+    """Return the lease with this holder's name, for callers that identify themselves by name only."""
     here = conversation_row.lock(tx, session_id)
     with reachable():
         row = tx.one("lease_row", conversation=here.key, purpose=purpose)
@@ -396,7 +395,7 @@ def named(tx: Tx, session_id: str, purpose: types.Purpose, holder: str, ttl: flo
 
 
 def holder_name(tx: Tx, session_id: str, purpose: types.Purpose) -> str | None:
-    """Who holds it now; a lease that ran out or whose holder died is held by nobody."""
+    """Return the name of the current holder; None if the lease is free or expired, or its holder died."""
     here = conversation_row.look(tx, session_id)
     with reachable():
         row = tx.one("lease_row", conversation=here.key, purpose=purpose)
@@ -406,7 +405,7 @@ def holder_name(tx: Tx, session_id: str, purpose: types.Purpose) -> str | None:
 
 
 def turn_began(tx: Tx, here: conversation_row.State) -> int | None:
-    """The last seq before the running turn began; None when no turn runs (or nobody can tell)."""
+    """Return the last seq before the running turn; None when no turn runs or leases are unavailable."""
     try:
         with reachable():
             row = tx.one("lease_row", conversation=here.key, purpose="turn")
@@ -422,9 +421,9 @@ def every(tx: Tx) -> list[types.LeaseHeld]:
 
 
 def free_stale(tx: Tx) -> int:
-    """Free every lease that ran out or whose holder died; how many. Nobody's work is touched by it."""
+    """Free every lease that expired or whose holder died, and return how many."""
     conversation_row.lock_all(tx, (lease.conversation_id for lease in every(tx) if lease.state != "held"))
-    # Looked at again: one may have been taken anew, or gone with its conversation, before it was locked.
+    # Read again under the locks: a lease may have been taken or deleted in between.
     stale = [lease for lease in every(tx) if lease.state != "held"]
     return sum(
         free(tx, conversation_row.lock(tx, lease.conversation_id), lease.purpose, lease.token) for lease in stale

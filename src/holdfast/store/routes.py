@@ -1,4 +1,4 @@
-"""Routes: chat keys that name conversations. A compaction never touches them."""
+"""Routes: chat keys that are bound to conversations. A compaction does not change them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from holdfast.store.driver import Tx
 
 
 def get(tx: Tx, key: str) -> types.Route:
-    """What a route names; version 0 is a route nobody ever bound."""
+    """Return a route; version 0 means that it was never bound."""
     row = tx.one("route_get", key=key)
     return types.Route(*row) if row else types.Route(key, None, 0)
 
@@ -18,7 +18,7 @@ def every(tx: Tx, conversation: int | None = None) -> list[types.Route]:
 
 
 def bind(tx: Tx, key: str, session_id: str | None, version: int, now: float) -> types.Route:
-    """Compare-and-swap: the route must still have the version the caller saw, else RouteMoved."""
+    """Bind a route by compare-and-swap; raise RouteMoved if its version is not the one the caller read."""
     here = conversation_row.lock(tx, session_id) if session_id is not None else None
     found, bound = get(tx, key), types.Route(key, here.id if here else None, version + 1)
     if found == bound and tx.meant.get("route") == bound:
@@ -36,7 +36,7 @@ def bind(tx: Tx, key: str, session_id: str | None, version: int, now: float) -> 
 
 
 def bind_unbound(tx: Tx, key: str, here: conversation_row.State, now: float) -> None:
-    """A conversation being born takes its route, unless another took it first."""
+    """Bind the route of a new conversation; raise RouteMoved if another conversation has it."""
     found = get(tx, key)
     if found.conversation_id is not None:
         raise errors.RouteMoved(key, found.conversation_id, found.version)

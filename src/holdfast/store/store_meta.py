@@ -1,4 +1,4 @@
-"""What a store notes about itself, in `meta`. Nobody else may write these, and most are not true of a copy."""
+"""The keys that the store uses in the table `meta`. Callers cannot write them; most are not copied to other stores."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from urllib.parse import quote, unquote
 
 from holdfast.store.driver import Tx
 
-# When the store was made.
+# When the store was created.
 MADE = "created_at"
 # Restores and copies: see `begin_generation`.
 GENERATION = "generation"
-# When a backup was made, in the backup.
+# When a backup was made; only in the backup.
 BACKUP = "backup_at"
-# Of which store, and which generation of it, this one is a copy; and when that was finished.
+# The store and generation that this store is a copy of, and when the copy was finished.
 COPY_OF, COPIED_AT = "copy_of", "copied_at"
-# Scheduled backups, and the id of the store that their names bear.
+# Scheduled backups, and the store id in their file names.
 BACKUP_DONE, BACKUP_CLAIMED = "scheduled_backup_at", "scheduled_backup_claimed_at"
 BACKUP_FAILED = "scheduled_backup_failed_at"
 STORE_ID = "store_id"
@@ -25,7 +25,7 @@ UPKEEP_DONE = "upkeep_done_at"
 FORGOTTEN = "forgotten_at"
 # The profile of the gateways that work on the store.
 PROFILE = "gateway_profile"
-# What was declared when its tables were made begins like this.
+# Prefix of the keys that describe the schema.
 SCHEMA = "schema_"
 
 OWN = {
@@ -37,12 +37,12 @@ RESERVED = OWN | LASTING | {SCHEMA + name for name in ("format", "revision", "se
 
 
 def goes_over(key: str) -> bool:
-    """Whether a note is as true of a copy."""
+    """Return whether a key is copied to another store."""
     return key not in OWN and not key.startswith(SCHEMA)
 
 
 def begin_generation(tx: Tx, number: int) -> None:
-    """Void all leases, and raise every counter that work in flight is compared by past all values used before.
+    """Void all leases, and advance every fencing counter past all values used before.
 
     The generation counts restores and copies. Counters of generation n begin at n * 2^32 and grow by one at a
     time, so none of an earlier generation reaches there, whichever backup is restored after which, and even for
@@ -59,19 +59,19 @@ def begin_generation(tx: Tx, number: int) -> None:
 
 
 def generation(tx: Tx) -> int:
-    """How often the store was restored or copied."""
+    """Return how often the store was restored or copied."""
     row = tx.one("meta_get", key=GENERATION)
     return int(row[0]) if row and str(row[0]).isdigit() else 0
 
 
 def profile(tx: Tx) -> str | None:
-    """The profile of this store; None: no gateway has worked on it yet."""
+    """Return the gateway profile of this store; None if no gateway has used it."""
     row = tx.one("meta_get", key=PROFILE)
     return unquote(str(row[0])) if row else None
 
 
 def keep_profile(tx: Tx, wanted: str) -> str:
-    """The profile of this store, which is this one where it had none."""
+    """Return the gateway profile of this store, which is set to `wanted` if it has none."""
     tx.one("lock_meta")
     found = profile(tx)
     if found is None:

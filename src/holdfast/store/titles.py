@@ -35,12 +35,12 @@ _START, _BETWEEN, _END = r"(?<![^\W_])", r"[\W_]+", r"(?![^\W_])"
 
 
 class Titles:
-    """The part of SessionDB that names conversations, and where they are worked on."""
+    """The methods of SessionDB for the title, folder and metadata of a conversation."""
 
     driver: Driver
 
     def set_session_title(self, session_id: str, title: str | None) -> str | None:
-        """The conversation's title, cleaned; None removes it. TitleTaken and InvalidArgument are ValueErrors."""
+        """Set the title and return it normalized; None removes it. TitleTaken and InvalidArgument are ValueErrors."""
         cleaned = clean(title) if title is not None else None
         self.driver.write("title", lambda tx: set_title(tx, session_id, cleaned))
         return cleaned
@@ -66,10 +66,10 @@ class Titles:
 
 
 def clean(title: object) -> str:
-    """The title as it is kept, or InvalidArgument. Spaces of any kind are folded into single ones."""
+    """Normalize a title, or raise InvalidArgument: whitespace is collapsed, invisible characters are removed."""
     if not isinstance(title, str):
         raise errors.InvalidArgument(f"A title is text, not {errors.shown(title)}.")
-    # Far longer than any title: say so without looking at every character of it.
+    # Checked first, to not process a huge text character by character.
     if len(title) > 100 * MAX_TITLE:
         raise errors.InvalidArgument(f"The title has {len(title):,} characters; at most {MAX_TITLE} are kept.")
     cleaned = plain(title)
@@ -81,13 +81,13 @@ def clean(title: object) -> str:
 
 
 def plain(text: str) -> str:
-    """A text in one line: without what cannot be seen, and with single spaces."""
+    """Collapse whitespace to single spaces and remove invisible characters."""
     spaced = "".join(" " if character.isspace() else character for character in text)
     return " ".join(_seen(spaced).split())
 
 
 def _seen(text: str) -> str:
-    """The text without what cannot be seen in it. Looks at each kind of character once, since texts may be long."""
+    """Remove invisible characters. Each distinct character is classified once, as texts may be long."""
     unseen = [each for each in set(text) if not each.isspace() and unicodedata.category(each) in _UNSEEN]
     return text.translate(dict.fromkeys(map(ord, unseen))) if unseen else text
 
@@ -106,7 +106,7 @@ def set_title(tx: Tx, session_id: str, title: str | None) -> None:
 
 
 def numbered(tx: Tx, owner: str, title: str | None) -> str | None:
-    """The title of a branch: `name #2`, or the first number that is free."""
+    """Return the title of a branch: `name #2`, or with the first free number."""
     if title is None:
         return None
     base = _NUMBER.sub("", title)[: MAX_TITLE - 8].rstrip()
@@ -131,21 +131,21 @@ def repeats(title: str, text: str) -> bool:
         return base in " ".join(text.split())
     meaningful = [word for word in found if len(word) > 1 and word not in query_parser.STOP_WORDS]
     phrases = meaningful or [_BETWEEN.join(found)]
-    # A title that was cut may end in the beginning of a word.
+    # A truncated title may end within a word.
     ends = ["" if len(base) >= AUTOMATIC and phrase.endswith(found[-1]) else _END for phrase in phrases]
     return any(re.search(f"{_START}{phrase}{end}", text) for phrase, end in zip(phrases, ends, strict=True))
 
 
 def clean_folder(folder: object) -> str:
-    """The folder as it is kept, without `.`, `..` and doubled or last slashes; or InvalidArgument."""
+    """Normalize an absolute path without `.`, `..` and redundant slashes, or raise InvalidArgument."""
     if not isinstance(folder, str):
         raise errors.InvalidArgument(f"A folder is text, not {errors.shown(folder)}.")
-    # Far longer than any folder: say so without looking at every character of it.
+    # Checked first, to not process a huge text character by character.
     if len(folder) > 100 * MAX_FOLDER:
         raise errors.InvalidArgument(f"The folder has {len(folder):,} characters; at most {MAX_FOLDER:,} are kept.")
     if "\0" in folder or not _is_unicode(folder):
         raise errors.InvalidArgument(f"The folder {errors.shown(folder)} has characters that no store keeps.")
-    # Whatever this host is: what was begun on another one is still begun there.
+    # Both path styles on every host: the folder may be on another host.
     if posixpath.isabs(folder):
         cleaned = posixpath.normpath(folder)
     elif PureWindowsPath(folder).is_absolute():
@@ -162,7 +162,7 @@ def clean_folder_or_none(folder: object) -> str | None:
 
 
 def local_folder(folder: str | None) -> str | None:
-    """A folder of this host as a store keeps it; None where it cannot: nobody's work hangs on that."""
+    """Normalize a folder of this host; None if it cannot be stored."""
     try:
         return clean_folder(os.path.abspath(folder)) if folder is not None else None
     except (errors.InvalidArgument, OSError, ValueError):
@@ -170,7 +170,7 @@ def local_folder(folder: str | None) -> str | None:
 
 
 def _is_unicode(text: str) -> bool:
-    """The name of a folder may be bytes that are none."""
+    """Return whether the text is valid Unicode; names of folders may be arbitrary bytes."""
     try:
         text.encode()
     except UnicodeEncodeError:

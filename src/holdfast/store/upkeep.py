@@ -1,4 +1,4 @@
-"""Housekeeping of rows that were brought from elsewhere or left behind. Nobody's message is lost by it."""
+"""Upkeep of conversations that were imported or left unfinished. It deletes no message."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ GHOST_AGE = 24 * 3600.0
 
 
 def finalize_orphans(tx: Tx, older_than_days: float, now: float) -> int:
-    """End live continuations nothing stands behind; a later message resumes them all the same."""
+    """End live continuations without a compaction; a later message resumes them."""
     ended, before = 0, now - older_than_days * 86_400
     found = tx.all("orphan_candidates", before=before)
     conversation_row.lock_all(tx, (row[0] for row in found))
-    # Looked for again: somebody may have written to one before it was locked.
+    # Queried again under the locks: another process may have written to one in between.
     for (session_id,) in sorted({*found} & {*tx.all("orphan_candidates", before=before)}, key=found.index):
         here = conversation_row.lock(tx, session_id)
         base = compactions.current(tx, here)
@@ -24,7 +24,7 @@ def finalize_orphans(tx: Tx, older_than_days: float, now: float) -> int:
 
 
 def prune_ghosts(tx: Tx, now: float) -> int:
-    """Remove conversations that never had a message. No tombstone: nobody ever wrote to them."""
+    """Remove conversations that never had a message, without a tombstone."""
     removed, before = 0, now - GHOST_AGE
     found = tx.all("ghosts", before=before)
     conversation_row.lock_all(tx, (row[1] for row in found))
@@ -39,7 +39,7 @@ def prune_ghosts(tx: Tx, now: float) -> int:
 
 
 def leased(tx: Tx, session_id: str) -> bool:
-    """Whether somebody works on it just now."""
+    """Return whether a lease on the conversation is held."""
     try:
         with tx.savepoint():
             return any(leases.holder_name(tx, session_id, purpose) for purpose in leases.PURPOSES)
@@ -48,6 +48,6 @@ def leased(tx: Tx, session_id: str) -> bool:
 
 
 def awaited(tx: Tx, session_id: str) -> bool:
-    """Whether something waits to be answered in its conversation, or a process of it runs."""
+    """Return whether the conversation has unanswered mail or a running process."""
     row = tx.one("conversation_awaited", conversation=conversation_row.look(tx, session_id).key)
     return row is not None and bool(row[0])

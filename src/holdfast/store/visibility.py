@@ -33,7 +33,7 @@ def hide(tx: Tx, session_id: str, from_seq: int, to_seq: int | None) -> types.Hi
 
 
 def show(tx: Tx, session_id: str, epoch: int | None) -> types.Hide:
-    """Bring back one hide (by the epoch that made it), or the newest in force."""
+    """Show the messages of one hide again, by its epoch, or of the newest in force."""
     here = conversation_row.lock(tx, session_id)
     known = every(tx, here.key)
     if tx.meant.get("show") in known:
@@ -43,14 +43,14 @@ def show(tx: Tx, session_id: str, epoch: int | None) -> types.Hide:
         raise errors.NothingToUndo("No hidden turn is waiting to be shown again.")
     hidden = found[-1]
     compaction = compactions.current(tx, here)
-    # The summary was made without these messages: shown now, they would be neither in it nor after it.
+    # The summary was made without these messages, so they would be neither in it nor after it.
     if compaction and hidden.from_seq <= compaction.cut_seq:
         remedy = "undo that compaction first" if here.compaction_epoch else "it was inherited by this branch"
         raise errors.ShowRefused(
             f"Messages {hidden.from_seq} to {hidden.to_seq} begin at or before {compaction.cut_seq}, up to where the "
             f"conversation is compacted; {remedy}."
         )
-    # A compaction undone meanwhile was made without them too, so it cannot be redone any more.
+    # A compaction that was undone was made without them too, so it can no longer be redone.
     after = conversation_row.moved(tx, here, redo_epoch=None)
     tx.run("hide_shown", conversation=here.key, epoch=hidden.epoch, from_seq=hidden.from_seq, shown_epoch=after.epoch)
     shown = tx.meant["show"] = types.Hide(hidden.epoch, hidden.from_seq, hidden.to_seq, after.epoch)
@@ -70,13 +70,13 @@ def covers(ranges: Sequence[Range], seq: int) -> bool:
 
 
 def copy_to_branch(tx: Tx, origin: int, branch: conversation_row.State) -> None:
-    """A branch begins with what was hidden where it began."""
+    """Copy the hides in force to a branch, up to its fork point."""
     for low, high in merged(in_force(tx, origin), branch.forked_at):
         tx.run("hide_insert", conversation=branch.key, epoch=branch.epoch, from_seq=low, to_seq=high)
 
 
 def merged(ranges: Sequence[Range], limit: int) -> list[Range]:
-    """The same coverage in ranges that do not touch, cut off at limit."""
+    """Merge overlapping and adjacent ranges, and cut them off at `limit`."""
     result: list[Range] = []
     for low, high in sorted((low, min(high, limit)) for low, high in ranges if low <= limit):
         if result and low <= result[-1][1] + 1:
@@ -87,7 +87,7 @@ def merged(ranges: Sequence[Range], limit: int) -> list[Range]:
 
 
 class Pins:
-    """The part of SessionDB that keeps what people pinned."""
+    """The pin methods of SessionDB."""
 
     driver: Driver
     _clock: Callable[[], float]
@@ -102,12 +102,12 @@ class Pins:
         return self.driver.write("pin", lambda tx: pin(tx, session_id, seq, now))
 
     def unpin(self, session_id: str, seq: int) -> bool:
-        """Let the next compaction have the message; whether it was pinned."""
+        """Unpin a message, so that compactions may summarize it; return whether it was pinned."""
         validation.check(validation.WholeNumber, seq=seq)
         return self.driver.write("pin", lambda tx: unpin(tx, session_id, seq))
 
     def pins(self, session_id: str) -> list[types.Pin]:
-        """What is pinned, in the order of the log."""
+        """Return the pinned messages in the order of the log."""
         return self.driver.read(lambda tx: pins(tx, conversation_row.look(tx, session_id).key))
 
 
@@ -122,7 +122,7 @@ def pin(tx: Tx, session_id: str, seq: int, now: float) -> types.Pin:
     if len(known) >= MAX_PINS:
         raise errors.InvalidArgument(f"{MAX_PINS} messages are pinned already; unpin some first.")
     tx.run("pin_insert", conversation=here.key, seq=seq, at=now)
-    # A compaction in flight may have this message among what goes.
+    # A compaction that is running may be about to replace this message.
     conversation_row.moved(tx, here)
     return types.Pin(seq, now)
 
@@ -136,7 +136,7 @@ def pins(tx: Tx, key: int) -> list[types.Pin]:
 
 
 def copy_pins_to_branch(tx: Tx, origin: int, branch: conversation_row.State) -> None:
-    """A branch begins with what was pinned of what it reads."""
+    """Copy the pins to a branch, up to its fork point."""
     for each in pins(tx, origin):
         if each.seq <= branch.forked_at:
             tx.run("pin_insert", conversation=branch.key, seq=each.seq, at=each.at)
