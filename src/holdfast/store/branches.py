@@ -1,4 +1,4 @@
-"""Children of a session: its one continuation, or a branch, which is a conversation of its own."""
+"""Children of a session: its one continuation, or a branch, which is a separate conversation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from holdfast.store.driver import Tx
 
 
 class Birth(types.NewConversation, frozen=True, kw_only=True):
-    """A session asked for by hand."""
+    """The arguments of create_session."""
 
     parent: str | None = None
 
@@ -45,7 +45,7 @@ def validate(new: B) -> B:
 
 
 class Cut(NamedTuple):
-    """A branch as it is asked for: at which message, and what it is to have that its origin has otherwise."""
+    """The arguments of a branch: its fork point, and values that differ from the origin's."""
 
     at_seq: int | None
     title: str | None
@@ -53,7 +53,7 @@ class Cut(NamedTuple):
 
 
 def create(tx: Tx, session_id: str, birth: Birth, now: float) -> str:
-    """A session with or without a parent; asked for again, it is the one that was made."""
+    """Create a session with or without a parent; a repeated call returns the session it created."""
     found = sessions.get(tx, session_id)
     if found is not None:
         if found.parent_session_id != birth.parent or (birth.parent is None and found.owner != birth.owner):
@@ -74,7 +74,7 @@ def _ended_by_compression(tx: Tx, here: conversation_row.State) -> bool:
 
 
 def _continue(tx: Tx, here: conversation_row.State, session_id: str, birth: Birth, now: float) -> None:
-    """The second half of the two-call way: the child's context is its own messages."""
+    """Continue a session that was ended by 'compression'; the context has only the messages of the child."""
     continuation = tx.one("session_id_at", conversation=here.key, ordinal=here.asked + 1)
     if continuation is not None:
         raise errors.ForkRefused(continuation[0])
@@ -111,7 +111,7 @@ def _branch_off(tx: Tx, session_id: str, birth: Birth, here: conversation_row.St
 
 
 def branch(tx: Tx, session_id: str, branch_id: str, cut: Cut, now: float) -> str:
-    """A new conversation that reads the old one up to a message and goes on by itself."""
+    """Create a conversation that reads the log of the origin up to a message."""
     at_seq, title, folder = cut
     here = conversation_row.lock(tx, session_id)
     if _branched_before(tx, here, at_seq, branch_id):
@@ -154,7 +154,7 @@ def _branched_before(tx: Tx, here: conversation_row.State, at_seq: int | None, b
 
 
 def _session_at(tx: Tx, here: conversation_row.State, at_seq: int | None) -> str:
-    """The session a branch came from: the one that holds its last inherited message."""
+    """Return the session that holds the last inherited message of a branch."""
     if at_seq is None:
         return here.head_id
     row = tx.one("session_holding", conversation=here.key, seq=max(at_seq, here.forked_at + 1))
@@ -162,8 +162,8 @@ def _session_at(tx: Tx, here: conversation_row.State, at_seq: int | None) -> str
 
 
 def begin(tx: Tx, step: log.AppendRequest, who: leases.Holder, ttl: float) -> tuple[types.Receipt, types.Lease]:
-    """A conversation, its first message and the lease of its first turn; harmless to repeat by the same holder."""
+    """Create a conversation with its first message and turn lease; the same holder may repeat it."""
     receipt = step(tx)[0]
     if not step.created and not receipt.duplicate:
-        raise errors.IdTaken(step.session_id)  # Rolls the message back, too.
+        raise errors.IdTaken(step.session_id)  # Also rolls the message back.
     return receipt, leases.acquire(tx, step.session_id, "turn", who, ttl)

@@ -51,11 +51,10 @@ class SessionDB(
 ):
     """Conversations that cannot fork, in a SQLite file (or `:memory:`), or in PostgreSQL (`postgresql://…`).
 
-    `clock` gives Unix seconds, for people and leases alike; without it leases run on the machine's own
-    clock. `durability` is "power-loss" (every acknowledged message survives one) or "process-crash".
-    `write_timeout` bounds how long a write stands in line before it raises StoreBusy, and how long a server that
-    does not answer is tried before StoreUnreachable; docs/deploy.md lists the limits of every call. Without `begin`
-    no store is made on a server that has none.
+    `clock` returns Unix seconds for timestamps and leases; by default leases use the monotonic clock of the machine.
+    `durability` is "power-loss" (every acknowledged message survives one) or "process-crash". `write_timeout` is how
+    long a write waits for other writers before StoreBusy, and how long an unresponsive server is tried before
+    StoreUnreachable; docs/deploy.md lists the limits of every call. Without `begin`, no store is created on a server.
     """
 
     def __init__(
@@ -181,7 +180,7 @@ class SessionDB(
     ) -> list[types.Session]:
         """Return the heads of conversations, most recently active first; with `every`, all their sessions.
 
-        With `folder`, those of this folder, and those of no folder.
+        With `folder`, conversations of this folder and those without a folder.
         """
         validation.check(validation.WholeNumber, limit=limit, skip=skip)
         validation.check_filters(owner=owner, source=source)
@@ -192,8 +191,8 @@ class SessionDB(
     def resolve(self, text: str, *, owner: str | None = None, near: bool = False) -> types.Session:
         """Find the head of a conversation by an id, a unique prefix of one, a title, or `last`.
 
-        With `near`, a title may have other capitals, and a part of it does where it fits only one: for whoever
-        looks, not for whoever removes. Raises Ambiguous with the candidates when a prefix or a part fits several.
+        With `near`, titles match case-insensitively and by a unique part; do not use it to choose what to delete.
+        Raises Ambiguous with the candidates when several conversations match.
         """
         if not isinstance(text, str) or not text.isprintable() or not text.strip():
             raise validation.invalid("text", "an id, the beginning of one, a title, or `last`", text)
@@ -258,10 +257,10 @@ class SessionDB(
     ) -> types.Receipt:
         """Append one message to the conversation of this session; when this returns, it is stored.
 
-        It lands at the head, wherever that is now, unless expect_head is set (then Superseded names the
-        head). Repeating a uid in a conversation is harmless. An ended conversation is resumed. With
-        `create`, an unknown id becomes a new conversation together with this message and its route;
-        without an id one is minted, so whoever may have to repeat the call gives an id (or a route).
+        It is appended to the current head; with expect_head, Superseded names the head if that is another
+        session. Repeating a uid in a conversation is harmless. An ended conversation is resumed. With
+        `create`, an unknown id becomes a new conversation together with this message and its route; without
+        an id one is generated, so a caller that may repeat the call passes an id or a route.
         `metadata` is stored with the message, is never sent to a model and never changes.
         """
         message = types.NewMessage(
@@ -387,8 +386,8 @@ class SessionDB(
 
         seen_seq is the last message the summarizer was given (default: the last when the work began).
         The commit releases the lease, unless keep_lease: then release it after your own bookkeeping.
-        Raises LeaseLost or Superseded, and then nothing has changed. What was appended meanwhile comes
-        after the cut, and so is in the context.
+        Raises LeaseLost or Superseded, and then nothing has changed. Messages appended in the meantime come
+        after the cut and stay in the context.
         """
         if not isinstance(work, types.Lease | types.Snapshot):
             raise validation.invalid("work", "the lease or snapshot that the compaction began with", work)

@@ -1,4 +1,4 @@
-"""Sessions: how they are born, continued and ended, and how people find them."""
+"""Sessions: create, continue, end and find them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def born(
     folder: str | None = None,
     metadata: str | None = None,
 ) -> conversation_row.State:
-    """A new conversation and its first session."""
+    """Insert a conversation and its first session."""
     last_seq = forked_at or 0
     tx.run(
         "conversation_insert",
@@ -71,7 +71,7 @@ def born(
 
 
 def add(tx: Tx, here: conversation_row.State, child_id: str, source: str, model: str | None, now: float) -> None:
-    """The continuation of the head, as a row; the caller moves the head."""
+    """Insert a continuation of the head; the caller moves the head."""
     tx.later(
         "session_insert",
         conversation=here.key,
@@ -86,7 +86,7 @@ def add(tx: Tx, here: conversation_row.State, child_id: str, source: str, model:
 
 
 def continue_(tx: Tx, here: conversation_row.State, now: float) -> conversation_row.State:
-    """An ended conversation goes on in a continuation; nothing of its context changes."""
+    """Continue an ended conversation in a new session; its context does not change."""
     child = conversation_row.NewId(None, now).settle(tx)
     source, model, _ = tx.one("session_origin", conversation=here.key, ordinal=here.head) or ("", None, None)
     add(tx, here, child, source, model, now)
@@ -94,7 +94,7 @@ def continue_(tx: Tx, here: conversation_row.State, now: float) -> conversation_
 
 
 def end_head(tx: Tx, here: conversation_row.State, reason: str, now: float) -> None:
-    """The row of the head ends; the caller raises the epoch."""
+    """Mark the head as ended; the caller raises the epoch."""
     changed = tx.run(
         "session_end", conversation=here.key, ordinal=here.head, at=now, reason=reason, last_seq=here.last_seq
     )
@@ -103,7 +103,7 @@ def end_head(tx: Tx, here: conversation_row.State, reason: str, now: float) -> N
 
 
 def end(tx: Tx, session_id: str, reason: str, now: float, *, whole: bool) -> bool:
-    """End this very session, or the head of its conversation. The first end wins; whether this was it."""
+    """End this session, or the head of its conversation; return whether this call ended it. The first end wins."""
     here = conversation_row.lock(tx, session_id)
     if not here.live or (not whole and here.asked != here.head):
         return False
@@ -113,7 +113,7 @@ def end(tx: Tx, session_id: str, reason: str, now: float, *, whole: bool) -> boo
 
 
 def resume(tx: Tx, session_id: str, now: float) -> str:
-    """The live head: the one there is, or a continuation opened now."""
+    """Return the live head, which is a new continuation if the conversation has ended."""
     here = conversation_row.lock(tx, session_id)
     return here.head_id if here.live else continue_(tx, here, now).head_id
 
@@ -132,14 +132,14 @@ def from_row(row: Row) -> types.Session:
 
 def head(tx: Tx, session_id: str) -> types.Session:
     found = get(tx, conversation_row.look(tx, session_id).head_id)
-    if found is None:  # A foreign key stands behind this.
+    if found is None:  # A foreign key guarantees the row.
         raise errors.StoreCorrupt(f"The head of session {errors.shown(session_id)} is missing. Run `holdfast doctor`.")
     return found
 
 
 def conversation(tx: Tx, here: conversation_row.State) -> types.Conversation:
     row = tx.one("conversation", key=here.key)
-    if row is None:  # It joins the head, which a foreign key keeps.
+    if row is None:  # The query joins the head, which a foreign key guarantees.
         raise errors.StoreCorrupt(f"Conversation {here.id} has lost its head. Run `holdfast doctor`.")
     return types.Conversation(*(*row[:-1], message_codec.decode_metadata(row[-1], here.id)))
 
@@ -150,7 +150,7 @@ def of_conversation(tx: Tx, session_id: str) -> list[types.Session]:
 
 
 def continuations(tx: Tx, session_id: str) -> list[types.Session]:
-    """What continues this session: nothing, or one session."""
+    """Return the continuation of this session, or nothing."""
     here = conversation_row.look(tx, session_id)
     row = tx.one("session_id_at", conversation=here.key, ordinal=here.asked + 1)
     found = get(tx, row[0]) if row else None
@@ -158,7 +158,7 @@ def continuations(tx: Tx, session_id: str) -> list[types.Session]:
 
 
 class Wanted(NamedTuple):
-    """Which of them a list is to have; None: any. With a folder, those of it, and those of none."""
+    """Filters of a list; None matches all. A folder also matches conversations without a folder."""
 
     owner: str | None
     source: str | None = None
@@ -174,7 +174,7 @@ def listed(tx: Tx, wanted: Wanted, limit: int, skip: int = 0) -> list[types.Sess
 
 
 def resolve(tx: Tx, text: str, owner: str | None, near: bool = False) -> types.Session:
-    """The head of the conversation meant: by id, title, `last`, or a prefix that fits only one.
+    """Find the head of a conversation by id, title, `last`, or a prefix that only one id has.
 
     With `near`, also by a title with other capitals, or by a part of one that fits only one.
     """
@@ -192,9 +192,9 @@ def resolve(tx: Tx, text: str, owner: str | None, near: bool = False) -> types.S
             return newest[0]
     found = [row[0] for row in tx.all("prefix_candidates", start=text, stop=text + "\U0010ffff", owner=owner)]
     gone = conversation_row.missing(tx, text)
-    # The id of what was deleted is never the beginning of another: who deletes twice must not lose a second one.
+    # The id of a deleted conversation is not a prefix: repeating a deletion must not delete another conversation.
     if isinstance(gone, errors.ConversationDeleted):
-        # Whose it was is not known any more: of those who share a store, nobody is told that another had it.
+        # The owner of a deleted conversation is unknown, so its deletion is not reported to callers with an owner.
         raise errors.NoSuchSession(text) if owner else gone
     if not found:
         found = _titled_nearly(tx, text, owner) if near else []
@@ -206,7 +206,7 @@ def resolve(tx: Tx, text: str, owner: str | None, near: bool = False) -> types.S
 
 
 def _titled_nearly(tx: Tx, text: str, owner: str | None) -> list[str]:
-    """Those whose title is this but for capitals; else those it begins; else those that have it somewhere."""
+    """Match titles case-insensitively: equal ones, else by prefix, else by substring."""
     wanted = " ".join(text.casefold().split())
     heads = listed(tx, Wanted(owner), EVERY)
     titles = [(head.id, head.title.casefold()) for head in heads if head.title]

@@ -1,9 +1,7 @@
-"""Undo and redo of turns: a range leaves the context and can come back. Nothing is deleted.
+"""Hide ranges of messages from the context and show them again (undo and redo of turns), and pin messages.
 
-Pins: messages a person wants word for word in the context, whatever a compaction sums up.
-
-A pin says nothing about the log and hides nothing: compactions look at the pins when they choose what goes. One
-that was chosen for before a pin was set cannot be committed after it, since a pin raises the epoch.
+Nothing is deleted. A compaction keeps pinned messages verbatim. Setting a pin raises the epoch, so a compaction that
+began earlier cannot commit.
 """
 
 from __future__ import annotations
@@ -93,7 +91,7 @@ class Pins:
     _clock: Callable[[], float]
 
     def pin(self, session_id: str, seq: int) -> types.Pin:
-        """Pin a message of the conversation, one it shares with its origin too; pinned again, it is the same pin.
+        """Pin a message of the conversation, also one inherited from its origin. Repeating it returns the same pin.
 
         InvalidArgument when there is no such message, or 100 are pinned already.
         """
