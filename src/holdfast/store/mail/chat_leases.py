@@ -1,8 +1,8 @@
-"""Claims: who works on a chat, or sends to one, just now.
+"""Claims: leases on chats, for the process that works on a chat or sends to it.
 
-A claim saves work and nothing more: two who do the same thing find in the store that it was done. Its token rises
-each time it is taken, and what is written under a claim compares it in the very transaction that writes; so one
-that was overtaken writes nothing. It goes by the clock and the holders of leases.
+A claim only avoids duplicate work; outcomes are recorded once without it. Its token increases each time it is taken,
+and every write under a claim compares the token in the same transaction, so a holder that was overtaken writes nothing.
+Expiry and holders are those of leases.
 """
 
 from __future__ import annotations
@@ -25,33 +25,32 @@ class Claims(Facet):
 
     @write_step.shareable
     def claim(self, key: str, ttl: float = CLAIM_TTL, holder: str | None = None) -> write_step.WriteStep[types.Claim]:
-        """The right to work on what the key names; Busy when another has it.
+        """Take a claim; Busy when another holder has it.
 
-        Taken when it is free, has run out, or its holder is dead. The same holder asking again gets a new token,
-        and its old one is dead.
+        A claim can be taken when it is free, expired, or its holder is dead. A holder that takes it again gets a new
+        token, which voids the old one.
         """
         named = checked_key(key)
         leases.check_terms("turn", holder, ttl)
         who = leases.this_process(holder)
-        # Not synced: with the power goes whoever held it, and a server that forgot it is told by the holder; but not
-        # by one whose name was given, and may be given again.
+        # Not synced: a power loss ends the holder too. One with a given name may come back, so its claim is synced.
         return write_step.WriteStep(
             "take", lambda tx: take(tx, named, who, ttl, last=True)[0], lasting=holder is not None
         )
 
     def renew_claim(self, claim: types.Claim) -> None:
-        """Start its time anew; LeaseLost when it is not held any more: stop the work at once."""
+        """Extend a claim by its TTL; LeaseLost when it is not held any more."""
         checked(claim)
         self.driver.write("take", lambda tx: renew(tx, claim), lasting=False)
 
     @write_step.shareable
     def release_claim(self, claim: types.Claim) -> write_step.WriteStep[bool]:
-        """Free it if it is still held; whether it was."""
+        """Release a claim; return whether it was still held."""
         checked(claim)
         return write_step.WriteStep("take", lambda tx: free(tx, claim), lasting=False)
 
     def claims(self) -> list[types.ClaimHeld]:
-        """Every claim somebody has, and whether it is held, has run out, or its holder is dead."""
+        """List the claims that have a holder, with their state."""
         return self.driver.read(lambda tx: [_as_seen(tx.clock, row) for row in tx.all("claims_all")])
 
 

@@ -1,8 +1,8 @@
-"""Arrivals: what came in from outside on a route, and what became of it.
+"""Arrivals: inbound messages of chat platforms, and their outcomes.
 
-The platform's own id of it is its key, so however often it is delivered it is one row. Which session its turn uses is
-fixed before the turn begins and never another, so whoever takes over after a crash goes on in the same place. It is
-settled once, and in the same transaction stands all that is to be sent because of it.
+The platform's own message id is the key, so a message that is delivered repeatedly is one row. The session of its turn
+is fixed by the first attempt, so a process that takes over after a crash continues in the same session. A message is
+settled once, in the transaction that inserts the replies to it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Body(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """An arrival checked and encoded, ready for any number of attempts to write it down."""
+    """An inbound message, validated and encoded for any number of attempts to insert it."""
 
     uid: str
     values: dict[str, Any]
@@ -66,12 +66,12 @@ class Arrivals(Facet):
         return write_step.WriteStep("arrive", prepared(new, self._clock()))
 
     def open_routes(self, limit: int = 100) -> list[str]:
-        """The routes on which something is open; what is open for longest first."""
+        """Return the routes with open messages, the one with the oldest message first."""
         validation.check(validation.WholeNumber, limit=limit)
         return self.driver.read(lambda tx: [row[0] for row in tx.all("routes_open", limit=limit)])
 
     def open_arrivals(self, route: str, limit: int = 100) -> list[types.Arrival]:
-        """What nobody has settled on a route, oldest first. Joined ones are not told of."""
+        """Return the open messages of a route, oldest first, without those that were joined into another."""
         validation.check(validation.WholeNumber, limit=limit)
         named = validation.check_route(route)
         return self.driver.read(lambda tx: [from_row(row) for row in tx.all("arrivals_on", route=named, limit=limit)])
@@ -81,7 +81,7 @@ class Arrivals(Facet):
         return self.driver.read(lambda tx: _one(tx, "arrival_get", id=arrival_id))
 
     def arrival_by_key(self, platform: str, key: str) -> types.Arrival | None:
-        """What came in under the platform's own id."""
+        """Return the inbound message with this id of the platform."""
         where, name = outbox.checked_platform(platform), validation.check_id(key, "key")
         return self.driver.read(lambda tx: _one(tx, "arrival_by_key", platform=where, key=name))
 
@@ -103,17 +103,17 @@ class Arrivals(Facet):
         )
 
     def joined_arrivals(self, arrival_id: int) -> list[types.Arrival]:
-        """What was collected into one, oldest first."""
+        """Return the messages that were joined into one, oldest first."""
         validation.check(validation.WholeNumber, arrival_id=arrival_id)
         return self.driver.read(lambda tx: [from_row(row) for row in tx.all("arrivals_joined_to", id=arrival_id)])
 
     def count_arrivals_on(self, route: str, at: float) -> int:
-        """How many came in on a route from a time on."""
+        """Count the inbound messages of a route since a time."""
         named, since = validation.check_route(route), validation.check_time(at)
         return int(self.driver.read(lambda tx: tx.one("arrivals_since", route=named, at=since) or (0,))[0])
 
     def count_arrivals_from(self, platform: str, sender: str, at: float) -> int:
-        """How many came in from somebody from a time on, on whichever routes."""
+        """Count the inbound messages of a sender since a time, on all routes."""
         of = {"platform": outbox.checked_platform(platform), "sender": validation.check_id(sender, "sender")}
         since = validation.check_time(at)
         return int(self.driver.read(lambda tx: tx.one("arrivals_from", at=since, **of) or (0,))[0])
@@ -347,7 +347,7 @@ def begin(tx: Tx, claim: types.Claim, arrival_id: int, target: str, joined: tupl
 
 
 def begun(tx: Tx, found: types.Arrival, target: str, joined: tuple[int, ...]) -> types.Arrival | None:
-    """One that is open and nobody else's, as it stands when it has begun."""
+    """Count an attempt at an open message and fix its target; return the message as it is then."""
     before = tx.meant.setdefault(("begin", found.id), found.attempts)
     if found.attempts == before:
         others = [("arrival_join", {"id": other, "into": found.id}) for other in joined if before == 0]
@@ -358,7 +358,7 @@ def begun(tx: Tx, found: types.Arrival, target: str, joined: tuple[int, ...]) ->
 
 
 def settle(tx: Tx, said: Settling) -> bool:
-    # Locked in this order by everybody: the conversation, the claim, the message.
+    # Every writer locks in this order: the conversation, the claim, the inbound message.
     places = [("lock_conversation", {"id": said.conversation_id})] if said.conversation_id is not None else []
     claims = [chat_leases.locked(said.claim)] if said.claim is not None else []
     *found, settled = tx.batch(*places, *claims, ("arrival_settled", {"id": said.id}))
@@ -393,7 +393,7 @@ def forget(tx: Tx, before: float, now: float) -> int:
 
 
 def redact(tx: Tx, conversation: int, seq: int, now: float) -> None:
-    """What came in and became this message, and what was sent of it, go with the message."""
+    """Redact the inbound messages that became this message, and the replies that quote it."""
     tx.run("outgoing_redact_message", conversation=conversation, seq=seq, at=now)
     tx.run("arrival_redact_message", conversation=conversation, seq=seq, at=now)
 

@@ -1,8 +1,8 @@
-"""The outbox: what must go out, and is not delivered yet.
+"""The outbox: messages to be sent to chats.
 
-A reply is written down in the transaction that records what became of what it answers, part by part, and goes where
-that came from: the database refuses any other place. What goes to one chat is sent in order, the first undelivered
-one first. That it was delivered, or never will be, is final.
+A reply is inserted in the transaction that records the outcome of the inbound message it answers, part by part, and
+goes to the chat of that message: the database refuses any other. Messages to one chat are sent in order. That a message
+was delivered, or failed for good, is final.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ class Outbox(Facet):
         return self.driver.read(lambda tx: _one(tx, "outgoing_get", id=outgoing_id))
 
     def replies(self, arrival_id: int) -> list[types.Outgoing]:
-        """What was written down to be sent because of an arrival, in order: posts and the parts of the reply."""
+        """Return the messages that answer an inbound message, in order: posts and the parts of the reply."""
         validation.check(validation.WholeNumber, arrival_id=arrival_id)
         return self.driver.read(lambda tx: [from_row(row) for row in tx.all("outgoing_of", arrival=arrival_id)])
 
     def questions(self, conversation_id: str, limit: int = 100) -> list[types.Outgoing]:
-        """What a conversation asked people, part by part, the last first. NoSuchSession."""
+        """Return the questions of a conversation, part by part, newest first. NoSuchSession."""
         validation.check(validation.WholeNumber, limit=limit)
 
         def read(tx: Tx) -> list[types.Outgoing]:
@@ -93,7 +93,7 @@ class Outbox(Facet):
         return self.driver.read(read)
 
     def due_outgoing(self, platform: str, limit: int = 100, now: float | None = None) -> list[types.Outgoing]:
-        """The first undelivered one of each chat, if its time has come; the longest due first."""
+        """Return the first undelivered message of each chat if it is due, the longest due first."""
         validation.check(validation.WholeNumber, limit=limit)
         where, when = checked_platform(platform), self._clock() if now is None else validation.check_time(now)
         return self.driver.read(
@@ -144,7 +144,7 @@ def checked_platform(name: object) -> str:
 
 
 def address(where: object) -> str:
-    """Where something goes, as JSON."""
+    """Encode an address as JSON."""
     if not isinstance(where, dict):
         raise errors.MessageInvalid("An address is an object.")
     text = message_codec.exact(Address(where), "address")[len('{"where":') : -1]
@@ -154,7 +154,7 @@ def address(where: object) -> str:
 
 
 def decoded(text: str) -> dict[str, Any]:
-    """An address as it was given; that of something redacted is empty."""
+    """Decode an address; that of a redacted message is empty."""
     try:
         return msgspec.json.decode(text, type=dict[str, Any]) if text else {}
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -251,7 +251,7 @@ def _ended(tx: Tx, query: str, **values: Any) -> bool:
 
 
 def _clipped(text: object, most: int) -> str:
-    """What a platform says, as far as it is kept; without what a terminal or a database stumbles over."""
+    """Shorten a text from a platform and replace characters that are not printable."""
     return "".join(each if each.isprintable() else " " for each in permissions.clipped(text)[:most])
 
 
