@@ -51,7 +51,7 @@ MUTANTS: dict[str, Mutant] = {
             Function("lock_conversation", "= place.conversation;\nEND", "= place.conversation FOR UPDATE OF c;\nEND"),
         ),
     ),
-    "no lock in the fast append": Mutant("following", (Function("append_messages", "FOR NO KEY UPDATE", ""),), (LIVE,)),
+    "no lock in the fast append": Mutant("following", (Function("append_message", "FOR NO KEY UPDATE", ""),), (LIVE,)),
     # the commit and its lease
     "no comparison of head and epoch": Mutant("overlapping", (Edit(compactions, "commit", mutants.CAS, "if False:"),)),
     "no look at the lease": Mutant("overtaking", (Edit(compactions, "commit", mutants.CHECK, "pass"),)),
@@ -62,10 +62,10 @@ MUTANTS: dict[str, Mutant] = {
         "committing meanwhile", (Edit(compactions, "commit", mutants.CAS, "if False:"),)
     ),
     "fast append of a turn that is not fenced": Mutant(
-        "overtaking", (Function("append_messages", "lease_token IS NOT NULL AND NOT EXISTS", "false AND NOT EXISTS"),)
+        "overtaking", (Function("append_message", "IF lease_token IS NOT NULL", "IF false"),)
     ),
     "fast append of a turn that has expired": Mutant(
-        "expired turn", (Function("append_messages", "AND l.expires > coalesce", "AND 0 < coalesce"),)
+        "expired turn", (Function("append_message", "AND l.expires > coalesce", "AND 0 < coalesce"),)
     ),
     "turn that is not fenced": Mutant(
         "overtaking", (Edit(log, "append", "if request.lease is not None:", "if False:"),)
@@ -104,21 +104,21 @@ MUTANTS: dict[str, Mutant] = {
     "append that steps over a known uid": Mutant(
         "retrying",
         (
-            Function("append_messages", "IF is_retry AND EXISTS", "IF false AND EXISTS"),
-            Function("append_messages", "body, number);", "body, number) ON CONFLICT DO NOTHING;"),
+            Function("append_message", "IF is_retry THEN", "IF false THEN"),
+            Function("append_message", "FOR 16));", "FOR 16)) ON CONFLICT DO NOTHING;"),
         ),
     ),
     "fast append behind the end": Mutant(
-        "coming after", (Function("append_messages", "OR here.live IS NULL", ""),), (LIVE,)
+        "coming after", (Function("append_message", "OR here.live IS NULL", ""),), (LIVE,)
     ),
     "fast append to the session that was asked for": Mutant(
-        "following", (Function("append_messages", "here.head, m.uid", "here.ordinal, m.uid"),), (LIVE,)
+        "following", (Function("append_message", "here.head, new_uid", "here.ordinal, new_uid"),), (LIVE,)
     ),
     "fast append that follows though it must not": Mutant(
-        "coming after", (Function("append_messages", "(expect_head AND here.head <> here.ordinal)", "false"),)
+        "coming after", (Function("append_message", "(expect_head AND here.head <> here.ordinal)", "false"),)
     ),
     "fast append with the digest of another number": Mutant(
-        "taking turns", (Function("append_messages", "((start + m.number - 1) * 16 + 1)::int", "1"),)
+        "taking turns", (Function("append_message", "ahead * 16 + 1", "1"),)
     ),
     # reading
     "reading without a snapshot": Mutant(

@@ -245,7 +245,7 @@ def test_a_clock_that_says_nothing_stores_nothing(address: str) -> None:
     with SessionDB(address) as db:
         db.create_session("talk", source="test")
     with SessionDB(address, clock=lambda: float("nan")) as db:
-        with pytest.raises(errors.MessageInvalid):
+        with pytest.raises(errors.InvalidArgument):
             db.append_message("talk", role="user", content="a")
         assert db.transcript("talk") == []
 

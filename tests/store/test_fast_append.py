@@ -75,15 +75,6 @@ def test_plain_append_is_one_statement(db: SessionDB, points: list[str]) -> None
         assert points == FAST
 
 
-def test_batch_is_one_statement(db: SessionDB, points: list[str]) -> None:
-    with db:
-        receipts = db.append_messages("talk", [{"role": "user", "content": text} for text in "cde"])
-        assert [each.seq for each in receipts] == [3, 4, 5]
-        assert points == FAST
-        assert steps.contents(db.transcript("talk")) == ["a", "b", "c", "d", "e"]
-        assert db.admin.fsck().ok
-
-
 @pytest.mark.parametrize("opened", ["the process that appended", "another one"])
 def test_append_under_a_turn_lease_is_one_statement(db: SessionDB, points: list[str], opened: str) -> None:
     with db, SessionDB(db.driver.target) as other:

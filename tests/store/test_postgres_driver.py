@@ -29,7 +29,7 @@ def test_what_is_acknowledged_among_several_writers_is_on_the_disk(
 
     def noted(tx: transaction.Transaction, query: str, /, **values: Any) -> Any:
         row = one(tx, query, **values)
-        if query == "append_messages" and row is not None and values["unsynced"]:
+        if query == "append_message" and row is not None and values["unsynced"]:
             # Its commit is the last that was written, and the disk need not have it yet.
             committed.append(postgres.admin().execute("SELECT pg_current_wal_insert_lsn()").fetchone())
         return row
@@ -140,7 +140,7 @@ def test_a_write_that_waits_too_long_is_busy(pair: hosts.Pair) -> None:
             conversation_row.lock(tx, "talk")
             for call in (
                 lambda: hasty.append_message("talk", role="user", content="c"),
-                lambda: hasty.append_messages("talk", [NewMessage(role="user", content=text) for text in "cd"]),
+                lambda: hasty.append_message("talk", [NewMessage(role="user", content=text) for text in "cd"]),
                 lambda: hasty.end_conversation("talk", "done"),
             ):
                 with pytest.raises(errors.StoreBusy) as refusal:

@@ -112,7 +112,7 @@ def test_store_of_an_older_revision_gets_what_it_lacks(made: Connection) -> None
     made.execute("DROP TABLE pins, blob_parts; ALTER TABLE audit DROP COLUMN redacted_at CASCADE")
     made.execute("DROP INDEX inbox_waiting; ALTER TABLE leases DROP COLUMN boot")
     made.execute("ALTER TABLE conversations DROP COLUMN folder CASCADE")
-    made.execute("DROP FUNCTION append_messages; DROP TRIGGER tombstone_stays ON tombstones")
+    made.execute("DROP FUNCTION append_message; DROP TRIGGER tombstone_stays ON tombstones")
     made.execute("DELETE FROM meta WHERE key IN ('schema_shape', 'schema_cookie')")
     _label(made, "schema_revision", "1")
     postgres_migration.Migration(made.execute).prepare(1.0)

@@ -226,7 +226,7 @@ class PostgresDriver:
         if row is None:
             return None
         self._notifier.notify((notifications.Hint("moved", values["conversation"]),))
-        return fast_append.receipts(request, values["conversation"], row)
+        return [fast_append.receipt(request, values["conversation"], row)]
 
     def append_to_each(self, requests: Sequence[log.AppendRequest]) -> list[list[types.Receipt] | None]:
         now = self.clock() if self.clock else None
@@ -251,7 +251,7 @@ class PostgresDriver:
         for number, *row in rows:
             index = included[number - 1]
             conversation_id = values["conversations"][number - 1]
-            made = receipts[index] = fast_append.receipts(requests[index], conversation_id, tuple(row))
+            made = receipts[index] = [fast_append.receipt(requests[index], conversation_id, tuple(row))]
             self._tails.note(requests[index].session_id, made)
         self._notifier.notify([notifications.Hint("moved", values["conversations"][row[0] - 1]) for row in rows])
         return receipts
@@ -262,7 +262,7 @@ class PostgresDriver:
         with self._translating(), self._transaction() as tx:
             if fault_points.hook is not None:
                 fault_points.reach("append", "committing")
-            row = tx.one("append_messages", **values)
+            row = tx.one("append_message", **values)
             if row is not None and values["unsynced"]:
                 if fault_points.hook is not None:
                     fault_points.reach("append", "flushing")

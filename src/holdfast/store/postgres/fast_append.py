@@ -1,7 +1,7 @@
 """Append in a single round trip: the one optimisation of the write path on PostgreSQL.
 
 The digest of a message covers its seq, so the client has to predict the seq before it sends the message. The function
-`append_messages` (sql/postgres/functions.sql) locks the conversation, checks it and the lease, and inserts the messages
+`append_message` (sql/postgres/functions.sql) locks the conversation, checks it and the lease, and inserts the message
 if the prediction is right and nothing is special. Otherwise it changes nothing and returns no row, and the driver runs
 the ordinary transaction (log.append). A wrong prediction costs time and nothing else.
 
@@ -26,7 +26,7 @@ MAX_CONVERSATIONS = 4096
 # Digests made for a contended conversation, and the longest body (characters) that is worth hashing so often.
 CANDIDATES = 16
 MAX_HASHED = 4096
-# Characters that one statement may carry.
+# Characters of message bodies that one statement may carry.
 MAX_BATCH = 16 * 1024 * 1024
 
 
@@ -47,26 +47,28 @@ class Tails:
         self._known: dict[str, Tail] = {}
 
     def values(self, request: log.AppendRequest, now: float | None) -> dict[str, Any] | None:
-        """Build the parameters of `append_messages`; None if this request needs the ordinary transaction."""
-        tail, messages, lease = self._predict(request), request.messages, request.lease
-        if tail is None or request.create is not None or sum(len(each.body) for each in messages) > MAX_BATCH:
+        """Build the parameters of `append_message`; None if this request needs the ordinary transaction."""
+        if len(request.messages) > 1 or request.create is not None:
             return None
-        if lease is not None and lease.conversation_id != tail.conversation_id:
+        (message,), lease, tail = request.messages, request.lease, self._predict(request)
+        if tail is None or (lease is not None and lease.conversation_id != tail.conversation_id):
             return None
         contended = tail.candidates > 1
-        if contended and (len(messages) > 1 or len(messages[0].body) > MAX_HASHED):
-            tail = tail._replace(candidates=1)
+        candidates = tail.candidates if len(message.body) <= MAX_HASHED else 1
         return {
             "session": request.session_id,
             "conversation": tail.conversation_id,
             "expect_head": request.expect_head,
             "is_retry": request.is_retry,
             "seen": tail.last_seq,
-            "uids": [message.uid for message in messages],
-            "roles": [message.role for message in messages],
-            "ats": [float(message.at) for message in messages],
-            "bodies": [message.body for message in messages],
-            "digests": _digests(tail, messages),
+            "uid": message.uid,
+            "role": message.role,
+            "at": float(message.at),
+            "body": message.body,
+            "digests": b"".join(
+                message_codec.digest(tail.conversation_id, seq, message.uid, message.role, message.body)
+                for seq in range(tail.last_seq + 1, tail.last_seq + 1 + candidates)
+            ),
             "purpose": lease.purpose if lease else None,
             "token": lease.token if lease else None,
             "holder": lease.holder if lease else None,
@@ -82,7 +84,7 @@ class Tails:
         included: list[int] = []
         size = 0
         for index, request in enumerate(requests):
-            values = self.values(request, now) if len(request.messages) == 1 else None
+            values = self.values(request, now)
             if values is None or values["unsynced"]:
                 continue
             size += len(request.messages[0].body)
@@ -90,8 +92,7 @@ class Tails:
                 break
             included.append(index)
             for name, source in _COLUMNS.items():
-                value = values[source]
-                columns[name].append(value[0] if isinstance(value, list) else value)
+                columns[name].append(values[source])
         return (included, {**columns, "now": now}) if included else None
 
     def _predict(self, request: log.AppendRequest) -> Tail | None:
@@ -121,32 +122,20 @@ _COLUMNS = {
     "expect_heads": "expect_head",
     "retries": "is_retry",
     "seen": "seen",
-    "uids": "uids",
-    "roles": "roles",
-    "ats": "ats",
-    "bodies": "bodies",
+    "uids": "uid",
+    "roles": "role",
+    "ats": "at",
+    "bodies": "body",
     "digests": "digests",
     "purposes": "purpose",
     "tokens": "token",
     "holders": "holder",
 }
-"""The parameters of `append_to_each`, and the parameter of `append_messages` that each is an array of."""
+"""The parameters of `append_to_each`, and the parameter of `append_message` that each is an array of."""
 
 
-def _digests(tail: Tail, messages: Sequence[message_codec.Prepared]) -> bytes:
-    """Hash every message for every predicted number: all messages for the first prediction, then for the next."""
-    first, make = tail.last_seq + 1, message_codec.digest
-    return b"".join(
-        make(tail.conversation_id, first + ahead + index, message.uid, message.role, message.body)
-        for ahead in range(tail.candidates)
-        for index, message in enumerate(messages)
-    )
-
-
-def receipts(request: log.AppendRequest, conversation_id: str, row: tuple[Any, ...]) -> list[types.Receipt]:
-    last_seq, session_id, epoch = row
+def receipt(request: log.AppendRequest, conversation_id: str, row: tuple[Any, ...]) -> types.Receipt:
+    seq, session_id, epoch = row
     moved_from = request.session_id if session_id != request.session_id else None
-    return [
-        types.Receipt(seq, message.uid, session_id, conversation_id, epoch, moved_from, False, False)
-        for seq, message in enumerate(request.messages, last_seq - len(request.messages) + 1)
-    ]
+    uid = request.messages[0].uid
+    return types.Receipt(seq, uid, session_id, conversation_id, epoch, moved_from, False, False)

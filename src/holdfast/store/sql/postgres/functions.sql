@@ -25,56 +25,48 @@ BEGIN
    WHERE c.key = place.conversation;
 END $$;
 
--- Append messages in one statement, if nothing is special: the conversation is live, none of the uids is stored, the
--- lease (if one is given) is held, and the next seq is one that the caller has predicted. Otherwise nothing is changed
--- and no row is returned. `digests` has 16 bytes for each message and each predicted seq, from the one after `seen` on.
--- `moment` is the caller's time; NULL: the server's. `unsynced`: the caller waits for the disk afterwards. `skip_locked`:
--- a conversation that another transaction has locked is special, too, and is not waited for.
-CREATE FUNCTION append_messages(asked_id text, conversation_id text, expect_head boolean, is_retry boolean, seen bigint,
-                                uids text[], roles text[], ats double precision[], bodies text[], digests bytea,
-                                lease_purpose text, lease_token bigint, lease_holder text, moment double precision,
-                                unsynced boolean, skip_locked boolean)
-RETURNS TABLE (last_seq bigint, session text, epoch bigint)
-LANGUAGE plpgsql VOLATILE ROWS 1 AS $$
+-- Append a message in one statement, if nothing is special: the conversation is live, the uid is not stored, the lease
+-- (if one is given) is held, and the next seq is one that the caller has predicted. Otherwise nothing is changed and no
+-- row is returned. `digests` has 16 bytes for each predicted seq, from the one after `seen` on. `moment` is the caller's
+-- time; NULL: the server's. `unsynced`: the caller waits for the disk afterwards.
+CREATE FUNCTION append_message(asked_id text, conversation_id text, expect_head boolean, is_retry boolean, seen bigint,
+                               new_uid text, new_role text, new_at double precision, new_body text, digests bytea,
+                               lease_purpose text, lease_token bigint, lease_holder text, moment double precision,
+                               unsynced boolean, OUT seq bigint, OUT session text, OUT epoch bigint)
+LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
   here record;
-  amount int := cardinality(uids);
-  start bigint;
+  ahead int;
 BEGIN
   IF unsynced THEN PERFORM set_config('synchronous_commit', 'off', true); END IF;
-  IF skip_locked THEN
-    PERFORM 1 FROM store.conversations c WHERE c.id = conversation_id FOR NO KEY UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN RETURN; END IF;
-  END IF;
   -- The session of an id never changes, so this statement may read it before it waits for the lock.
   SELECT c.key, c.head, c.live, c.epoch, c.last_seq,
          (SELECT s.ordinal FROM store.sessions s WHERE s.id = asked_id AND s.conversation = c.key) AS ordinal INTO here
     FROM store.conversations c WHERE c.id = conversation_id FOR NO KEY UPDATE;
-  IF NOT FOUND OR here.ordinal IS NULL OR here.live IS NULL OR (expect_head AND here.head <> here.ordinal) THEN
-    RETURN;
+  IF here.ordinal IS NULL OR here.live IS NULL OR (expect_head AND here.head <> here.ordinal) THEN RETURN; END IF;
+  ahead := here.last_seq - seen;
+  IF ahead < 0 OR ahead * 16 >= length(digests) THEN RETURN; END IF;
+  -- Nested, as a condition with a subquery is a query of its own, whatever stands before it.
+  IF lease_token IS NOT NULL THEN
+    IF NOT EXISTS (
+      SELECT 1 FROM store.leases l
+       WHERE l.conversation = here.key AND l.purpose = lease_purpose AND l.token = lease_token AND l.boot = 'unix'
+         AND l.holder::json ->> 'name' = lease_holder
+         AND l.expires > coalesce(moment, extract(epoch FROM clock_timestamp())::double precision)) THEN
+      RETURN;
+    END IF;
   END IF;
-  start := (here.last_seq - seen) * amount;
-  IF start < 0 OR (start + amount) * 16 > length(digests) THEN RETURN; END IF;
-  IF lease_token IS NOT NULL AND NOT EXISTS (
-       SELECT 1 FROM store.leases l
-        WHERE l.conversation = here.key AND l.purpose = lease_purpose AND l.token = lease_token AND l.boot = 'unix'
-          AND l.holder::json ->> 'name' = lease_holder
-          AND l.expires > coalesce(moment, extract(epoch FROM clock_timestamp())::double precision)) THEN
-    RETURN;
-  END IF;
-  IF is_retry AND EXISTS (SELECT 1 FROM store.messages m WHERE m.conversation = here.key AND m.uid = ANY (uids)) THEN
-    RETURN;
+  IF is_retry THEN
+    IF EXISTS (SELECT 1 FROM store.messages m WHERE m.conversation = here.key AND m.uid = new_uid) THEN RETURN; END IF;
   END IF;
   INSERT INTO store.messages (conversation, seq, session, uid, role, at, body, digest)
-  SELECT here.key, here.last_seq + m.number, here.head, m.uid, m.role, m.at, m.body,
-         substring(digests FROM ((start + m.number - 1) * 16 + 1)::int FOR 16)
-    FROM unnest(uids, roles, ats, bodies) WITH ORDINALITY AS m (uid, role, at, body, number);
-  last_seq := here.last_seq + amount;
+  VALUES (here.key, here.last_seq + 1, here.head, new_uid, new_role, new_at, new_body,
+          substring(digests FROM ahead * 16 + 1 FOR 16));
+  seq := here.last_seq + 1;
   session := asked_id;
   epoch := here.epoch;
   IF here.head <> here.ordinal THEN
     SELECT s.id INTO session FROM store.sessions s WHERE s.conversation = here.key AND s.ordinal = here.head;
   END IF;
-  RETURN NEXT;
 END $$;

@@ -9,22 +9,26 @@ SELECT seq, uid, session, role, at, body FROM messages
  WHERE conversation = :conversation AND seq > :after AND seq <= :upto
  ORDER BY seq;
 
--- name: append_messages
+-- name: append_message
 -- A whole append where nothing is special; no row where something is.
-SELECT a.* FROM append_messages(:session, :conversation, :expect_head, :is_retry, :seen, :uids, :roles, :ats, :bodies,
-                                :digests, :purpose, :token, :holder, :now, :unsynced, false) a;
+SELECT a.* FROM append_message(:session, :conversation, :expect_head, :is_retry, :seen, :uid, :role, :at, :body,
+                               :digests, :purpose, :token, :holder, :now, :unsynced) a
+ WHERE a.seq IS NOT NULL;
 
 -- name: append_to_each
--- The same for one message to each of several conversations; those that another transaction has locked are left out.
+-- The same for a message to each of several conversations; those that another transaction has locked are left out.
+WITH locked AS MATERIALIZED (
+  SELECT id FROM conversations WHERE id = ANY (:conversations) FOR NO KEY UPDATE SKIP LOCKED)
 SELECT r.number, a.*
   FROM unnest(:sessions::text[], :conversations::text[], :expect_heads::boolean[], :retries::boolean[],
               :seen::bigint[], :uids::text[], :roles::text[], :ats::double precision[], :bodies::text[],
               :digests::bytea[], :purposes::text[], :tokens::bigint[], :holders::text[])
-       WITH ORDINALITY AS r (session, conversation, expect_head, is_retry, seen, uid, role, at, body, digest, purpose,
+       WITH ORDINALITY AS r (session, conversation, expect_head, is_retry, seen, uid, role, at, body, digests, purpose,
                              token, holder, number)
- CROSS JOIN LATERAL append_messages(r.session, r.conversation, r.expect_head, r.is_retry, r.seen, ARRAY[r.uid],
-                                    ARRAY[r.role], ARRAY[r.at], ARRAY[r.body], r.digest, r.purpose, r.token, r.holder,
-                                    :now::double precision, false, true) a;
+  JOIN locked ON locked.id = r.conversation
+ CROSS JOIN LATERAL append_message(r.session, r.conversation, r.expect_head, r.is_retry, r.seen, r.uid, r.role, r.at,
+                                   r.body, r.digests, r.purpose, r.token, r.holder, :now::double precision, false) a
+ WHERE a.seq IS NOT NULL;
 
 -- name: flush_wal
 -- Commit a transaction that waits for the disk, which then has every earlier commit as well.
