@@ -23,6 +23,7 @@ from bench import group, history, search, systems, timing
 from bench.crew import Crew
 from bench.figures import Figure, at_least, at_most, compared
 from bench.scale import Scale
+from holdfast import types
 
 MICROSECONDS, MILLISECONDS = 1e6, 1e3
 BATCH = 1_000
@@ -36,7 +37,9 @@ Waits = list[float]
 
 def figures(scale: Scale, folder: Path) -> Iterator[Figure]:
     with postgres.Server(fsync=True) as server:
-        address = _made(server, "main", "one", "shared", *(f"process-{index}" for index in range(scale.pg_processes)))
+        address = _made(
+            server, "main", "one", "leased", "shared", *(f"process-{index}" for index in range(scale.pg_processes))
+        )
         yield from _one_writer(scale, address)
         with Crew(scale.pg_processes) as crew:
             yield from _own_conversations(scale, address, crew)
@@ -69,9 +72,17 @@ class Floor:
 class Ours:
     def __init__(self, address: str) -> None:
         self.db = holdfast.SessionDB(address, write_timeout=60)
+        self._turns: dict[str, types.Lease] = {}
 
     def append(self, conversation: str, number: int) -> object:
         return self.db.append_message(conversation, role=systems.ROLES[number & 1], content=systems.text(number))
+
+    def append_leased(self, conversation: str, number: int) -> object:
+        """Append as an agent does: under the lease of its turn."""
+        if conversation not in self._turns:
+            self._turns[conversation] = self.db.acquire_lease(conversation, "turn", ttl=3_600)
+        role, content = systems.ROLES[number & 1], systems.text(number)
+        return self.db.append_message(conversation, role=role, content=content, lease=self._turns[conversation])
 
     def load(self) -> int:
         return len(self.db.transcript("one"))
@@ -108,6 +119,16 @@ def _one_writer(scale: Scale, address: str) -> Iterator[Figure]:
         yield compared("pg.append.p99", "append p99", "µs", p99, None, MICROSECONDS)
         ours = both["holdfast"]
         assert isinstance(ours, Ours)
+        for session in ("leased", "plain"):
+            ours.db.create_session(session, source="bench")
+        pair: dict[str, timing.Operation] = {
+            "leased": partial(ours.append_leased, "leased"),
+            "plain": partial(ours.append, "plain"),
+        }
+        leased = timing.medians(timing.interleaved(pair, scale.pg_appends))
+        beside = ("without", leased["plain"] * MICROSECONDS)
+        name = "append p50 under a turn lease"
+        yield Figure("pg.append.leased", name, "µs", leased["leased"] * MICROSECONDS, beside)
         readers: dict[str, timing.Operation] = {name: _reader(system) for name, system in both.items()}
         readers["context"] = lambda _: ours.db.context("one")
         loads = timing.medians(timing.interleaved(readers, scale.load_rounds))

@@ -140,7 +140,7 @@ def test_a_write_that_waits_too_long_is_busy(pair: hosts.Pair) -> None:
             conversation_row.lock(tx, "talk")
             for call in (
                 lambda: hasty.append_message("talk", role="user", content="c"),
-                lambda: hasty.append_message("talk", [NewMessage(role="user", content=text) for text in "cd"]),
+                lambda: hasty.append_messages("talk", [NewMessage(role="user", content=text) for text in "cd"]),
                 lambda: hasty.end_conversation("talk", "done"),
             ):
                 with pytest.raises(errors.StoreBusy) as refusal:
