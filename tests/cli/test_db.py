@@ -283,7 +283,7 @@ def test_doctor_backup_and_restore_serve_a_store_on_a_server(
     assert kept.code == 0, kept.err
     full = holdfast("restore", tmp_path / "kept.db", "--db", address, "--yes")
     assert full.code == 1
-    assert "into an empty store only" in full.sentence
+    assert "into an empty PostgreSQL store only" in full.sentence
     other = postgres.with_schema(postgres.dsn(), postgres.empty_schema())
     assert holdfast("restore", tmp_path / "kept.db", "--db", other, "--yes").code == 0
     assert holdfast("sessions", "tree", "--db", other).out == holdfast("sessions", "tree", "--db", trip).out

@@ -53,7 +53,7 @@ def test_a_code_lets_in_whoever_was_given_it_however_it_is_typed(holdfast: Holdf
     assert (done.code, done.out) == (0, "42 (Ann) on telegram may talk to the agent.\n")
     (found,) = holdfast("gateway", "people", "--json").data["people"]
     assert (found["sender"], found["role"], found["name"]) == ("42", "user", "Ann")
-    assert holdfast("gateway", "pair", code).sentence.startswith("holdfast: No such pairing code is waiting")
+    assert holdfast("gateway", "pair", code).sentence.startswith("holdfast: The pairing code is wrong")
 
 
 def test_guessing_codes_is_stopped_though_each_guess_is_a_process(home: Path, holdfast: Holdfast) -> None:
@@ -61,7 +61,7 @@ def test_guessing_codes_is_stopped_though_each_guess_is_a_process(home: Path, ho
     for guess in range(contacts.FAILURES - 1):
         assert holdfast("gateway", "pair", f"WRONG{guess}").code == 1
     # The last one in a process of its own, whatever the others were.
-    assert "none is taken for 60 more minutes" in program.run(home, "gateway", "pair", "WRONG").sentence
+    assert "Try again in 60 minutes" in program.run(home, "gateway", "pair", "WRONG").sentence
     done = holdfast("gateway", "pair", code)
     assert done.code == 1
     assert "Too many wrong pairing codes" in done.sentence

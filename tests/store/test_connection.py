@@ -327,7 +327,7 @@ db.append_message("talk", role="user", content="a")
 pid = db.driver.read(lambda tx: tx.connection.pgconn.backend_pid)
 child = os.fork()
 if child == 0:
-    append = functools.partial(db.append_message, "talk", role="user", content="x")
+    append = lambda: db.append_message("talk", role="user", content="x")
     calls = [append, lambda: db.context("talk"), db.admin.fsck, db.admin.facts]
     for call in calls:
         try:
