@@ -99,8 +99,10 @@ class Transaction:
         return self._results(queries, answers)
 
     def _reached(self, query: Query) -> list[Row]:
-        (rows,) = self._results((query,), [self._ask(query)])
-        fault_points.reach(self.operation, query[0])
+        answer = self._ask(query)
+        (rows,) = self._results((query,), [answer])
+        if not answer.command_status.startswith(b"SELECT"):  # reads are no points
+            fault_points.reach(self.operation, query[0])
         return rows
 
     def _results(self, queries: tuple[Query, ...], answers: list[Any]) -> list[list[Row]]:

@@ -50,13 +50,16 @@ class Transaction:
     later = run  # PostgreSQL defers these to save round trips; here there are none
 
     def batch(self, *queries: Query) -> list[list[Row]]:
-        return [self._rows(query, values) for query, values in queries]
+        if fault_points.hook is not None:
+            return [self._reach(query, values) for query, values in queries]
+        return [self.all(query, **values) for query, values in queries]
 
     finish = batch  # the driver commits after the step
 
-    def _rows(self, query: str, values: dict[str, Any]) -> list[Row]:
+    def _reach(self, query: str, values: dict[str, Any]) -> list[Row]:
+        before = self.connection.total_changes()
         rows = self.all(query, **values)
-        if fault_points.hook is not None:
+        if self.connection.total_changes() > before:
             fault_points.reach(self.operation, query)
         return rows
 
