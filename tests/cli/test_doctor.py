@@ -66,7 +66,7 @@ def test_json_has_a_stable_shape(holdfast: Holdfast, trip: Path) -> None:
     assert (data["ok"], data["findings"], data["leases"], data["done"]) == (True, [], [], [])
     assert data["processes"] in ([], None)
     assert [list(repair) for repair in data["repairs"]] == [["name", "would"]]
-    assert list(data["search"]) == ["exists", "behind", "complaints"]
+    assert list(data["search"]) == ["exists", "behind", "errors"]
     assert list(data["versions"]) == ["holdfast", "python", "apsw", "sqlite"]
     assert data["store"]["path"] == str(trip)
     assert data["store"]["durability"] == "power-loss"

@@ -49,7 +49,7 @@ CAS = "if (here.head_id, here.epoch, here.live) != (seen.head_id, seen.epoch, 1)
 HELD = "row is not None and row[0] == lease.token and decode_holder(row[1]).name == lease.holder"
 ROTATE = "rotate(tx, here, child_id, draft, lease.token if lease else None, now, look.head.source, model)"
 CHECK = "leases.check_row(tx, here, lease, look.lease)"
-FREE = 'tx.later("lease_delete", conversation=here.key, purpose=lease.purpose, token=lease.token)'
+FREE = 'tx.defer("lease_delete", conversation=here.key, purpose=lease.purpose, token=lease.token)'
 
 CUT = "cut_seq=draft.cut_seq,\n        seen_seq=draft.seen_seq"
 TAIL = "tail = between(tx, here, cut, last)"

@@ -23,7 +23,7 @@ MUTANTS: dict[str, Mutant] = {
         "answering", (Query("arrival_insert", "DO NOTHING", "DO UPDATE SET body = excluded.body"),), (SAME_TEXT,)
     ),
     "arrival that is always new": Mutant(
-        "answering", (Edit(inbound, "arrive", "return found, tx.meant[uid]", "return found, True"),)
+        "answering", (Edit(inbound, "arrive", "return found, tx.retry_state[uid]", "return found, True"),)
     ),
     "message under a uid of its own": Mutant(
         "answering",

@@ -135,9 +135,9 @@ MUTANTS: dict[str, Mutant] = {
         "in doubt", (Edit(compactions, "undo", "not _in_force(tx, here, meant)", "False"),)
     ),
     "compaction redone twice": Mutant("in doubt", (Edit(compactions, "redo", "_in_force(tx, here, meant)", "False"),)),
-    "range hidden twice": Mutant("in doubt", (Edit(visibility, "hide", '"hide" in tx.meant and', "False and"),)),
+    "range hidden twice": Mutant("in doubt", (Edit(visibility, "hide", '"hide" in tx.retry_state and', "False and"),)),
     "deletion that takes itself for another's": Mutant(
-        "in doubt", (Edit(deletion, "delete", "if session_id not in tx.meant:", "if True:"),)
+        "in doubt", (Edit(deletion, "delete", "if session_id not in tx.retry_state:", "if True:"),)
     ),
     "redaction that raises two epochs": Mutant(
         "in doubt", (Edit(deletion, "redact", "if redacted and owner.epoch > meant:", "if False:"),)

@@ -199,7 +199,7 @@ CALLS: dict[str, Callable[[SessionDB], object]] = {
     "delete": lambda db: db.delete_conversation("d"),
     "blob": lambda db: db.blobs.put(b"x" * 100_000),
     "facts": lambda db: db.admin.facts(),
-    "status": lambda db: db.driver.standing(),
+    "status": lambda db: db.driver.status(),
     "fsck": lambda db: db.admin.fsck(),
     "repair": lambda db: db.driver.repair_schema(),
     "grant": lambda db: db.driver.allow(postgres.USER),

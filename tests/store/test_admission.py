@@ -95,7 +95,7 @@ def test_what_the_address_asks_of_tls_is_kept(guarded: Guarded) -> None:
         before = guarded.front.encrypted
         with SessionDB(guarded.address(**options)) as db:
             assert db.list_sessions() == []
-            assert db.driver.standing()["tls"] == "TLS"  # of which the server behind knows nothing
+            assert db.driver.status()["tls"] == "TLS"  # of which the server behind knows nothing
         assert guarded.front.encrypted > before
 
 
@@ -159,7 +159,7 @@ def test_a_password_is_found_where_libpq_looks(
     if where in values:
         monkeypatch.setenv(where, values[where])
     with SessionDB(postgres.with_schema(named, "guarded")) as db:
-        assert place.password not in db.driver.path + repr(db.driver.standing())
+        assert place.password not in db.driver.path + repr(db.driver.status())
         assert str(file) not in db.driver.path
 
 
@@ -175,7 +175,7 @@ def test_a_service_is_reached_by_its_name(where: str, monkeypatch: pytest.Monkey
         monkeypatch.setenv("PGSERVICE", "chats")
     with SessionDB("postgresql://?service=chats" if where == "address" else "postgresql://") as db:
         assert db.admin.facts()["schema"] == "guarded"
-        assert place.password not in repr(db.driver.standing())
+        assert place.password not in repr(db.driver.status())
 
 
 def test_a_service_that_nobody_defined_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

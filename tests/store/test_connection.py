@@ -69,9 +69,9 @@ def cut(db: SessionDB) -> None:
 
 CALLS: dict[str, Callable[[SessionDB], object]] = {
     "facts": lambda db: db.admin.facts(),
-    "standing": lambda db: db.driver.standing(),
-    "complaints": lambda db: db.driver.complaints(),
-    "faults": lambda db: db.driver.faults(),
+    "status": lambda db: db.driver.status(),
+    "integrity_errors": lambda db: db.driver.integrity_errors(),
+    "schema_faults": lambda db: db.driver.schema_faults(),
     "mend": lambda db: db.driver.repair_schema(),
     "fsck": lambda db: db.admin.fsck(),
     "allow": lambda db: db.driver.allow(postgres.USER),

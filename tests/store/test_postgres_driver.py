@@ -237,9 +237,9 @@ def test_tables_are_written_anew_however_long_it_takes(pair: hosts.Pair) -> None
 
 def twice(tx: Tx) -> None:
     for _ in range(2):
-        tx.later("meta_set", key="noted", value="x")
-    tx.later("route_insert", key="chat", conversation=None, at=1.0)
-    tx.later("route_insert", key="chat", conversation=None, at=1.0)
+        tx.defer("meta_set", key="noted", value="x")
+    tx.defer("route_insert", key="chat", conversation=None, at=1.0)
+    tx.defer("route_insert", key="chat", conversation=None, at=1.0)
 
 
 def test_a_step_that_went_on_after_a_refusal_is_not_taken_for_done() -> None:

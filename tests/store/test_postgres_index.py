@@ -93,7 +93,7 @@ def test_killed_while_it_catches_up_the_next_search_goes_on(
     monkeypatch.setattr(fault_points, "hook", None)
     with SessionDB(address) as db:
         behind = 2 if point == "index.committed" else 4
-        assert db.admin.search_status() == {"exists": True, "behind": behind, "complaints": []}
+        assert db.admin.search_status() == {"exists": True, "behind": behind, "errors": []}
         assert len(db.search("gull")) == 6
         found = _whole(address)
         assert db.admin.rebuild_search_index() == 6
@@ -172,7 +172,7 @@ def test_a_store_nobody_searched_has_no_index(address: str) -> None:
     with SessionDB(address) as db:
         _talk(db, "c", "text")
         db.redact("c", 1)
-        assert db.admin.search_status() == {"exists": False, "behind": None, "complaints": []}
+        assert db.admin.search_status() == {"exists": False, "behind": None, "errors": []}
 
 
 def test_a_role_that_may_make_nothing_searches_and_makes_the_index_again(address: str) -> None:

@@ -107,14 +107,14 @@ def test_a_server_tells_of_its_settings_its_connections_and_its_standbys() -> No
     """A real one, with somebody who follows its log as an asynchronous standby does."""
     settings = {"wal_level": "replica", "max_wal_senders": "3"}
     with postgres.Server(fsync=True, settings=settings) as running, SessionDB(running.dsn()) as db:
-        assert broken(db.driver.standing()) == []
+        assert broken(db.driver.status()) == []
         db.driver.read(lambda tx: tx.execute("SELECT pg_create_physical_replication_slot('gone', true)"))
-        (away,) = db.driver.standing()["standbys"]
+        (away,) = db.driver.status()["standbys"]
         assert (away["name"], away["sync_state"]) == ("gone", "away")
         db.driver.read(lambda tx: tx.execute("SELECT pg_drop_replication_slot('gone')"))
         with following(running):
-            steps.wait_until(lambda: bool(db.driver.standing()["standbys"]))
-            told = db.driver.standing()
+            steps.wait_until(lambda: bool(db.driver.status()["standbys"]))
+            told = db.driver.status()
     assert told["standbys"][0]["sync_state"] == "async"
     assert broken(told) == ["P1"]
     assert told["connections"]["holdfast"] >= 1

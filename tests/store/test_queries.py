@@ -35,7 +35,7 @@ def asked_for() -> set[str]:
     for node in (node for tree in trees() for node in ast.walk(tree)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
             asked, whom = node.func, node.func.value
-            if asked.attr in ("one", "all", "run", "later") and isinstance(whom, ast.Name) and whom.id == "tx":
+            if asked.attr in ("one", "all", "run", "defer") and isinstance(whom, ast.Name) and whom.id == "tx":
                 found |= texts(node.args[0])
     return found
 

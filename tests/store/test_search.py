@@ -160,12 +160,12 @@ def test_a_store_nobody_searched_has_no_index(tmp_path: Path) -> None:
 
 def test_facts_tell_how_far_the_index_is_and_what_is_wrong_with_it(path: str, tmp_path: Path) -> None:
     with SessionDB(path) as db:
-        assert db.admin.search_status() == {"exists": True, "behind": 0, "complaints": []}
+        assert db.admin.search_status() == {"exists": True, "behind": 0, "errors": []}
         db.append_message("c", role="user", content="more")
         assert db.admin.search_status()["behind"] == 1
     Path(path + ".search").write_bytes(b"garbage" * 1000)
     with SessionDB(path) as db:
-        assert db.admin.search_status()["complaints"]
+        assert db.admin.search_status()["errors"]
     with SessionDB(tmp_path / "fresh.db") as db:
         assert db.admin.search_status()["exists"] is False
 

@@ -32,8 +32,8 @@ def test_tables_are_compared_column_by_column(other: str, same: bool) -> None:
 def test_new_store_has_no_fault(tmp_path: Path) -> None:
     with SessionDB(tmp_path / "store.db") as db:
         db.search("anything")
-        assert db.driver.faults() == []
-        assert db.driver.side("search").faults() == []
+        assert db.driver.schema_faults() == []
+        assert db.driver.open_search_index().schema_faults() == []
 
 
 def test_what_opening_makes_again_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -43,7 +43,7 @@ def test_what_opening_makes_again_is_logged(tmp_path: Path, caplog: pytest.LogCa
     raw.execute("DROP TRIGGER tombstone_stays")
     raw.close()
     with caplog.at_level(logging.WARNING, "holdfast.store"), SessionDB(tmp_path / "store.db") as db:
-        assert db.driver.faults() == []
+        assert db.driver.schema_faults() == []
     assert caplog.messages == ["In the database, the trigger tombstone_stays is missing; it is created again."]
 
 

@@ -24,7 +24,7 @@ def test_values_stand_where_they_were_named(query: str, sql: bytes, names: tuple
 
 def _kept(tx: Tx, *keys: str) -> None:
     for key in keys:
-        tx.later("meta_set", key=key, value="x")
+        tx.defer("meta_set", key=key, value="x")
 
 
 def test_what_is_done_later_is_done_before_the_next_question_and_before_the_commit() -> None:
@@ -48,7 +48,7 @@ def test_what_is_refused_later_undoes_the_step() -> None:
             _kept(tx, "before")
             (key,) = tx.one("conversation_key", id="talk") or (0,)
             for fence in (1, 0):
-                tx.later("import_fence", key=key, fence=fence)
+                tx.defer("import_fence", key=key, fence=fence)
 
         with pytest.raises(errors.StoreRefused):
             db.driver.write("meta", step)

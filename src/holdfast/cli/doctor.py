@@ -319,6 +319,6 @@ def _contents(report: types.Report) -> str:
 def _indexed(search: dict[str, Any]) -> str:
     if not search["exists"]:
         return "no index yet; the first search makes it"
-    if search["complaints"]:
+    if search["errors"]:
         return "damaged"
     return f"{text.count(search['behind'], 'message')} behind" if search["behind"] else "up to date"

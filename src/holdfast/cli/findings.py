@@ -256,7 +256,7 @@ def of_wal(facts: dict[str, Any]) -> Iterator[Finding]:
 
 
 def of_search(search: dict[str, Any]) -> Iterator[Finding]:
-    if search["complaints"]:
-        what = f"The search index is damaged ({search['complaints'][0]})."
+    if search["errors"]:
+        what = f"The search index is damaged ({search['errors'][0]})."
         advice = "Run `holdfast doctor --fix`, or just search: it is made again by itself."
         yield Finding("problem", "search", what, advice)

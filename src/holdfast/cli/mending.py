@@ -62,7 +62,7 @@ def _useful(sick: Sick) -> Iterator[Repair]:
     # Of a server this makes everybody wait: `holdfast db scrub` is for whoever means that.
     if sick.unscrubbed and not address.is_postgres(str(sick.facts["path"])):
         yield Repair("scrub", "clear the files of what was deleted and redacted", _scrub)
-    if sick.search["complaints"]:
+    if sick.search["errors"]:
         yield Repair("search", "throw the damaged search index away and make it again", _rebuild)
     elif sick.search["behind"]:
         would = f"index the {text.count(sick.search['behind'], 'message')} that were written since the last search"

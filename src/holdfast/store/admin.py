@@ -34,7 +34,7 @@ class Admin(backups.Backups, retention.Retention, export.Exports, import_.Import
 
     def status(self) -> dict[str, Any]:
         """Return `facts` and the configuration and health of the database server or file; slower than `facts`."""
-        return self.driver.standing()
+        return self.driver.status()
 
     def count_messages(self) -> tuple[int, int]:
         """Count conversations and messages without reading the messages."""
@@ -47,7 +47,7 @@ class Admin(backups.Backups, retention.Retention, export.Exports, import_.Import
 
     def schema_faults(self) -> list[schema_plan.Fault]:
         """Return the differences between the schema of the store and the declared one."""
-        return self.driver.faults()
+        return self.driver.schema_faults()
 
     def repair_schema(self) -> None:
         """Create missing tables, and recreate triggers and indexes that differ from the declared schema."""

@@ -83,7 +83,7 @@ def commit(tx: Tx, work: types.Lease | types.Snapshot, child_id: str, draft: Dra
     model = draft.model or look.head.model
     rotate(tx, here, child_id, draft, lease.token if lease else None, now, look.head.source, model)
     if lease is not None and not draft.keep_lease:
-        tx.later("lease_delete", conversation=here.key, purpose=lease.purpose, token=lease.token)
+        tx.defer("lease_delete", conversation=here.key, purpose=lease.purpose, token=lease.token)
     return types.Session(
         child_id,
         here.id,
@@ -152,7 +152,7 @@ def rotate(
 ) -> conversation_row.State:
     """Write a compaction; the head is live, or was ended for this purpose."""
     if here.live:
-        tx.later(
+        tx.defer(
             "session_end",
             conversation=here.key,
             ordinal=here.head,
@@ -161,7 +161,7 @@ def rotate(
             last_seq=here.last_seq,
         )
     sessions.add(tx, here, child_id, source, model, now)
-    tx.later(
+    tx.defer(
         "compaction_insert",
         conversation=here.key,
         epoch=here.epoch + 1,
@@ -267,7 +267,7 @@ def from_row(row: Row) -> types.Compaction:
 def undo(tx: Tx, session_id: str) -> types.Compaction:
     """The context stands on what the current compaction stood on; every message is still there."""
     here = conversation_row.lock(tx, session_id)
-    meant = tx.meant.setdefault("undo", here.compaction_epoch)
+    meant = tx.retry_state.setdefault("undo", here.compaction_epoch)
     if meant is not None and not _in_force(tx, here, meant):
         return at(tx, here.key, meant)
     if here.compaction_epoch is None:
@@ -279,7 +279,7 @@ def undo(tx: Tx, session_id: str) -> types.Compaction:
 
 def redo(tx: Tx, session_id: str) -> types.Compaction:
     here = conversation_row.lock(tx, session_id)
-    meant = tx.meant.setdefault("redo", here.redo_epoch)
+    meant = tx.retry_state.setdefault("redo", here.redo_epoch)
     if meant is not None and _in_force(tx, here, meant):
         return at(tx, here.key, meant)
     if here.redo_epoch is None:

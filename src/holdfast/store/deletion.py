@@ -27,7 +27,7 @@ def redact(tx: Tx, session_id: str, seq: int, now: float) -> int:
     """
     owner, readers = _locked(tx, session_id, seq)
     uid, role, redacted = tx.one("message_identity", conversation=owner.key, seq=seq) or ("", "", True)
-    meant = tx.meant.setdefault("redact", owner.epoch)
+    meant = tx.retry_state.setdefault("redact", owner.epoch)
     if redacted and owner.epoch > meant:
         return owner.key
     if not redacted:
@@ -151,10 +151,10 @@ def delete(tx: Tx, session_id: str, now: float) -> int:
     try:
         here = conversation_row.lock(tx, session_id)
     except errors.ConversationDeleted:
-        if session_id not in tx.meant:
+        if session_id not in tx.retry_state:
             raise
-        return int(tx.meant[session_id])
-    tx.meant[session_id] = here.key
+        return int(tx.retry_state[session_id])
+    tx.retry_state[session_id] = here.key
     branches = [row[1] for row in tx.all("branches_reading", conversation=here.key)]
     if branches:
         raise errors.HasBranches(branches, here.id)

@@ -1,8 +1,7 @@
-"""What the store asks of a database driver. A backend is one driver file and its SQL.
+"""The interface of a database driver: transactions, and operations on a whole database.
 
-Every step below runs inside one transaction. A step may be run again when the outcome of its commit is
-unknown (a lost connection, a replaced file), so it must not depend on how often it ran: whatever it
-mints (ids, uids) is minted before the first attempt.
+A step is a function of one transaction. The driver runs it again if the outcome of its commit is unknown (lost
+connection, replaced file), so a step generates its ids and uids before the first attempt.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from holdfast.store import notifications, schema_plan
 T = TypeVar("T")
 Row = tuple[Any, ...]
 Query = tuple[str, dict[str, Any]]
-"""The name of a query, and its values."""
+"""The name of a query and its parameters."""
 Progress = Callable[[int, int], None]
 UNIX = "unix"
 MACHINE_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 class LeaseClock(msgspec.Struct, frozen=True):
-    """What time it is for leases, and how to read an expiry written by either clock."""
+    """The current time for leases, by the wall clock and by the time since the machine booted."""
 
     boot: str
     unix: float
@@ -38,7 +37,7 @@ class LeaseClock(msgspec.Struct, frozen=True):
         return self.unix if self.boot == UNIX else self.machine
 
     def left(self, boot: str, expires: float) -> float:
-        """Seconds until this expiry; zero or less means it has run out."""
+        """Return the seconds until an expiry written by either clock; zero or less if it has passed."""
         if boot == UNIX:
             return expires - self.unix
         return expires - self.machine if boot == alive.boot_id() else 0.0
@@ -52,28 +51,25 @@ def lease_clock(clock: Callable[[], float] | None) -> LeaseClock:
 
 
 class Tx(Protocol):
-    """One transaction. Queries go by name; parameters are keywords."""
+    """One transaction. Queries are called by name, with their parameters as keywords."""
 
     operation: str
-    """What it is for: the points it passes are named after it."""
+    """The prefix of its fault points."""
     shared: bool
-    """Whether other steps follow in the same transaction: then `finish` commits nothing."""
-    meant: dict[Any, Any]
-    """Kept from one attempt of a step to the next: what the first meant to do. Where that is done when the step is
-    run again, it was done by the attempt nobody heard the end of (or by another who meant the same)."""
+    """Whether more steps follow in this transaction; then `finish` does not commit."""
+    retry_state: dict[Any, Any]
+    """Kept between the attempts of a step, so that a retry recognises what an earlier attempt has committed."""
 
     def one(self, query: str, /, **values: Any) -> Row | None:
-        """The first row, or None."""
+        """Return the first row, or None."""
 
-    def all(self, query: str, /, **values: Any) -> list[Row]:
-        """Every row."""
+    def all(self, query: str, /, **values: Any) -> list[Row]: ...
 
     def run(self, query: str, /, **values: Any) -> int:
-        """Change something; how many rows were changed."""
+        """Return the number of changed rows."""
 
-    def later(self, query: str, /, **values: Any) -> object:
-        """Change something where nobody asks how much. It is done before anything else that this transaction is asked
-        for, and before its commit; so is what it is refused for."""
+    def defer(self, query: str, /, **values: Any) -> object:
+        """Change rows with the next query or the commit, which then raises any error of this query."""
 
     def batch(self, *queries: Query) -> list[list[Row]]:
         """Run queries in order and return the rows of each; a server gets all of them in one round trip."""
@@ -85,41 +81,39 @@ class Tx(Protocol):
         """
 
     def savepoint(self) -> AbstractContextManager[None]:
-        """What happens inside is undone if it raises; the transaction goes on."""
+        """Undo the changes of the block if it raises; the transaction continues."""
 
     @property
     def clock(self) -> LeaseClock:
-        """The clock that leases of this database are measured by."""
+        """The clock that measures the leases of this database."""
 
 
 class Readable(Protocol):
-    """A database that may be looked at."""
-
     def read(self, step: Callable[[Tx], T]) -> T:
         """Run a step in one snapshot of the database."""
 
-    def complaints(self) -> list[str]:
-        """What the database itself finds wrong: damaged pages, broken references."""
+    def integrity_errors(self) -> list[str]:
+        """Return the damage that the database finds itself: corrupt pages, violated constraints."""
 
-    def faults(self) -> list[schema_plan.Fault]:
-        """Where its schema is not the declared one."""
+    def schema_faults(self) -> list[schema_plan.Fault]:
+        """Return the differences from the declared schema."""
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close all connections; further calls raise StoreClosed."""
 
 
 class Copy(Readable, Protocol):
-    """A database in a file nobody writes to, such as a backup."""
+    """A database in a file that no process writes to, such as a backup."""
 
-    def used(self) -> bool:
-        """Whether it was opened as a store since the copy was made."""
+    def was_opened(self) -> bool:
+        """Return whether it was opened as a store since the copy was made."""
 
     def copy_to(self, path: str, progress: Progress | None = None) -> None:
-        """All of it into an empty file."""
+        """Copy everything into an empty file."""
 
 
-class Side(Protocol):
-    """What lies beside a database and may be thrown away; see Driver for what its methods promise."""
+class SearchIndex(Protocol):
+    """The database of the search index, which can be dropped and rebuilt. Its methods are those of Driver."""
 
     def write(self, operation: str, step: Callable[[Tx], T]) -> T: ...
 
@@ -127,27 +121,27 @@ class Side(Protocol):
 
     def scrub(self) -> None: ...
 
-    def complaints(self) -> list[str]: ...
+    def integrity_errors(self) -> list[str]: ...
 
     def close(self) -> None: ...
 
 
-class Driver(Protocol):
+class Driver(Readable, Protocol):
     """A database. Calls are synchronous, short and safe from any thread; errors are holdfast errors."""
 
     name: str
-    path: str  # for people; without a password
-    pid: int  # the process that opened it: any other is a forked child and gets StoreForked
-    memory: bool  # no file of it is on this machine
+    path: str  # without a password
+    pid: int  # of the process that opened it; a forked child gets StoreForked
+    has_file: bool  # whether `path` is a file on this machine
     concurrent_writes: bool  # whether transactions of several threads write at the same time
-    keeps_blobs: bool  # has a table for the content of attachments
-    stems: bool  # its index of words cuts and stems texts itself
-    write_timeout: float  # seconds a write waits for others before it is StoreBusy
+    stores_blobs: bool  # whether it has a table for the content of attachments
+    has_tokenizer: bool  # whether its search index splits and stems texts itself
+    write_timeout: float  # seconds that a write waits for other writers before StoreBusy
 
     def write(self, operation: str, step: Callable[[Tx], T], *, lasting: bool = True) -> T:
-        """Run a step in a write transaction; when this returns, its effect is as durable as was asked.
+        """Run a step in a write transaction; when this returns, its effect is durable.
 
-        One that is not `lasting` may be undone by a power loss, with all that came after it and nothing before.
+        Without `lasting`, a power loss may undo it, together with everything written later and nothing earlier.
 
         Raises StoreBusy, StoreFull, StoreCorrupt, StoreRefused; after any of them nothing was written.
         """
@@ -158,69 +152,53 @@ class Driver(Protocol):
         Returns the receipts of each, or None for a request that is left to `write`. It waits for no lock.
         """
 
-    def read(self, step: Callable[[Tx], T]) -> T:
-        """Run a step in one snapshot of the database."""
+    def listen(self, handler: Callable[[notifications.Hint], None]) -> bool:
+        """Call `handler` from another thread with hints about the writes of other drivers, until this one is closed.
 
-    def listen(self, heard: Callable[[notifications.Hint], None]) -> bool:
-        """Have `heard` called with what other drivers wrote, from another thread, until this one is closed.
-
-        Hints may be late or missing; one of the kind `lost` says that some are, and is always the first. What is
-        called must be quick and not raise. False: this database sends none, and whoever waits looks now and then.
+        Hints may be late or missing; `lost` reports missing ones and is always the first. The handler must be quick
+        and not raise. Returns False if this database sends no hints, so that the caller has to poll.
         """
 
     def facts(self) -> dict[str, Any]:
-        """Engine, version, place, sizes and modes, for people."""
+        """Return engine, version, location, sizes and modes."""
 
-    def standing(self) -> dict[str, Any]:
-        """Those, and how the database is set up and what stands behind it: slower, and still no secrets."""
+    def status(self) -> dict[str, Any]:
+        """Return the facts with configuration, connections and replication; slower, and without secrets."""
 
     def allow(self, role: str) -> list[str]:
-        """Let a role use the store that may not change its schema; the statements that did."""
+        """Let a role use the store without changing its schema; return the statements that were run."""
 
     def copy_to(self, path: str, finish: Callable[[Tx], object], progress: Progress | None = None) -> None:
-        """All of one snapshot into an empty file; `finish` then runs in a transaction of the copy."""
+        """Copy one snapshot into an empty file; `finish` then runs in a transaction of the copy."""
 
     def replace_with(self, path: str, finish: Callable[[Tx, Tx], object], progress: Progress | None = None) -> None:
-        """Put the content of that file in the place of all there is, in one transaction.
+        """Replace the whole content by that of a file, in one transaction.
 
-        Nothing else is written from before `finish` runs until it is done; `finish` reads what is there
-        (first) and may change what is to come (second).
+        `finish` reads the old content (first) and may change the new (second). No other process writes meanwhile.
         """
 
-    def look_at(self, path: str) -> Copy:
-        """A copy in some other file, to be read and never written."""
+    def open_copy(self, path: str) -> Copy:
+        """Open a copy in another file, read-only."""
 
-    def adopt(self, path: str) -> Driver:
-        """A store in some other file, brought to the schema of this version."""
+    def open_store(self, path: str) -> Driver:
+        """Open a store in another file and migrate it to the schema of this version."""
 
     def scrub(self) -> None:
-        """Nothing of what was deleted or redacted is left in any file of the database when this returns.
+        """Remove every byte of deleted and redacted content from the files of the database.
 
-        Of a file, others go on reading, and wait to write for as long as it takes to be read once; of a server, they
-        wait while each table is written anew. Raises StoreBusy when a process that reads was in the way all the time;
-        then it is to be called again.
+        SQLite blocks writers while the file is read once, PostgreSQL all access to a table while it is rewritten.
+        Raises StoreBusy if another process was reading all the time; then the caller tries again later.
         """
 
     def shrink(self) -> None:
-        """Write the database anew without the room of what was removed; nobody else writes meanwhile."""
+        """Rewrite the database without its free space; writers wait."""
 
-    def side(self, name: str) -> Side:
-        """A database beside this one, for what can be thrown away and made again: one writes there at a time."""
+    def open_search_index(self) -> SearchIndex: ...
 
-    def has_side(self, name: str) -> bool:
-        """Whether that exists already."""
+    def has_search_index(self) -> bool: ...
 
-    def discard_side(self, name: str) -> None:
-        """Throw it away; whoever has it open finds it replaced."""
-
-    def complaints(self) -> list[str]:
-        """What the database itself finds wrong: damaged pages, broken references."""
-
-    def faults(self) -> list[schema_plan.Fault]:
-        """Where its schema is not the declared one."""
+    def drop_search_index(self) -> None:
+        """Drop the index; processes that have it open notice that it was replaced."""
 
     def repair_schema(self) -> None:
-        """Make what is missing, and triggers and indexes that are not as declared, again. No row is touched."""
-
-    def close(self) -> None:
-        """Let go of everything; further calls raise StoreClosed."""
+        """Create what is missing, and recreate triggers and indexes that differ. No row is changed."""

@@ -57,7 +57,7 @@ def check(driver: Readable, progress: Progress | None = None, *, schema: bool = 
     an older version lacks constraints that cannot be added later.
     """
     began = time.monotonic()
-    found = [types.Violation("database", "", complaint) for complaint in _complaints(driver)]
+    found = [types.Violation("database", "", error) for error in _integrity_errors(driver)]
     found += [types.Violation("schema", "", str(fault)) for fault in _faults(driver, schema)]
     try:
         counts, violations = driver.read(lambda tx: _check_all(tx, progress))
@@ -66,16 +66,16 @@ def check(driver: Readable, progress: Progress | None = None, *, schema: bool = 
     return types.Report(*counts, tuple(found + violations), time.monotonic() - began)
 
 
-def _complaints(driver: Readable) -> list[str]:
+def _integrity_errors(driver: Readable) -> list[str]:
     try:
-        return driver.complaints()
+        return driver.integrity_errors()
     except (errors.StoreCorrupt, errors.StoreBroken) as error:
         return [str(error)]  # too damaged to be checked
 
 
 def _faults(driver: Readable, every: bool) -> list[schema_plan.Fault]:
     try:
-        found = driver.faults()
+        found = driver.schema_faults()
         return [each for each in found if each.what == schema_plan.MISSING or (every and each.kind != "table")]
     except (errors.StoreCorrupt, errors.StoreBroken):
         return []  # the other checks report the same damage

@@ -157,7 +157,7 @@ def _insert(
             results.append(stored[message.uid])
             continue
         seq += 1
-        tx.later(
+        tx.defer(
             "message_insert",
             conversation=here.key,
             seq=seq,

@@ -21,9 +21,9 @@ def bind(tx: Tx, key: str, session_id: str | None, version: int, now: float) -> 
     """Bind a route by compare-and-swap; raise RouteMoved if its version is not the one the caller read."""
     here = conversation_row.lock(tx, session_id) if session_id is not None else None
     found, bound = get(tx, key), types.Route(key, here.id if here else None, version + 1)
-    if found == bound and tx.meant.get("route") == bound:
+    if found == bound and tx.retry_state.get("route") == bound:
         return bound
-    tx.meant["route"] = bound
+    tx.retry_state["route"] = bound
     if found.version != version:
         raise errors.RouteMoved(key, found.conversation_id, found.version)
     target = here.key if here else None

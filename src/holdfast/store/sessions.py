@@ -72,7 +72,7 @@ def born(
 
 def add(tx: Tx, here: conversation_row.State, child_id: str, source: str, model: str | None, now: float) -> None:
     """Insert a continuation of the head; the caller moves the head."""
-    tx.later(
+    tx.defer(
         "session_insert",
         conversation=here.key,
         ordinal=here.head + 1,

@@ -19,14 +19,14 @@ MAX_PINS = 100
 
 def hide(tx: Tx, session_id: str, from_seq: int, to_seq: int | None) -> types.Hide:
     here = conversation_row.lock(tx, session_id)
-    if "hide" in tx.meant and tx.meant["hide"] in every(tx, here.key):
-        return cast("types.Hide", tx.meant["hide"])
+    if "hide" in tx.retry_state and tx.retry_state["hide"] in every(tx, here.key):
+        return cast("types.Hide", tx.retry_state["hide"])
     last = here.last_seq if to_seq is None else to_seq
     if not 1 <= from_seq <= last <= here.last_seq:
         raise errors.InvalidArgument(f"Messages {from_seq} to {last} are not all within 1 to {here.last_seq}.")
     after = conversation_row.moved(tx, here, redo_epoch=None)
     tx.run("hide_insert", conversation=here.key, epoch=after.epoch, from_seq=from_seq, to_seq=last)
-    hidden = tx.meant["hide"] = types.Hide(after.epoch, from_seq, last, None)
+    hidden = tx.retry_state["hide"] = types.Hide(after.epoch, from_seq, last, None)
     return hidden
 
 
@@ -34,8 +34,8 @@ def show(tx: Tx, session_id: str, epoch: int | None) -> types.Hide:
     """Show the messages of one hide again, by its epoch, or of the newest in force."""
     here = conversation_row.lock(tx, session_id)
     known = every(tx, here.key)
-    if tx.meant.get("show") in known:
-        return cast("types.Hide", tx.meant["show"])
+    if tx.retry_state.get("show") in known:
+        return cast("types.Hide", tx.retry_state["show"])
     found = [hide for hide in known if hide.shown_epoch is None and epoch in (None, hide.epoch)]
     if not found:
         raise errors.NothingToUndo("No hidden turn is waiting to be shown again.")
@@ -51,7 +51,7 @@ def show(tx: Tx, session_id: str, epoch: int | None) -> types.Hide:
     # A compaction that was undone was made without them too, so it can no longer be redone.
     after = conversation_row.moved(tx, here, redo_epoch=None)
     tx.run("hide_shown", conversation=here.key, epoch=hidden.epoch, from_seq=hidden.from_seq, shown_epoch=after.epoch)
-    shown = tx.meant["show"] = types.Hide(hidden.epoch, hidden.from_seq, hidden.to_seq, after.epoch)
+    shown = tx.retry_state["show"] = types.Hide(hidden.epoch, hidden.from_seq, hidden.to_seq, after.epoch)
     return shown
 
 

@@ -21,7 +21,7 @@ from holdfast.store.backup import schedule as backup_schedule
 from holdfast.store.blobs import blobs
 from holdfast.store.blobs import files as blob_files
 from holdfast.store.driver import Driver, Progress, Row, Tx
-from holdfast.store.search import indexer, search
+from holdfast.store.search import search
 from holdfast.store.sqlite import paths as sqlite_paths
 from holdfast.store.transfer import copy as store_copy
 
@@ -114,7 +114,7 @@ class Backups(blobs.UsesBlobs):
 def forget_index(driver: Driver, searcher: search.Searcher) -> None:
     """Discard the search index, which may hold words of removed messages. The next search rebuilds it."""
     searcher.close()
-    driver.discard_side(indexer.NAME)
+    driver.drop_search_index()
 
 
 # --- backup --------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def _backup(
     copies = blobs.files_next_to(target)
     with atomic_file.replace(target, "backup") as temp:
         driver.copy_to(temp, partial(_mark, now=now), progress)
-        with contextlib.closing(driver.look_at(temp)) as copy:
+        with contextlib.closing(driver.open_copy(temp)) as copy:
             report = _require_sound(fsck.check(copy), target)
             wanted = [row[0] for row in copy.read(lambda tx: tx.all("blobs_all"))]
         lost = blobs.copy_contents(copies, attachments, wanted, near)
@@ -151,7 +151,7 @@ def _as_file(driver: Driver, target: str, progress: Progress | None = None) -> I
         return
     with atomic_file.translate_errors(target):
         atomic_file.prepare_folder(os.path.dirname(target))
-    with atomic_file.temporary_file(target) as temp, contextlib.closing(driver.adopt(temp)) as snapshot:
+    with atomic_file.temporary_file(target) as temp, contextlib.closing(driver.open_store(temp)) as snapshot:
         store_copy.copy_to_file(driver, snapshot, progress)
         yield snapshot
 
@@ -176,7 +176,7 @@ def _text(path: object) -> str:
 
 def _target(driver: Driver, path: object, overwrite: bool) -> str:
     target = os.path.realpath(_text(path))
-    if not driver.memory:
+    if driver.has_file:
         sqlite_paths.refuse_own(driver.path, target)
     if os.path.isdir(target):
         raise errors.CopyRefused(f"{errors.shown(target, 250)} is a folder. Name a file in it.")
@@ -192,8 +192,8 @@ def _target(driver: Driver, path: object, overwrite: bool) -> str:
 def is_backup(driver: Driver, path: str) -> bool:
     """Tell whether `backup` made this file and it was not opened as a store since."""
     try:
-        with contextlib.closing(driver.look_at(path)) as copy:
-            return not copy.used() and copy.read(lambda tx: tx.one("meta_get", key=MARK)) is not None
+        with contextlib.closing(driver.open_copy(path)) as copy:
+            return not copy.was_opened() and copy.read(lambda tx: tx.one("meta_get", key=MARK)) is not None
     except errors.StoreError:
         return False
 
@@ -201,7 +201,7 @@ def is_backup(driver: Driver, path: str) -> bool:
 def made_at(driver: Driver, path: str | os.PathLike[str]) -> float | None:
     """Return the time of a backup, or None if it is not recorded."""
     source = _source(driver, path)
-    with _blame_backup(source), contextlib.closing(driver.look_at(source)) as copy:
+    with _blame_backup(source), contextlib.closing(driver.open_copy(source)) as copy:
         at = copy.read(lambda tx: backup_schedule.noted(tx, MARK))
     return at if at > 0 else None
 
@@ -213,7 +213,7 @@ def _source(driver: Driver, path: object) -> str:
     source = os.path.realpath(_text(path))
     if not os.path.isfile(source):
         raise errors.CopyRefused(f"There is no backup at {errors.shown(source, 250)}.")
-    if not driver.memory and source == driver.path:
+    if driver.has_file and source == driver.path:
         raise errors.CopyRefused(f"{source} is the store itself.")
     return source
 
@@ -221,7 +221,7 @@ def _source(driver: Driver, path: object) -> str:
 @contextlib.contextmanager
 def _temporary_file(driver: Driver) -> Iterator[str]:
     """Yield a temporary file in the folder of the store, which is private and on the disk with room for it."""
-    if not driver.memory:
+    if driver.has_file:
         with atomic_file.temporary_file(driver.path) as temp:
             yield temp
         return
@@ -239,7 +239,7 @@ def _blame_backup(source: str) -> Iterator[None]:
 
 
 def _copy_backup(driver: Driver, source: str, temp: str) -> None:
-    with _blame_backup(source), contextlib.closing(driver.look_at(source)) as copy:
+    with _blame_backup(source), contextlib.closing(driver.open_copy(source)) as copy:
         copy.copy_to(temp)
 
 
@@ -248,7 +248,7 @@ def _open_current(driver: Driver, temp: str, source: str) -> Iterator[Driver]:
     """Open the copy of a backup and migrate it to the schema of this version."""
     with _blame_backup(source):
         try:
-            copy = driver.adopt(temp)
+            copy = driver.open_store(temp)
         except errors.StoreUnusable as error:
             raise errors.CopyRefused(f"{errors.shown(source, 250)} is not a database of Holdfast.") from error
         with contextlib.closing(copy):

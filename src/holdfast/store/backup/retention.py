@@ -94,7 +94,7 @@ class Retention(blobs.UsesBlobs):
 
     def _sweep(self) -> None:
         """Remove the temporary files that dead processes left in the folder of the store."""
-        if not self.driver.memory:
+        if self.driver.has_file:
             folder = os.path.dirname(self.driver.path)
             with atomic_file.translate_errors(folder):
                 atomic_file.remove_abandoned(folder)
@@ -184,7 +184,7 @@ def _archive_path(driver: Driver, archive: object) -> str:
     if not isinstance(given, str) or not given or "\0" in given:
         raise errors.InvalidArgument("The path of an archive must be text.")
     path = os.path.abspath(given)
-    if not driver.memory:
+    if driver.has_file:
         sqlite_paths.refuse_own(driver.path, os.path.realpath(path))
     return path
 
@@ -221,7 +221,7 @@ def _whole(temp: str, damaged: set[str]) -> dict[str, tuple[int, int]]:
 
 def _verify(driver: Driver, path: str, temp: str) -> None:
     """Import the archive into another store and export that. Raises CopyDamaged unless the bytes are equal."""
-    with atomic_file.temporary_file(path) as scratch, contextlib.closing(driver.adopt(scratch)) as other:
+    with atomic_file.temporary_file(path) as scratch, contextlib.closing(driver.open_store(scratch)) as other:
         with open(temp, "rb") as file:
             report = _VerificationStore(other).import_from(file)
         written, again = blake2b(digest_size=16), blake2b(digest_size=16)

@@ -42,7 +42,7 @@ def known(driver: Driver) -> tuple[Known, float]:
     row, done = driver.read(lambda tx: (tx.one("meta_get", key=store_meta.STORE_ID), noted(tx, store_meta.BACKUP_DONE)))
     if row is None or not _ID.fullmatch(str(row[0])):
         row = (driver.write("claim", partial(_named, fresh=secrets.token_hex(4))),)
-    stem = "store" if driver.memory else os.path.splitext(os.path.basename(driver.path))[0]
+    stem = os.path.splitext(os.path.basename(driver.path))[0] if driver.has_file else "store"
     return Known(stem, row[0]), done
 
 

@@ -44,14 +44,14 @@ class Blobs(Facet):
     @property
     def files(self) -> blob_files.BlobFiles:
         if self._opened_files is None:
-            if self.driver.keeps_blobs:
+            if self.driver.stores_blobs:
                 self._opened_files = blob_tables.BlobTables(self.driver)
             else:
                 self._opened_files = blob_files.BlobFiles(self._blob_folder())
         return self._opened_files
 
     def _blob_folder(self) -> str:
-        if not self.driver.memory:
+        if self.driver.has_file:
             return f"{self.driver.path}.blobs"
         made = tempfile.mkdtemp(prefix="holdfast-blobs-")
         weakref.finalize(self, blob_files.BlobFiles(made).remove_all)

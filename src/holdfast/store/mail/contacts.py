@@ -168,8 +168,8 @@ def forget(tx: Tx, platform: str, sender: str) -> bool:
 def told(tx: Tx, platform: str, sender: str, now: float) -> bool:
     tx.run("stranger_met", platform=platform, sender=sender)
     if tx.run("stranger_told", platform=platform, sender=sender, at=now) == 1:
-        tx.meant["told"] = True
-    return bool(tx.meant.get("told", False))
+        tx.retry_state["told"] = True
+    return bool(tx.retry_state.get("told", False))
 
 
 def ask(tx: Tx, asked: Asked) -> bool:
@@ -201,9 +201,9 @@ def pair(tx: Tx, platform: str | None, code: str, by: str, now: float) -> types.
             match = (where, who, name)
     if match is not None and not (platform is None and locked(tx, match[0], now)):
         tx.run("lockout_set", platform=bucket, failures=0, at=now)
-        tx.meant["paired"] = match
+        tx.retry_state["paired"] = match
         return put(tx, match[0], match[1], "user", match[2], by, now)
-    done = tx.meant.get("paired")
+    done = tx.retry_state.get("paired")
     if done is not None and (person := get(tx, done[0], done[1])) is not None:
         return person  # by an attempt that nobody heard the end of
     so_far = failures if now < failed_at + LOCKED_FOR else 0

@@ -324,15 +324,15 @@ def prepared(given: object, now: float) -> Prepared:
 
 
 def arrive(tx: Tx, uid: str, values: dict[str, Any]) -> tuple[types.Arrival, bool]:
-    retried, tx.meant[uid] = tx.meant.get(uid, False), True
+    retried, tx.retry_state[uid] = tx.retry_state.get(uid, False), True
     (inserted,) = tx.finish(("arrival_insert", values))
     if inserted:
         return from_row((*inserted[0], *values.values(), 0, None, None, None, None, None, None, False)), True
     found = _one(tx, "arrival_by_key", platform=values["platform"], key=values["key"])
     assert found is not None  # The key is known, and an inbound message is not deleted before it is settled.
     # The commit of an earlier attempt may have succeeded although its outcome was not received.
-    tx.meant[uid] = retried and found.at == values["at"]
-    return found, tx.meant[uid]
+    tx.retry_state[uid] = retried and found.at == values["at"]
+    return found, tx.retry_state[uid]
 
 
 def begin(tx: Tx, claim: types.Claim, arrival_id: int, target: str, joined: tuple[int, ...]) -> types.Arrival | None:
@@ -348,7 +348,7 @@ def begin(tx: Tx, claim: types.Claim, arrival_id: int, target: str, joined: tupl
 
 def begun(tx: Tx, found: types.Arrival, target: str, joined: tuple[int, ...]) -> types.Arrival | None:
     """Count an attempt at an open message and fix its target; return the message as it is then."""
-    before = tx.meant.setdefault(("begin", found.id), found.attempts)
+    before = tx.retry_state.setdefault(("begin", found.id), found.attempts)
     if found.attempts == before:
         others = [("arrival_join", {"id": other, "into": found.id}) for other in joined if before == 0]
         changed, *_ = tx.finish(("arrival_begin", {"id": found.id, "target": target}), *others)

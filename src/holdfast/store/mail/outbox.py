@@ -232,7 +232,7 @@ def begin(tx: Tx, claim: types.Claim | None, outgoing_id: int) -> types.Outgoing
     if origin and (origin[0][:2] != (found.platform, found.chat) or decoded(origin[0][2]) != found.address):
         raise errors.SendRefused(ELSEWHERE)
     # If a repeated attempt finds one attempt more than the first, the first one was committed.
-    before = tx.meant.setdefault(("send", outgoing_id), found.attempts)
+    before = tx.retry_state.setdefault(("send", outgoing_id), found.attempts)
     if found.attempts == before and not tx.finish(("outgoing_begin", {"id": outgoing_id}))[0]:
         return None
     return msgspec.structs.replace(found, attempts=before + 1)
@@ -241,13 +241,13 @@ def begin(tx: Tx, claim: types.Claim | None, outgoing_id: int) -> types.Outgoing
 def _ended(tx: Tx, query: str, **values: Any) -> bool:
     """Record how a delivery ended; whether this call was the first to do so."""
     mine = (query, values["id"])
-    retried, tx.meant[mine] = tx.meant.get(mine, False), True
+    retried, tx.retry_state[mine] = tx.retry_state.get(mine, False), True
     if tx.finish((query, values))[0]:
         return True
     # The commit of an earlier attempt may have succeeded although its outcome was not received.
     found = _one(tx, "outgoing_get", id=values["id"]) if retried else None
-    tx.meant[mine] = found is not None and values["at"] in (found.delivered_at, found.failed_at)
-    return bool(tx.meant[mine])
+    tx.retry_state[mine] = found is not None and values["at"] in (found.delivered_at, found.failed_at)
+    return bool(tx.retry_state[mine])
 
 
 def _clipped(text: object, most: int) -> str:

@@ -18,7 +18,7 @@ import psycopg
 
 from holdfast import errors, types
 from holdfast.store import address, fault_points, log, notifications, queries, schema_plan
-from holdfast.store.driver import Copy, Driver, Row, Side, Tx
+from holdfast.store.driver import Copy, Driver, Row, SearchIndex, Tx
 from holdfast.store.postgres import connection as postgres_connection
 from holdfast.store.postgres import errors as postgres_errors
 from holdfast.store.postgres import fast_append, listener, notifier, server_status, table_rewrite, transaction
@@ -43,10 +43,10 @@ class PostgresDriver:
     """A store in one schema of a PostgreSQL database: the first of the connection's search_path."""
 
     name = "postgres"
-    memory = True
+    has_file = False
     concurrent_writes = True
-    keeps_blobs = True
-    stems = False
+    stores_blobs = True
+    has_tokenizer = False
 
     def __init__(
         self,
@@ -182,19 +182,19 @@ class PostgresDriver:
 
     def _run(self, operation: str, step: Callable[[Tx], T], begin: str, retries: postgres_errors.RetryPolicy) -> T:
         """Run the step in transactions until one is committed, or raise its error."""
-        meant = dict[Any, Any]()
+        retry_state = dict[Any, Any]()
         while True:
             try:
-                return self._transact(operation, step, begin, meant)
+                return self._transact(operation, step, begin, retry_state)
             except errors.StoreError as error:
                 retries.retry_or_raise(error)
 
-    def _transact(self, operation: str, step: Callable[[Tx], T], begin: str, meant: dict[Any, Any]) -> T:
+    def _transact(self, operation: str, step: Callable[[Tx], T], begin: str, retry_state: dict[Any, Any]) -> T:
         if fault_points.hook is not None:
             fault_points.reach(operation, "queued")
         with self._translating(), self._transaction() as tx:
             tx.begin(operation, begin)
-            tx.meant = meant
+            tx.retry_state = retry_state
             if fault_points.hook is not None:
                 fault_points.reach(operation, "begun")
             result = step(tx)
@@ -273,10 +273,10 @@ class PostgresDriver:
 
     # --- notifications -------------------------------------------------------------------------------
 
-    def listen(self, heard: Callable[[notifications.Hint], None]) -> bool:
+    def listen(self, handler: Callable[[notifications.Hint], None]) -> bool:
         self._check_usable()
         own = self._notifier.sender
-        self._listeners.append(listener.Listener(self._connect_unpooled, self._translating, own, heard))
+        self._listeners.append(listener.Listener(self._connect_unpooled, self._translating, own, handler))
         return True
 
     def _connect_unpooled(self) -> postgres_connection.Connection:
@@ -309,11 +309,11 @@ class PostgresDriver:
     def _prepare_schema(self, tx: transaction.Transaction) -> None:
         Migration(tx.execute, self._plan).prepare(self._now())
 
-    def complaints(self) -> list[str]:
+    def integrity_errors(self) -> list[str]:
         """Return constraint violations. PostgreSQL itself reports damaged pages when it reads them."""
         return self._retry(lambda tx: Migration(tx.execute, self._plan).violations())
 
-    def faults(self) -> list[schema_plan.Fault]:
+    def schema_faults(self) -> list[schema_plan.Fault]:
         return self._retry(lambda tx: Migration(tx.execute, self._plan).faults())
 
     def repair_schema(self) -> None:
@@ -325,7 +325,7 @@ class PostgresDriver:
         found = self._retry(lambda tx: server_status.read_facts(tx.execute))
         return {"path": self.path, "durability": self.durability, **found}
 
-    def standing(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         return {**self.facts(), **self._retry(self._read_status)}
 
     def _read_status(self, tx: transaction.Transaction) -> dict[str, Any]:
@@ -345,13 +345,13 @@ class PostgresDriver:
     def replace_with(self, *_: object) -> None:
         raise errors.StoreUnusable(_NO_RESTORE)
 
-    def look_at(self, path: str) -> Copy:
+    def open_copy(self, path: str) -> Copy:
         """Backups are SQLite files, also those of a PostgreSQL store."""
         self._check_usable()
         with contextlib.closing(sqlite_driver.SqliteDriver(":memory:", clock=self.clock)) as scratch:
-            return scratch.look_at(path)
+            return scratch.open_copy(path)
 
-    def adopt(self, path: str) -> Driver:
+    def open_store(self, path: str) -> Driver:
         self._check_usable()
         return sqlite_driver.SqliteDriver(path, durability="process-crash", clock=self.clock)
 
@@ -379,13 +379,13 @@ class PostgresDriver:
 
     # --- search index ---------------------------------------------------------------------------
 
-    def side(self, name: str) -> Side:  # noqa: ARG002 -- the index is the only one
+    def open_search_index(self) -> SearchIndex:
         return postgres_index.IndexTables(self)
 
-    def has_side(self, name: str) -> bool:  # noqa: ARG002
+    def has_search_index(self) -> bool:
         return postgres_index.IndexTables(self).begun()
 
-    def discard_side(self, name: str) -> None:  # noqa: ARG002
+    def drop_search_index(self) -> None:
         postgres_index.IndexTables(self).clear()
 
 

@@ -52,7 +52,7 @@ class Transaction:
         self._server = connection.pgconn
         self._translated, self._clock = failed, clock
         self._seen: tuple[float, float] | None = None
-        self.meant: dict[Any, Any] = {}
+        self.retry_state: dict[Any, Any] = {}
         self.recorder = notifications.Recorder()
         self._how: tuple[str, ...] = ()
         self._unsent: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class Transaction:
             fault_points.reach(self.operation, query)
         return changed
 
-    def later(self, query: str, /, **values: Any) -> None:
+    def defer(self, query: str, /, **values: Any) -> None:
         if fault_points.hook is not None:
             self.run(query, **values)  # each is a point of its own
             return

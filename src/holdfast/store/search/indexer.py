@@ -17,12 +17,11 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from holdfast import errors, types
-from holdfast.store.driver import Driver, Row, Side, Tx
+from holdfast.store.driver import Driver, Row, SearchIndex, Tx
 from holdfast.store.search import query_parser, tokens
 
 logger = logging.getLogger("holdfast.store")
 
-NAME = "search"
 # Limits of one batch: messages, and bytes together. A longer message is a batch of its own.
 CHUNK = 1_000
 ROOM = 2_000_000
@@ -78,13 +77,13 @@ class Indexer:
     def __init__(self, store: Driver) -> None:
         self._log = store
         # FTS5 tokenizes texts itself; the tables on PostgreSQL take words.
-        self._dialect: Any = query_parser if store.stems else tokens
+        self._dialect: Any = query_parser if store.has_tokenizer else tokens
         # A role that may not write to the tables on PostgreSQL cannot rebuild them either.
-        unusable = () if store.stems else (errors.StoreUnusable,)
+        unusable = () if store.has_tokenizer else (errors.StoreUnusable,)
         self._transient = (*TRANSIENT, *unusable)
         self._damage = tuple(each for each in DAMAGE if each not in unusable)
         self._lock = threading.Lock()
-        self._index: Side | None = None
+        self._index: SearchIndex | None = None
 
     def close(self) -> None:
         if self._log.pid != os.getpid():
@@ -127,27 +126,27 @@ class Indexer:
                 index.write("forget", lambda tx: tx.run("index_merge"))
                 index.scrub()
         except errors.StoreError as error:
-            if not self._log.stems and isinstance(error, self._transient):
+            if not self._log.has_tokenizer and isinstance(error, self._transient):
                 raise  # discarding means writing to the same tables
             logger.warning("Discarding the search index: %s", error)
             self._discard()
 
     def facts(self) -> dict[str, Any]:
         if not self._exists():
-            return {"exists": False, "behind": None, "complaints": []}
+            return {"exists": False, "behind": None, "errors": []}
         try:
             index = self._open()
             backlog = sum(map(_missing_count, self._compare(index)[1]))
-            return {"exists": True, "behind": backlog, "complaints": index.complaints()}
+            return {"exists": True, "behind": backlog, "errors": index.integrity_errors()}
         except errors.StoreError as error:
-            return {"exists": True, "behind": None, "complaints": [str(error)]}
+            return {"exists": True, "behind": None, "errors": [str(error)]}
 
     # --- the index itself ----------------------------------------------------------------------------
 
     def _exists(self) -> bool:
-        return self._index is not None or self._log.has_side(NAME)
+        return self._index is not None or self._log.has_search_index()
 
-    def _with_repair(self, work: Callable[[Side], T]) -> T:
+    def _with_repair(self, work: Callable[[SearchIndex], T]) -> T:
         """Run a step on the index. If the index is damaged, discard it and run the step once more."""
         try:
             return work(self._open())
@@ -156,23 +155,23 @@ class Indexer:
             self._discard()
             return work(self._open())
 
-    def _open(self) -> Side:
+    def _open(self) -> SearchIndex:
         if self._log.pid != os.getpid():
             raise errors.StoreForked()
         with self._lock:
             if self._index is None:
-                self._index = self._log.side(NAME)
+                self._index = self._log.open_search_index()
             return self._index
 
-    def _read_both(self, index: Side, step: Callable[[Tx, Tx], T]) -> T:
+    def _read_both(self, index: SearchIndex, step: Callable[[Tx, Tx], T]) -> T:
         """Run a step with a transaction on the index and one on the log; on PostgreSQL they are the same."""
-        if not self._log.stems:
+        if not self._log.has_tokenizer:
             return index.read(lambda tx: step(tx, tx))
         return index.read(lambda tx: self._log.read(lambda log_tx: step(tx, log_tx)))
 
     def _discard(self) -> None:
         self.close()
-        self._log.discard_side(NAME)
+        self._log.drop_search_index()
 
     def _try_discard(self) -> None:
         try:
@@ -183,11 +182,11 @@ class Indexer:
     def _generation(self) -> str:
         return self._log.read(_generation)
 
-    def _belongs_to_store(self, index: Side) -> bool:
+    def _belongs_to_store(self, index: SearchIndex) -> bool:
         known, progress = index.read(lambda tx: (_meta(tx, "store"), tx.one("index_begun")))
         return known == self._generation() or (known is None and progress is None)
 
-    def _prepare(self, index: Side) -> Side:
+    def _prepare(self, index: SearchIndex) -> SearchIndex:
         """Return the index ready for writing; discard it first if it was built from another store."""
         if index.read(lambda tx: tx.one("index_writable")) != (True,):
             raise errors.StoreUnusable(
@@ -203,7 +202,7 @@ class Indexer:
 
     # --- updating ------------------------------------------------------------------------------------
 
-    def _catch_up(self, index: Side, progress: Progress | None) -> int:
+    def _catch_up(self, index: SearchIndex, progress: Progress | None) -> int:
         state = self._log.read(_log_state)
         if index.read(lambda tx: _meta(tx, "state")) == state:
             return 0
@@ -215,7 +214,7 @@ class Indexer:
         index.write("state", lambda tx: tx.run("index_meta_set", key="state", value=state))
         return done
 
-    def _catch_up_some(self, index: Side, keys: list[int]) -> int:
+    def _catch_up_some(self, index: SearchIndex, keys: list[int]) -> int:
         """Update these conversations only, so that searching one conversation does not wait for the others."""
         if self._read_both(index, partial(is_current, keys=keys)):
             return 0
@@ -224,7 +223,7 @@ class Indexer:
         backlog = [each for key in keys for each in self._compare_range(index, key, key)[1]]
         return self._index_all(index, backlog, None)
 
-    def _compare(self, index: Side) -> tuple[list[int], list[Backlog]]:
+    def _compare(self, index: SearchIndex) -> tuple[list[int], list[Backlog]]:
         """Return the keys of deleted conversations in the index, and the conversations with unindexed messages."""
         known = {row[0]: row[1:] for row in index.read(lambda tx: tx.all("index_thousands", shift=SHIFT))}
         there = {row[0]: row[1:] for row in self._log.read(lambda tx: tx.all("search_thousands", shift=SHIFT))}
@@ -236,7 +235,7 @@ class Indexer:
             backlog += some[1]
         return gone, backlog
 
-    def _compare_range(self, index: Side, first: int, last: int) -> tuple[list[int], list[Backlog]]:
+    def _compare_range(self, index: SearchIndex, first: int, last: int) -> tuple[list[int], list[Backlog]]:
         """Do the same for a range of keys.
 
         Reads the index before the log: a conversation that only the index has was deleted. In the other order another
@@ -248,11 +247,11 @@ class Indexer:
         every = (Backlog(key, last, forked_at, owner, upto.get(key)) for key, last, forked_at, owner in there)
         return sorted(gone), [each for each in every if _missing_count(each) > 0]
 
-    def _forget_gone(self, index: Side, gone: list[int]) -> None:
+    def _forget_gone(self, index: SearchIndex, gone: list[int]) -> None:
         for key in gone:
             index.write("forget", partial(_forget, key=key))
 
-    def _forget_redacted(self, index: Side) -> None:
+    def _forget_redacted(self, index: SearchIndex) -> None:
         """Remove redacted messages that a process did not remove because it died or the index was locked."""
         now = self._log.read(_redactions)
         if index.read(lambda tx: _meta(tx, "redactions")) == now:
@@ -263,7 +262,7 @@ class Indexer:
                 self._forget_one(index, key, seq)
         index.write("state", lambda tx: tx.run("index_meta_set", key="redactions", value=now))
 
-    def _index_all(self, index: Side, backlog: list[Backlog], progress: Progress | None) -> int:
+    def _index_all(self, index: SearchIndex, backlog: list[Backlog], progress: Progress | None) -> int:
         done, total = 0, sum(map(_missing_count, backlog))
         for each in backlog:
             for count in self._index_one(index, each):
@@ -272,7 +271,7 @@ class Indexer:
                     progress(done, total)
         return done
 
-    def _index_one(self, index: Side, backlog: Backlog) -> Iterator[int]:
+    def _index_one(self, index: SearchIndex, backlog: Backlog) -> Iterator[int]:
         while True:
             row = index.read(lambda tx: tx.one("index_progress_of", conversation=backlog.key))
             start = max(row[0] if row else backlog.forked_at, backlog.forked_at)
@@ -323,7 +322,7 @@ class Indexer:
             tx.run("index_progress_set", conversation=batch.key, upto=batch.upto)
         return True
 
-    def _forget_one(self, index: Side, key: int, seq: int) -> None:
+    def _forget_one(self, index: SearchIndex, key: int, seq: int) -> None:
         """Index a redacted message and its neighbours again; the neighbours are indexed with its words."""
         done = False
         while not done:

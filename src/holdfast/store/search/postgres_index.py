@@ -67,7 +67,7 @@ class IndexTables:
     def scrub(self) -> None:
         self._store.rewrite("scrub", TABLES)
 
-    def complaints(self) -> list[str]:
+    def integrity_errors(self) -> list[str]:
         return []
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast import errors, types
 from holdfast.store import conversation_row, log, validation
-from holdfast.store.driver import Driver, Row, Side, Tx
+from holdfast.store.driver import Driver, Row, SearchIndex, Tx
 from holdfast.store.search import indexer, query_parser
 
 logger = logging.getLogger("holdfast.store")
@@ -107,7 +107,7 @@ class Searcher(indexer.Indexer):
         self._discard()
         return self.catch_up(progress)
 
-    def _find(self, index: Side, query: query_parser.Query, limit: int, wanted: Filter) -> list[types.Hit]:
+    def _find(self, index: SearchIndex, query: query_parser.Query, limit: int, wanted: Filter) -> list[types.Hit]:
         look = partial(self._look, query=query, limit=limit, wanted=wanted)
         hits = self._read_both(index, partial(look, only_current=True))
         if hits is None:
@@ -139,7 +139,7 @@ class Searcher(indexer.Indexer):
                 return hits
             most, find = most * 8, _find_everywhere
 
-    def _bring_up_to_date(self, index: Side, session_id: str | None) -> Side:
+    def _bring_up_to_date(self, index: SearchIndex, session_id: str | None) -> SearchIndex:
         """Index the messages to be searched, if possible, and return the index."""
         keys = _keys(self._log.read(partial(_ranges, session_id=session_id)))
         try:

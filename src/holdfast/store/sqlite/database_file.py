@@ -62,8 +62,8 @@ class DatabaseFile:
             raise errors.StoreForked()
         if durability not in DURABILITY:
             raise errors.InvalidArgument(f"durability is one of {', '.join(DURABILITY)}.")
-        self.memory = target == ":memory:"
-        self.path = target if self.memory else paths.resolve(target)
+        self.has_file = target != ":memory:"
+        self.path = paths.resolve(target) if self.has_file else target
         self.write_timeout = write_timeout
         self.pid = os.getpid()
         self.read_only = ""  # why the store cannot be written; empty if it can
@@ -90,8 +90,8 @@ class DatabaseFile:
     # --- opening -------------------------------------------------------------------------------------
 
     def _open(self, *, create: bool = True) -> None:
-        self.read_only = "" if self.memory else paths.read_only_reason(self.path)
-        writable = not self.memory and not self.read_only
+        self.read_only = paths.read_only_reason(self.path) if self.has_file else ""
+        writable = self.has_file and not self.read_only
         if writable:
             if create:
                 paths.prepare(self.path)
@@ -100,7 +100,7 @@ class DatabaseFile:
             self._wait_for_stale_connections()
         self._writer = connections.connect(self.path, self.write_timeout, self.read_only)
         try:
-            shm = None if self.memory else self._map_shm()
+            shm = self._map_shm() if self.has_file else None
             if writable:
                 self._queue = self._queue or WriterQueue(f"{self.path}.queue")
                 if self._writer.pragma("journal_mode") != "wal":

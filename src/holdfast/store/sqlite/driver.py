@@ -26,7 +26,7 @@ class SqliteDriver(maintenance.Maintenance):
     """The store's driver for a database file, or for `:memory:`."""
 
     name = "sqlite"
-    concurrent_writes, keeps_blobs, stems = False, False, True
+    concurrent_writes, stores_blobs, has_tokenizer = False, False, True
 
     # --- writing -------------------------------------------------------------------------------------
 
@@ -54,24 +54,24 @@ class SqliteDriver(maintenance.Maintenance):
     def _commit(self, operation: str, step: Callable[[Tx], T]) -> T:
         if self._closed:
             raise errors.StoreClosed()
-        if not self._files and not self.memory:  # the files were missing or read-only before
+        if not self._files and self.has_file:  # the files were missing or read-only before
             self._reopen()
         if self._wal is not None and self._wal.damaged:
             self._repair_wal()
-        meant: dict[Any, Any] = {}
+        retry_state: dict[Any, Any] = {}
         for _ in range(MAX_ATTEMPTS):
             try:
-                result: T = self._run_in_queue(self._transact, operation, step, meant)
-                if self.memory or self._is_reachable(self._files):
+                result: T = self._run_in_queue(self._transact, operation, step, retry_state)
+                if not self.has_file or self._is_reachable(self._files):
                     return result
             except database_file.FilesReplaced:
                 pass
             self._reopen()
         raise errors.StoreMoved()
 
-    def _transact(self, operation: str, step: Callable[[Tx], T], meant: dict[Any, Any]) -> T:
+    def _transact(self, operation: str, step: Callable[[Tx], T], retry_state: dict[Any, Any]) -> T:
         tx = self._tx
-        tx.operation, tx.meant = operation, meant
+        tx.operation, tx.retry_state = operation, retry_state
         if fault_points.hook is not None:
             fault_points.reach(operation, "queued")
         self._begin()
@@ -96,7 +96,7 @@ class SqliteDriver(maintenance.Maintenance):
 
     def read(self, step: Callable[[Tx], T]) -> T:
         self._check_usable()
-        if self.memory:
+        if not self.has_file:
             with self._write_lock, translating(self.path):
                 return step(self._tx)
         if not self.read_only and not self._is_current():
@@ -145,16 +145,16 @@ class SqliteDriver(maintenance.Maintenance):
                 "free_pages": pragma("freelist_count"),
                 "read_only": self.read_only,
             }
-        if not self.memory:
+        if self.has_file:
             facts["filesystem"] = paths.filesystem(os.path.realpath(os.path.dirname(self.path) or "."))
             suffixes = database_file.FILE_SUFFIXES
             facts["files"] = {suffix or "main": paths.size_and_mode(self.path + suffix) for suffix in suffixes}
         return facts
 
-    def standing(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         return self.facts()
 
-    def listen(self, heard: Callable[[notifications.Hint], None]) -> bool:  # noqa: ARG002
+    def listen(self, handler: Callable[[notifications.Hint], None]) -> bool:  # noqa: ARG002
         return False
 
     def allow(self, role: str) -> list[str]:
@@ -162,20 +162,26 @@ class SqliteDriver(maintenance.Maintenance):
 
     # --- other files ---------------------------------------------------------------------------------
 
-    def adopt(self, path: str) -> SqliteDriver:
+    def open_store(self, path: str) -> SqliteDriver:
         return SqliteDriver(path, durability="process-crash", clock=self._clock)
 
-    def side(self, name: str) -> SqliteDriver:
-        target = ":memory:" if self.memory or self.read_only else f"{self.path}.{name}"
+    # --- search index --------------------------------------------------------------------------------
+
+    def open_search_index(self) -> SqliteDriver:
+        target = self._search_path if self.has_file and not self.read_only else ":memory:"
         # It can be rebuilt, so it need not survive a power loss and is not worth a long wait.
         return SqliteDriver(
-            target, durability="process-crash", clock=self._clock, write_timeout=2.0, sql=f"sqlite_{name}"
+            target, durability="process-crash", clock=self._clock, write_timeout=2.0, sql="sqlite_search"
         )
 
-    def has_side(self, name: str) -> bool:
-        return not self.memory and not self.read_only and os.path.exists(f"{self.path}.{name}")
+    def has_search_index(self) -> bool:
+        return self.has_file and not self.read_only and os.path.exists(self._search_path)
 
-    def discard_side(self, name: str) -> None:
-        for suffix in () if self.memory or self.read_only else database_file.FILE_SUFFIXES:
+    def drop_search_index(self) -> None:
+        for suffix in database_file.FILE_SUFFIXES if self.has_file and not self.read_only else ():
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(f"{self.path}.{name}{suffix}")
+                os.unlink(self._search_path + suffix)
+
+    @property
+    def _search_path(self) -> str:
+        return f"{self.path}.search"

@@ -55,7 +55,7 @@ class Maintenance(DatabaseFile):
 
     @contextlib.contextmanager
     def _snapshot(self) -> Iterator[apsw.Connection]:
-        if self.memory:
+        if not self.has_file:
             with self._write_lock:
                 yield self._writer
             return
@@ -81,7 +81,7 @@ class Maintenance(DatabaseFile):
             fault_points.reach("restore", "finished")
             for tx in (old, self._tx):
                 tx.execute("SELECT NULL").fetchall()  # ends a query that was read in part and counts as a reader
-            if self.memory:
+            if not self.has_file:
                 _copy_pages(source, self._writer, "restore", progress)
                 return
             with contextlib.closing(self._connect_reader()) as target:
@@ -91,7 +91,7 @@ class Maintenance(DatabaseFile):
 
     def scrub(self) -> None:
         self._check_usable()
-        if self.memory:
+        if not self.has_file:
             return
         deadline = time.monotonic() + self.write_timeout
         with translating(self.path), contextlib.closing(self._connect_reader()) as connection:
@@ -138,15 +138,15 @@ class Maintenance(DatabaseFile):
         fault_points.reach("shrink", "begun")
         self._writer.execute("VACUUM")
         fault_points.reach("shrink", "rewritten")
-        if not self.memory:
+        if self.has_file:
             _checkpoint(self._writer)  # fails while other processes read; a later one returns the space
 
-    def complaints(self) -> list[str]:
+    def integrity_errors(self) -> list[str]:
         self._check_usable()
         with self._write_lock, translating(self.path):
             return check_integrity(self._writer.execute)
 
-    def faults(self) -> list[schema_plan.Fault]:
+    def schema_faults(self) -> list[schema_plan.Fault]:
         self._check_usable()
         with self._write_lock, translating(self.path):
             return migration.faults(self._writer.execute, self._plan, migration.declared(self._folder))
@@ -155,7 +155,7 @@ class Maintenance(DatabaseFile):
         self._check_usable()
         self._run_exclusively(self._reconcile)
 
-    def look_at(self, path: str) -> Copy:
+    def open_copy(self, path: str) -> Copy:
         self._check_usable()
         with translating(path):
             return Copy(path, self._transaction(connect_other(path, read_only=True)))
@@ -177,15 +177,15 @@ class Copy:
             finally:
                 self._tx.execute("ROLLBACK")
 
-    def complaints(self) -> list[str]:
+    def integrity_errors(self) -> list[str]:
         with translating(self._path):
             return check_integrity(self._connection.execute)
 
-    def faults(self) -> list[schema_plan.Fault]:
+    def schema_faults(self) -> list[schema_plan.Fault]:
         with translating(self._path):
             return migration.faults(self._connection.execute, schema_plan.PLAN, migration.declared("sqlite"))
 
-    def used(self) -> bool:
+    def was_opened(self) -> bool:
         with translating(self._path):
             return bool(self._connection.pragma("journal_mode") == "wal")
 

@@ -19,7 +19,7 @@ class Transaction:
     def __init__(self, connection: apsw.Connection, sql: dict[str, str], clock: Callable[[], float] | None) -> None:
         self.operation = "read"
         self.shared = False
-        self.meant: dict[Any, Any] = {}
+        self.retry_state: dict[Any, Any] = {}
         # One cursor for all statements: creating one costs more than most statements.
         self.execute = connection.cursor().execute
         self.connection = connection
@@ -47,7 +47,7 @@ class Transaction:
             fault_points.reach(self.operation, query)
         return self.connection.changes()
 
-    later = run  # PostgreSQL defers these to save round trips; here there are none
+    defer = run  # PostgreSQL defers these to save round trips; here there are none
 
     def batch(self, *queries: Query) -> list[list[Row]]:
         if fault_points.hook is not None:

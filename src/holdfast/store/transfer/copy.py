@@ -24,7 +24,7 @@ from holdfast.store.backup import schedule as backup_schedule
 from holdfast.store.blobs import blobs
 from holdfast.store.blobs import files as blob_files
 from holdfast.store.driver import Driver, Progress, Tx
-from holdfast.store.search import indexer, search
+from holdfast.store.search import search
 from holdfast.store.transfer import copy_tables, export, replay
 from holdfast.store.transfer import format as transfer_format
 
@@ -190,7 +190,7 @@ def _finish(source: Driver, target: Store) -> None:
 
     target.driver.write("copy", step)
     target.searcher.close()
-    target.driver.discard_side(indexer.NAME)
+    target.driver.drop_search_index()
 
 
 # --- write and verify ----------------------------------------------------------------------------------

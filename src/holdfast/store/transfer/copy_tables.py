@@ -26,7 +26,7 @@ class Statement(NamedTuple):
 
     def run(self, tx: Tx, values: Values) -> None:
         if self.only_if(values):
-            tx.later(self.query, **values, **{name: values[column] for name, column in self.parameters.items()})
+            tx.defer(self.query, **values, **{name: values[column] for name, column in self.parameters.items()})
 
 
 class Table(NamedTuple):

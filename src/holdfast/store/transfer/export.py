@@ -115,7 +115,7 @@ def _replace_file(driver: Driver, given: object) -> Iterator[tuple[Write, str]]:
     if not isinstance(given, str) or "\0" in given:
         raise errors.InvalidArgument("The path of an export must be text.")
     path = os.path.realpath(given)
-    if not driver.memory:
+    if driver.has_file:
         sqlite_paths.refuse_own(driver.path, path)
     with atomic_file.translate_errors(path):
         if os.path.isdir(path):

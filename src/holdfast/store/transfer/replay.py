@@ -208,7 +208,7 @@ class Replay:
         values = _columns(line)
         digest = message_codec.digest(self._conversation.id, line.seq, line.uid, line.role, values["body"])
         # A batched message is refused after later lines were read, so a second attempt writes them one by one.
-        write = tx.later if self._attempts == 1 else tx.run
+        write = tx.defer if self._attempts == 1 else tx.run
         write("import_message", conversation=self._key, digest=digest, **values)
 
     def _compaction(self, tx: Tx, line: transfer_format.Compaction) -> None:
