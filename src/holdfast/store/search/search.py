@@ -31,7 +31,7 @@ NEIGHBOUR_WEIGHT = 0.35
 # Weight of the other candidates of the same conversation.
 CONVERSATION_WEIGHT = 0.2
 # Users state facts in few words; assistants repeat them at length, and tools print a lot.
-ROLE_WEIGHTS = {"user": 1.3, "assistant": 1.0, "tool": 0.7, "system": 0.5}
+ROLE_WEIGHTS = {"user": 1.15, "assistant": 1.0, "tool": 0.7, "system": 0.5}
 
 _decode = msgspec.json.Decoder(types.Body).decode
 
