@@ -253,9 +253,10 @@ class Taking(msgspec.Struct, frozen=True):
         try:
             return self._begun(tx, types.TakenUp(claim, waiting), route, inbox_empty)
         except errors.HoldfastError as error:
-            # Who is refused in a group is not undone alone; what the store refuses is undone with all others.
+            # A group of steps commits without the refused ones, so the claim is released here. A single step is rolled
+            # back by the error, so it must not commit with the release. An error of the store rolls back both.
             if self.claim is None and not isinstance(error, errors.StoreError):
-                chat_leases.free(tx, claim)
+                tx.run("claim_free", key=claim.key, token=claim.token)
             raise
 
     def _begun(self, tx: Tx, taken: types.TakenUp, route: types.Route, inbox_empty: bool) -> types.TakenUp:
