@@ -1,7 +1,7 @@
 """Define the errors that Holdfast raises, grouped by what a caller can do about them.
 
-The docstring of a class is its default message: what happened, then what to do. Values that a caller needs are
-attributes. No error carries the body of a message.
+A message says what happened, then what to do. Values that a caller needs are attributes. No error carries the body of a
+message.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from typing import Any
 
 
 class HoldfastError(Exception):
-    """The operation failed."""
+    """The base class of all errors of Holdfast."""
+
+    default_message = "The operation failed."
 
     def __init__(self, message: str | None = None) -> None:
-        super().__init__(message or (type(self).__doc__ or "").strip())
+        super().__init__(message or self.default_message)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Most constructors take values, not the message, so pickle and copy cannot call them again.
@@ -32,19 +34,15 @@ def _restore(kind: type[HoldfastError], args: tuple[Any, ...], attributes: dict[
 
 
 class InvalidArgument(HoldfastError, ValueError):
-    """An argument has the wrong type or is out of range; nothing was written. Correct the argument."""
+    """Raised when an argument has the wrong type, is out of range or cannot be stored as JSON; nothing was written."""
 
     def __init__(self, message: str | None = None, *, parameter: str | None = None) -> None:
         super().__init__(message)
         self.parameter = parameter
 
 
-class MessageInvalid(InvalidArgument):
-    """The content cannot be stored as JSON and read back unchanged; nothing was written. Change the content."""
-
-
 class UidReused(HoldfastError, ValueError):
-    """The uid already names a message with other content. Use a new uid."""
+    """Raised when a uid already names a message with other content."""
 
     def __init__(self, uid: str, seq: int) -> None:
         super().__init__(f"The uid {shown(uid)} already names message {seq}, which has other content. Use a new uid.")
@@ -53,7 +51,7 @@ class UidReused(HoldfastError, ValueError):
 
 
 class IdTaken(HoldfastError, ValueError):
-    """The id or key already names something else. Choose another one."""
+    """Raised when an id or key already names something else."""
 
     def __init__(self, taken: str) -> None:
         super().__init__(f"{shown(taken)} already names something else. Choose another id or key.")
@@ -61,7 +59,7 @@ class IdTaken(HoldfastError, ValueError):
 
 
 class TitleTaken(HoldfastError, ValueError):
-    """Another conversation of this owner has this title. Choose another title."""
+    """Raised when another conversation of the owner has the title."""
 
     def __init__(self, title: str, conversation: str) -> None:
         super().__init__(f"Conversation {conversation} has the title {shown(title)} already. Choose another title.")
@@ -70,18 +68,18 @@ class TitleTaken(HoldfastError, ValueError):
 
 
 class SettingInvalid(HoldfastError, ValueError):
-    """A settings file cannot be read or holds an invalid value. Correct the file."""
+    """Raised when a settings file cannot be read or holds an invalid value."""
 
 
 class PartMissing(HoldfastError):
-    """An optional part of Holdfast is not installed. Install it."""
+    """Raised when an optional part of Holdfast is not installed."""
 
 
 # --- look it up again --------------------------------------------------------------------------------
 
 
 class NotFound(HoldfastError, LookupError):
-    """Nothing has this id or digest. List what exists."""
+    """Raised when no attachment or memory has the digest or id."""
 
     def __init__(self, kind: str, name: str) -> None:
         super().__init__(f"There is no {kind} {shown(name)}.")
@@ -89,7 +87,7 @@ class NotFound(HoldfastError, LookupError):
 
 
 class NoSuchSession(HoldfastError, LookupError):
-    """No session has this id."""
+    """Raised when no session has the id."""
 
     def __init__(self, session_id: str, message: str | None = None) -> None:
         super().__init__(message or f"There is no session {shown(session_id)}.")
@@ -97,7 +95,7 @@ class NoSuchSession(HoldfastError, LookupError):
 
 
 class ConversationDeleted(NoSuchSession):
-    """The conversation of this session was deleted. Its ids are never used again."""
+    """Raised when the conversation of the session was deleted."""
 
     def __init__(self, session_id: str) -> None:
         super().__init__(
@@ -106,7 +104,7 @@ class ConversationDeleted(NoSuchSession):
 
 
 class Ambiguous(HoldfastError, LookupError):
-    """The text matches several conversations. Give more of the id."""
+    """Raised when a text matches several conversations."""
 
     def __init__(self, text: str, candidates: Sequence[str]) -> None:
         listed = ", ".join(candidates)
@@ -119,7 +117,7 @@ class Ambiguous(HoldfastError, LookupError):
 
 
 class Superseded(HoldfastError):
-    """The conversation changed since the caller read it. Read it again."""
+    """Raised when the conversation changed since the caller read it."""
 
     def __init__(self, head: str, epoch: int) -> None:
         super().__init__(f"The conversation has changed: its head is now {head} at epoch {epoch}. Read it again.")
@@ -128,7 +126,7 @@ class Superseded(HoldfastError):
 
 
 class ForkRefused(HoldfastError):
-    """The session already has a continuation. Continue there."""
+    """Raised when the session already has a continuation."""
 
     def __init__(self, continuation: str) -> None:
         super().__init__(f"The session already has a continuation, {continuation}. Continue there.")
@@ -136,7 +134,7 @@ class ForkRefused(HoldfastError):
 
 
 class RouteMoved(HoldfastError):
-    """The route was bound by another caller. Read it again."""
+    """Raised when another caller bound the route."""
 
     def __init__(self, key: str, conversation: str | None, version: int) -> None:
         now = f"conversation {conversation}" if conversation else "no conversation"
@@ -145,7 +143,7 @@ class RouteMoved(HoldfastError):
 
 
 class Busy(HoldfastError):
-    """Another holder has the lease. Wait until it is released or expires."""
+    """Raised when another holder has the lease."""
 
     def __init__(self, holder: str, expires_in: float, message: str | None = None) -> None:
         super().__init__(message or f"The lease is held by {holder} for at most {expires_in:.1f} s more.")
@@ -154,26 +152,32 @@ class Busy(HoldfastError):
 
 
 class LeaseLost(HoldfastError):
-    """The lease expired, was released or was taken over; nothing was written. Start again with a new lease."""
+    """Raised when the caller's lease expired, was released or was taken over."""
+
+    default_message = (
+        "The lease expired, was released or was taken over; nothing was written. Start again with a new lease."
+    )
 
 
 # --- do something else first ---------------------------------------------------------------------------
 
 
 class LimitReached(HoldfastError):
-    """A limit is reached. Remove some, or wait."""
+    """Raised when there are as many memories, sessions or prompts as allowed."""
 
 
 class NothingToUndo(HoldfastError):
-    """There is nothing to undo or redo, or a later change made it void."""
+    """Raised when there is nothing to undo or redo, or a later change made it void."""
+
+    default_message = "There is nothing to undo or redo, or a later change made it void."
 
 
 class ShowRefused(HoldfastError):
-    """A compaction was made without these messages. Undo that compaction first."""
+    """Raised when a compaction was made without the messages that are to be shown."""
 
 
 class HasBranches(HoldfastError):
-    """Other conversations are branches of this one. Delete them first."""
+    """Raised when other conversations are branches of the one to delete."""
 
     def __init__(self, branches: Sequence[str], conversation: str = "this one") -> None:
         super().__init__(
@@ -183,7 +187,9 @@ class HasBranches(HoldfastError):
 
 
 class PairingRefused(HoldfastError):
-    """The pairing code is wrong, used or more than an hour old. Ask for a new one."""
+    """Raised when a pairing code is wrong, used or too old, or after too many wrong codes."""
+
+    default_message = "The pairing code is wrong, used or more than an hour old. Ask for a new one."
 
     def __init__(self, message: str | None = None, *, locked_for: float = 0.0) -> None:
         if locked_for > 0 and message is None:
@@ -197,7 +203,9 @@ class PairingRefused(HoldfastError):
 
 
 class ModelError(HoldfastError):
-    """The model could not answer."""
+    """The base class of the errors of models."""
+
+    default_message = "The model could not answer."
 
     # Whether the same call may succeed later, and whether another model may answer it now.
     retryable = False
@@ -218,51 +226,45 @@ class ModelError(HoldfastError):
 
 
 class ModelBusy(ModelError):
-    """The provider is overloaded or a rate limit is reached. Try again later."""
+    """Raised when the provider is overloaded or a rate limit is reached."""
 
     retryable = True
 
 
 class ModelServerError(ModelError):
-    """The provider's server failed. Try again later."""
+    """Raised when the provider's server failed, or sent a reply that does not follow its API."""
 
     retryable = True
 
 
 class ModelUnreachable(ModelError):
-    """The provider cannot be reached, or took too long to answer. Check the address and the network."""
+    """Raised when the provider cannot be reached, or took too long to answer."""
 
     retryable = True
 
 
 class ModelCut(ModelError):
-    """The provider's reply was cut off. The part that was received is kept."""
-
-    retryable = True
-
-
-class ReplyMalformed(ModelError):
-    """The provider's reply does not follow its API. Try again later."""
+    """Raised when the provider's reply was cut off. The part that was received is kept."""
 
     retryable = True
 
 
 class KeyRefused(ModelError):
-    """The API key is missing, or the provider refused it."""
+    """Raised when the API key is missing, or the provider refused it."""
 
 
 class RequestRefused(ModelError):
-    """The provider refused the request. Change the request."""
+    """Raised when the provider refused the request."""
 
 
 class ContextOverflow(ModelError):
-    """The conversation is too large for the model's context window."""
+    """Raised when the conversation is too large for the model's context window."""
 
     elsewhere = False
 
 
 class NoRoom(HoldfastError):
-    """The fixed parts of a request leave no room for the conversation in the context window."""
+    """Raised when the fixed parts of a request leave no room for the conversation in the context window."""
 
     def __init__(self, part: str, tokens: int, window: int) -> None:
         super().__init__(
@@ -276,15 +278,15 @@ class NoRoom(HoldfastError):
 
 
 class ToolFailed(HoldfastError):
-    """A tool call failed. The reason is sent to the model."""
+    """Raised when a tool call failed. The reason is sent to the model."""
 
 
 class NotAllowed(ToolFailed):
-    """The tool call is not permitted."""
+    """Raised when a tool call is not permitted."""
 
 
 class SendFailed(HoldfastError):
-    """The platform did not accept the message. It is sent again later."""
+    """Raised when a platform did not accept a message. It is sent again later."""
 
     def __init__(self, message: str | None = None, *, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -292,11 +294,11 @@ class SendFailed(HoldfastError):
 
 
 class SendRefused(HoldfastError):
-    """The platform refused the message for good. It is not sent again."""
+    """Raised when a platform refused a message for good. It is not sent again."""
 
 
 class RpcRefused(HoldfastError):
-    """A JSON-RPC request was refused. The response carries the code, the message and the data."""
+    """Raised when a JSON-RPC request is refused. The response carries the code, the message and the data."""
 
     def __init__(self, code: int, message: str | None = None, data: object = None) -> None:
         super().__init__(message)
@@ -304,19 +306,17 @@ class RpcRefused(HoldfastError):
         self.data = data
 
 
-class CommandRefused(HoldfastError):
-    """The command was not carried out."""
-
-
 class Gone(HoldfastError):
-    """The connection to the other program is closed."""
+    """Raised when the connection to the other program is closed."""
+
+    default_message = "The connection to the other program is closed."
 
 
 # --- exports, backups, copies and attachments ------------------------------------------------------------
 
 
 class ImportInvalid(HoldfastError, ValueError):
-    """The file is not an export, is incomplete or was changed. Export it again."""
+    """Raised when a file is not an export, is incomplete or was changed."""
 
     def __init__(self, line: int, reason: str) -> None:
         super().__init__(f"Line {line}: {reason.rstrip('.')}.")
@@ -325,7 +325,7 @@ class ImportInvalid(HoldfastError, ValueError):
 
 
 class ImportConflict(HoldfastError):
-    """A conversation of the export exists with other content. Keep one of the two."""
+    """Raised when a conversation of the export exists with other content."""
 
     def __init__(self, conversation_id: str, line: int) -> None:
         super().__init__(
@@ -339,18 +339,22 @@ class ImportConflict(HoldfastError):
 
 
 class StoreError(HoldfastError):
-    """The store cannot be used."""
+    """The base class of the errors of the store."""
+
+    default_message = "The store cannot be used."
 
     sqlstate = ""
     """The SQLSTATE code that PostgreSQL reported, if any."""
 
 
 class StoreBusy(StoreError):
-    """The database stayed locked by another process; nothing was written. Try again."""
+    """Raised when the database stayed locked by another process; nothing was written."""
+
+    default_message = "The database stayed locked by another process; nothing was written. Try again."
 
 
 class StoreUnreachable(StoreError):
-    """The database server cannot be reached; nothing was acknowledged. Check the server, and try again."""
+    """Raised when the database server cannot be reached; nothing was acknowledged."""
 
     def __init__(self, where: str, why: str) -> None:
         super().__init__(
@@ -361,39 +365,57 @@ class StoreUnreachable(StoreError):
 
 
 class StoreClosed(StoreError):
-    """This SessionDB is closed. Open a new one."""
+    """Raised when the SessionDB is closed."""
+
+    default_message = "This SessionDB is closed. Open a new one."
 
 
 class StoreForked(StoreError):
-    """A store was open when this process was forked. Open stores only after the fork, or start it with `spawn`."""
+    """Raised when a store was open when the process was forked."""
+
+    default_message = "A store was open when this process was forked. Open stores after the fork, or use `spawn`."
 
 
 class StoreMoved(StoreError):
-    """The database file was removed or replaced while it was open; nothing was acknowledged. Open it again."""
+    """Raised when the database file was removed or replaced while it was open."""
+
+    default_message = (
+        "The database file was removed or replaced while it was open; nothing was acknowledged. Open it again."
+    )
 
 
 class StoreBroken(StoreError):
-    """A table or column is missing from the database. Open it again, or run `holdfast doctor`."""
+    """Raised when a table or column is missing from the database."""
+
+    default_message = "A table or column is missing from the database. Open it again, or run `holdfast doctor`."
 
 
 class StoreFull(StoreError):
-    """The disk is full (or a quota is reached); nothing was written. Free some space and try again."""
+    """Raised when the disk is full or a quota is reached; nothing was written."""
+
+    default_message = "The disk is full (or a quota is reached); nothing was written. Free some space and try again."
 
 
 class StoreCorrupt(StoreError):
-    """The database is damaged. Run `holdfast doctor` before anything else writes to it."""
+    """Raised when the database is damaged."""
+
+    default_message = "The database is damaged. Run `holdfast doctor` before anything else writes to it."
 
 
 class StoreRefused(StoreError):
-    """A constraint of the database refused the change; nothing was written. Report this as a bug."""
+    """Raised when a constraint of the database refused a change; nothing was written."""
+
+    default_message = "A constraint of the database refused the change; nothing was written. Report this as a bug."
 
 
 class StoreUnusable(StoreError):
-    """The database cannot be opened here."""
+    """Raised when the database cannot be opened or written here."""
+
+    default_message = "The database cannot be opened here."
 
 
 class SchemaTooNew(StoreError):
-    """The database was written by a newer Holdfast. Upgrade Holdfast."""
+    """Raised when the database was written by a newer Holdfast."""
 
     def __init__(self, found: int, known: int) -> None:
         super().__init__(
@@ -404,11 +426,15 @@ class SchemaTooNew(StoreError):
 
 
 class LeasesUnavailable(StoreError):
-    """Leases cannot be used. Work continues without them. Run `holdfast doctor`, then restart this program."""
+    """Raised when leases cannot be used. Work continues without them."""
+
+    default_message = (
+        "Leases cannot be used. Work continues without them. Run `holdfast doctor`, then restart this program."
+    )
 
 
 class BlobDamaged(StoreError):
-    """The content of an attachment does not match its digest. Store the content again, or restore a backup."""
+    """Raised when the content of an attachment does not match its digest."""
 
     def __init__(self, digest: str) -> None:
         super().__init__(f"The content of blob {shown(digest)} does not match its digest.")
@@ -416,11 +442,11 @@ class BlobDamaged(StoreError):
 
 
 class CopyRefused(StoreError):
-    """The source or target of a backup, restore or copy cannot be used; nothing was written. Name another path."""
+    """Raised when the source or target of a backup, restore or copy cannot be used; nothing was written."""
 
 
 class CopyDamaged(StoreError):
-    """A backup or an archive failed its checks; nothing was replaced or removed. Use another copy."""
+    """Raised when a backup or an archive failed its checks; nothing was replaced or removed."""
 
     def __init__(self, path: str, problems: Sequence[str]) -> None:
         more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
@@ -430,7 +456,7 @@ class CopyDamaged(StoreError):
 
 
 class CopyUnfinished(StoreError):
-    """A store and its copy differ. Delete an unfinished copy, and copy again."""
+    """Raised when a store and its copy differ."""
 
     def __init__(self, differing: Sequence[str], finished: bool) -> None:
         listed = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")

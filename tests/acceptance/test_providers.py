@@ -184,7 +184,7 @@ def test_a_limit_that_lasts_longer_than_our_patience_is_told_at_once(provider: a
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"), [("nonsense", errors.ReplyMalformed), ("hang up", errors.ModelUnreachable)]
+    ("said", "expected"), [("nonsense", errors.ModelServerError), ("hang up", errors.ModelUnreachable)]
 )
 def test_nonsense_and_silence_are_asked_again_and_then_told(
     provider: aimock.Provider, api: str, said: str, expected: type[errors.ModelError]

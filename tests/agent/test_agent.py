@@ -230,7 +230,7 @@ def test_a_reply_that_ran_out_of_room_is_marked_and_none_of_its_calls_are_run() 
         (errors.ContextOverflow(), "overflow", ""),
         (errors.KeyRefused(), "model", ""),
         (errors.ModelBusy(), "model", " Your message is kept: /retry asks again."),
-        (errors.ReplyMalformed(), "model", " Your message is kept: /retry asks again."),
+        (errors.ModelServerError(), "model", " Your message is kept: /retry asks again."),
     ],
 )
 def test_what_the_model_could_not_do_is_said_and_the_message_stays(

@@ -119,7 +119,7 @@ def test_errors_reach_the_one_who_asked(db: SessionDB) -> None:
         for call in (adb.context("nobody"), adb.append_message("nobody", role="user"), adb.resume("nobody")):
             with pytest.raises(errors.NoSuchSession):
                 await call
-        with pytest.raises(errors.MessageInvalid):
+        with pytest.raises(errors.InvalidArgument):
             await adb.append_message("nobody", role="user", content=5)
 
     run(story, db)

@@ -135,7 +135,7 @@ def test_a_choice_that_fails_claims_nothing(db: SessionDB) -> None:
 )
 def test_what_is_no_message_is_refused(db: SessionDB, message: object) -> None:
     steps.begin(db, "talk")
-    with steps.nothing_changes(db), pytest.raises(errors.MessageInvalid):
+    with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
         db.append_messages("talk", [{"role": "user", "content": "good"}, message])
 
 
@@ -198,10 +198,10 @@ def test_text_that_is_not_unicode_is_refused(db: SessionDB, text: str) -> None:
     ]  # fmt: skip
     with steps.nothing_changes(db):
         for message in messages:
-            with pytest.raises(errors.MessageInvalid):
+            with pytest.raises(errors.InvalidArgument):
                 db.append_message("talk", role="user", **message)
         for more in ({"summary": text}, {"summary": "s", "ledger": {"x": text}}):
-            with pytest.raises(errors.MessageInvalid):
+            with pytest.raises(errors.InvalidArgument):
                 db.commit_compaction(db.snapshot("talk"), cut_seq=1, **more)
 
 
@@ -219,9 +219,9 @@ def test_text_beyond_the_limit_is_refused(db: SessionDB) -> None:
     steps.begin(db, "talk", "a")
     huge = "x" * (64 * 1024 * 1024)
     with steps.nothing_changes(db):
-        with pytest.raises(errors.MessageInvalid):
+        with pytest.raises(errors.InvalidArgument):
             db.append_message("talk", role="user", content=huge)
-        with pytest.raises(errors.MessageInvalid):
+        with pytest.raises(errors.InvalidArgument):
             db.commit_compaction(db.snapshot("talk"), summary=huge, cut_seq=1)
 
 
@@ -258,11 +258,11 @@ def test_bottomless_structure_is_refused(db: SessionDB, kind: type, depth: int) 
     steps.begin(db, "talk", "a")
     part = {"deep": nested(depth, kind)}
     with steps.nothing_changes(db):
-        with pytest.raises(errors.MessageInvalid):
+        with pytest.raises(errors.InvalidArgument):
             db.append_message("talk", role="user", content=[part])
-        with pytest.raises(errors.MessageInvalid):
+        with pytest.raises(errors.InvalidArgument):
             db.append_message("talk", role="user", tool_calls=[types.ToolCall("c", "n", part)])
-        with pytest.raises(errors.MessageInvalid):
+        with pytest.raises(errors.InvalidArgument):
             db.commit_compaction(db.snapshot("talk"), summary="s", cut_seq=1, ledger=part)
 
 
@@ -270,7 +270,7 @@ def test_structure_that_holds_itself_is_refused(db: SessionDB) -> None:
     steps.begin(db, "talk")
     part: dict[str, Any] = {}
     part["self"] = part
-    with steps.nothing_changes(db), pytest.raises(errors.MessageInvalid):
+    with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
         db.append_message("talk", role="user", content=[part])
 
 
@@ -291,9 +291,9 @@ def test_what_json_would_quietly_change_is_refused(db: SessionDB, what: str) -> 
     value = UNLIKE_JSON[what]
     with steps.nothing_changes(db):
         for more in ({"content": [{"x": value}]}, {"tool_calls": [types.ToolCall("c", "n", {"x": [value]})]}):
-            with pytest.raises(errors.MessageInvalid):
+            with pytest.raises(errors.InvalidArgument):
                 db.append_message("talk", role="user", **more)
-        with pytest.raises(errors.MessageInvalid):
+        with pytest.raises(errors.InvalidArgument):
             db.commit_compaction(db.snapshot("talk"), summary="s", cut_seq=1, ledger={"x": value})
 
 
@@ -322,7 +322,7 @@ def test_calls_may_be_in_the_form_chat_apis_use(db: SessionDB) -> None:
 )  # fmt: skip
 def test_what_is_no_call_is_refused(db: SessionDB, call: object) -> None:
     steps.begin(db, "talk")
-    with steps.nothing_changes(db), pytest.raises(errors.MessageInvalid):
+    with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
         db.append_message("talk", role="assistant", tool_calls=[call])
 
 

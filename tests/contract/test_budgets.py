@@ -128,7 +128,7 @@ def test_body_comes_back_exactly(db: SessionDB, body: dict[str, Any]) -> None:
 )  # fmt: skip
 def test_body_that_could_not_come_back_exactly_is_refused(db: SessionDB, body: Any) -> None:
     steps.begin(db, "talk", "a")
-    with steps.nothing_changes(db), pytest.raises(errors.MessageInvalid):
+    with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
         db.spend("talk", 0, body)
 
 
@@ -136,7 +136,7 @@ def test_body_up_to_the_limit_is_kept_and_not_a_byte_more(db: SessionDB) -> None
     steps.begin(db, "talk", "a")
     room = usage.MAX_BUDGET - len(usage.encode_budget({"x": ""}))
     assert db.spend("talk", 0, {"x": "x" * room})
-    with pytest.raises(errors.MessageInvalid, match="65,537"):
+    with pytest.raises(errors.InvalidArgument, match="65,537"):
         db.spend("talk", 1, {"x": "x" * (room + 1)})
 
 

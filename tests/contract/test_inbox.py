@@ -70,7 +70,7 @@ def test_message_that_is_not_there_settles_nothing(db: SessionDB) -> None:
 @pytest.mark.parametrize("text", ["", "\ud800", "x" * 1_000_001])
 def test_text_that_cannot_be_kept_is_refused(db: SessionDB, text: str) -> None:
     steps.begin(db, "talk", "a")
-    with steps.nothing_changes(db), pytest.raises(errors.MessageInvalid):
+    with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
         db.mail.receive("talk", "k", text)
 
 

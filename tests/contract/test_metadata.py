@@ -108,14 +108,14 @@ def test_invalid_metadata_is_refused(db: SessionDB, name: str) -> None:
             lambda: db.append_message("talk", role="user", metadata=bad),
             lambda: db.append_message("new", role="user", create=NewConversation(source="test", metadata=bad)),
         ):
-            with pytest.raises(errors.MessageInvalid) as refusal:
+            with pytest.raises(errors.InvalidArgument) as refusal:
                 call()
             assert len(str(refusal.value)) < 200
 
 
 def test_merge_beyond_the_limit_is_refused(db: SessionDB) -> None:
     db.create_session("talk", source="test", metadata={"a": "x" * 4000})
-    with steps.nothing_changes(db), pytest.raises(errors.MessageInvalid, match="at most 4,096 bytes"):
+    with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument, match="at most 4,096 bytes"):
         db.set_session_metadata("talk", {"b": "x" * 100})
     db.set_session_metadata("talk", {"a": None})
     assert db.set_session_metadata("talk", {"b": "x" * 4088}) == {"b": "x" * 4088}

@@ -129,7 +129,7 @@ def test_any_id_a_platform_may_give_is_known_again(key: str) -> None:
 def test_where_it_cannot_be_stored_nothing_is_acknowledged() -> None:
     async def story(db: AsyncSessionDB) -> None:
         poked: list[str] = []
-        with pytest.raises(errors.MessageInvalid):
+        with pytest.raises(errors.InvalidArgument):
             await opened(db, poked=poked).came(came(text="x" * 1_000_001))
         assert poked == []
 

@@ -224,7 +224,7 @@ def test_too_long_is_an_overflow_however_the_stream_says_it() -> None:
 )
 def test_an_event_that_cannot_be_read_is_one_error_before_and_another_after_something_was_said(data: str) -> None:
     parser = anthropic_stream.Parser(ASKED)
-    with pytest.raises(errors.ReplyMalformed):
+    with pytest.raises(errors.ModelServerError):
         parser.feed("", data)
     for good in HELLO:
         parser.feed("", good)

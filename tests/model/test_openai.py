@@ -106,8 +106,8 @@ CUTS: list[tuple[str, server.Answer, type[errors.ModelError], str]] = [
     ("cut before anything", server.Answer([b": hi\n\n"], cut=True), errors.ModelUnreachable, ""),
     ("an error in the midst", server.Answer([HELLO, server.events({"error": "no"})]), errors.ModelCut, "Hello"),
     ("no JSON", server.Answer([HELLO, b"data: {oops\n\n"]), errors.ModelCut, "Hello"),
-    ("no JSON at all", server.Answer([b"data: {oops\n\n"]), errors.ReplyMalformed, ""),
-    ("an empty stream", server.Answer([]), errors.ReplyMalformed, ""),
+    ("no JSON at all", server.Answer([b"data: {oops\n\n"]), errors.ModelServerError, ""),
+    ("an empty stream", server.Answer([]), errors.ModelServerError, ""),
 ]
 
 

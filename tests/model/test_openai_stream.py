@@ -285,7 +285,7 @@ def test_half_a_character_spoils_nothing_that_is_kept_whole() -> None:
 
 @pytest.mark.parametrize("data", [r'{"choices": "\ud83d"}', r'{"x": "\ud83d"', r'{"choices": NaN, "x": "\ud83d"}'])
 def test_half_a_character_excuses_nothing_else(data: str) -> None:
-    with pytest.raises(errors.ReplyMalformed):
+    with pytest.raises(errors.ModelServerError):
         parser().feed("message", data)
 
 
@@ -399,15 +399,15 @@ def test_nothing_is_told_before_something_is_said() -> None:
 
 
 BREAKS: list[tuple[str, list[Any], type[errors.ModelError]]] = [
-    ("the end, before anything", [], errors.ReplyMalformed),
-    ("the mark of the end, before anything", [DONE], errors.ReplyMalformed),
+    ("the end, before anything", [], errors.ModelServerError),
+    ("the mark of the end, before anything", [DONE], errors.ModelServerError),
     ("the end, in the midst", [chunk(content="a")], errors.ModelCut),
     ("the end, within a call", [calls(piece(0, "1", "f", "{"))], errors.ModelCut),
-    ("no JSON", ["{not json"], errors.ReplyMalformed),
+    ("no JSON", ["{not json"], errors.ModelServerError),
     ("no JSON, in the midst", [chunk(content="a"), '{"choices":[{"delta":'], errors.ModelCut),
-    ("other JSON", ["[1,2]"], errors.ReplyMalformed),
-    ("other types", [{"choices": {"delta": 5}}], errors.ReplyMalformed),
-    ("deep JSON", ['{"error":' + "[" * 100_000], errors.ReplyMalformed),
+    ("other JSON", ["[1,2]"], errors.ModelServerError),
+    ("other types", [{"choices": {"delta": 5}}], errors.ModelServerError),
+    ("deep JSON", ['{"error":' + "[" * 100_000], errors.ModelServerError),
     ("a failure said as a reason", [chunk(content="a"), chunk("error")], errors.ModelCut),
     ("an error", [{"error": {"message": "Overloaded", "type": "server_error"}}], errors.ModelBusy),
     (

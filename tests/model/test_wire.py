@@ -210,8 +210,8 @@ def test_endless_refusal_is_not_read_to_its_end() -> None:
     [
         ({"error": {"message": "too long", "code": "context_length_exceeded"}}, errors.ContextOverflow),
         ({"error": {"message": "Overloaded", "type": "overloaded_error"}}, errors.ModelBusy),
-        ({"choices": []}, errors.ReplyMalformed),
-        ([1, 2], errors.ReplyMalformed),
+        ({"choices": []}, errors.ModelServerError),
+        ([1, 2], errors.ModelServerError),
     ],
 )
 def test_json_instead_of_a_stream_is_an_error(body: object, kind: type[errors.ModelError]) -> None:
@@ -220,13 +220,13 @@ def test_json_instead_of_a_stream_is_an_error(body: object, kind: type[errors.Mo
 
 def test_web_page_instead_of_a_stream_points_at_the_address() -> None:
     error = failed(server.Answer([b"<html>Log in</html>"], headers={"content-type": "text/html; charset=utf-8"}))
-    assert isinstance(error, errors.ReplyMalformed)
+    assert isinstance(error, errors.ModelServerError)
     assert "Check the base URL" in str(error)
 
 
 def test_broken_compression_is_malformed() -> None:
     packed = {"content-type": "text/event-stream", "content-encoding": "gzip"}
-    assert isinstance(failed(server.Answer([b"not packed at all"], headers=packed)), errors.ReplyMalformed)
+    assert isinstance(failed(server.Answer([b"not packed at all"], headers=packed)), errors.ModelServerError)
 
 
 def test_closing_the_iterator_ends_the_call_at_the_provider() -> None:

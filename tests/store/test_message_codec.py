@@ -73,7 +73,7 @@ def test_tuple_of_parts_is_a_list_of_parts() -> None:
 
 @pytest.mark.parametrize("content", [5, b"x", {"a": 1}, [1], [None], ["text"], object(), {1, 2}, True])
 def test_what_is_neither_text_nor_parts_is_refused(content: object) -> None:
-    with pytest.raises(errors.MessageInvalid):
+    with pytest.raises(errors.InvalidArgument):
         message_codec.encode(content)
 
 
@@ -82,16 +82,16 @@ def test_depth_is_bounded_with_room_to_spare() -> None:
     for _ in range(message_codec.MAX_DEPTH - 2):
         value = [value]
     assert decoded(message_codec.encode([{"x": value}])).content == [{"x": value}]
-    with pytest.raises(errors.MessageInvalid):
+    with pytest.raises(errors.InvalidArgument):
         message_codec.encode([{"x": [value]}])
 
 
 def test_size_is_bounded() -> None:
     room = message_codec.MAX_BODY - len('{"content":""}')
     assert len(message_codec.encode("x" * room)) == message_codec.MAX_BODY
-    with pytest.raises(errors.MessageInvalid):
+    with pytest.raises(errors.InvalidArgument):
         message_codec.encode("x" * (room + 1))
-    with pytest.raises(errors.MessageInvalid):
+    with pytest.raises(errors.InvalidArgument):
         message_codec.encode("\0" * (room // 5))
 
 

@@ -313,9 +313,9 @@ def test_every_refusal_says_its_kind() -> None:
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
         key = (await client.ask("session.create"))["session_id"]
         for method, kind in (
-            ("session.undo", "CommandRefused"),
-            ("session.branch", "CommandRefused"),
-            ("session.compress", "CommandRefused"),
+            ("session.undo", "HoldfastError"),
+            ("session.branch", "HoldfastError"),
+            ("session.compress", "HoldfastError"),
         ):
             refused = await calling.refusal(client.ask(method, session_id=key))
             assert (refused.code, refused.data) == (-32000, {"type": kind})

@@ -19,7 +19,7 @@ NO_SUCH_METHOD = -32601
 
 
 class NotOffered(errors.ToolFailed):
-    """The editor does not know what it is asked for, though it said that it does."""
+    """Raised when the editor does not know a method that it offered."""
 
 
 async def answered(asked: Awaitable[T], seconds: float | None = PATIENCE) -> T:

@@ -37,7 +37,9 @@ ASKED: ContextVar[Frame | None] = ContextVar("asked", default=None)
 
 
 class EditorGone(errors.Gone, ConnectionError):
-    """The editor is gone."""
+    """Raised when the editor closed the connection."""
+
+    default_message = "The editor is gone."
 
 
 class Lines(Protocol):

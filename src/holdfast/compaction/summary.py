@@ -159,7 +159,7 @@ def _judged(said: str, gate: Gate) -> tuple[str, list[str]]:
     try:
         text = marked(said)
         message_codec.encode(text)
-    except errors.MessageInvalid as error:
+    except errors.InvalidArgument as error:
         return "", [str(error)]
     return (text, gate(text)) if bare(text) else ("", ["said nothing"])
 

@@ -251,5 +251,5 @@ class Parser:
         return failures.of_object(given, self._asked, said=self._said, secrets=self._secrets)
 
     def _malformed(self, what: str) -> errors.ModelError:
-        kind = errors.ModelCut if self._said else errors.ReplyMalformed
+        kind = errors.ModelCut if self._said else errors.ModelServerError
         return kind(f"{self._asked.model} {what}. Try again.", model=self._asked.model)

@@ -146,7 +146,7 @@ class Parser:
     def end(self) -> list[port.Delta]:
         """The stream has ended: complete, if it said why, and cut otherwise."""
         if self._finish in _BROKEN or (self._finish is None and not self._may_be_whole):
-            kind = errors.ModelCut if self._said else errors.ReplyMalformed
+            kind = errors.ModelCut if self._said else errors.ModelServerError
             raise kind(f"{self._asked.model} broke off in the middle of its answer.", model=self._asked.model)
         deltas: list[port.Delta] = []
         self._close_said(deltas)
@@ -295,7 +295,7 @@ class Parser:
         return failures.of_object(given, self._asked, said=self._said, secrets=self._secrets)
 
     def _malformed(self) -> errors.ModelError:
-        kind = errors.ModelCut if self._said else errors.ReplyMalformed
+        kind = errors.ModelCut if self._said else errors.ModelServerError
         return kind(f"{self._asked.model} sent an event that cannot be read. Try again.", model=self._asked.model)
 
 

@@ -145,16 +145,16 @@ class Wire:
                 given = None
             if isinstance(given, dict) and given.get("error"):
                 return failures.of_object(given, self._asked, said=False, secrets=secrets)
-            return self._error(errors.ReplyMalformed, "answered with JSON where a stream was asked for")
-        return self._error(errors.ReplyMalformed, "answered with a web page", "Check the base URL.")
+            return self._error(errors.ModelServerError, "answered with JSON where a stream was asked for")
+        return self._error(errors.ModelServerError, "answered with a web page", "Check the base URL.")
 
     def _failure(self, problem: Exception, begun: bool, url: str) -> errors.ModelError:
         if isinstance(problem, httpx2.InvalidURL | httpx2.UnsupportedProtocol):
             return self._error(errors.RequestRefused, "has no valid base URL", "One begins with https:// or http://.")
         if isinstance(problem, httpx2.DecodingError):
-            return self._error(errors.ReplyMalformed, "sent a stream that cannot be unpacked")
+            return self._error(errors.ModelServerError, "sent a stream that cannot be unpacked")
         if isinstance(problem, httpx2.SSEError):
-            return self._error(errors.ReplyMalformed, "sent an event that is too large")
+            return self._error(errors.ModelServerError, "sent an event that is too large")
         if begun:
             return self._error(errors.ModelCut, "broke off in the middle of its answer")
         what, then = self._out_of_reach(problem)

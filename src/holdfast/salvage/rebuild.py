@@ -339,7 +339,7 @@ def _metadata(found: str | None) -> dict[str, Any]:
     """Return the metadata of a conversation, none if it is damaged."""
     try:
         return message_codec.check_metadata(message_codec.decode_metadata(found, ""))
-    except (errors.StoreCorrupt, errors.MessageInvalid):
+    except (errors.StoreCorrupt, errors.InvalidArgument):
         return {}
 
 

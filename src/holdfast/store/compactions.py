@@ -46,9 +46,9 @@ def draft(
 ) -> Draft:
     validation.check(validation.OptionalFlag, keep_lease=keep_lease)
     if not isinstance(summary, str):
-        raise errors.MessageInvalid("A summary is text.")
+        raise errors.InvalidArgument("A summary is text.")
     if not isinstance(ledger, Mapping | None):
-        raise errors.MessageInvalid("A ledger is an object.")
+        raise errors.InvalidArgument("A ledger is an object.")
     validation.check(validation.WholeNumber, cut_seq=cut_seq, seen_seq=seen_seq)
     for number in pinned if isinstance(pinned, Sequence | Set) else (None,):
         validation.check(validation.WholeNumber, pinned=number)

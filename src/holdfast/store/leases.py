@@ -176,7 +176,9 @@ class Leases:
     def warn_once(self, error: Exception) -> str | None:
         """Log an error as a warning and return its text, once per class; None for repetitions."""
         if not isinstance(error, errors.HoldfastError):
-            error = errors.LeasesUnavailable(f"{errors.LeasesUnavailable()} ({type(error).__name__}: {error})")
+            error = errors.LeasesUnavailable(
+                f"{errors.LeasesUnavailable.default_message} ({type(error).__name__}: {error})"
+            )
         if type(error).__name__ in self._said:
             return None
         self._said.add(type(error).__name__)

@@ -39,19 +39,19 @@ def given(message: types.NewMessage | Mapping[str, Any]) -> types.NewMessage:
     if isinstance(message, types.NewMessage):
         return message
     if not isinstance(message, Mapping):
-        raise errors.MessageInvalid("`messages` must be a list of NewMessage, or of mappings with role and content.")
+        raise errors.InvalidArgument("`messages` must be a list of NewMessage, or of mappings with role and content.")
     unknown = set(message) - set(types.NewMessage.__struct_fields__)
     if unknown:
-        raise errors.MessageInvalid(f"A message has no field {errors.shown(str(sorted(map(str, unknown))))}.")
+        raise errors.InvalidArgument(f"A message has no field {errors.shown(str(sorted(map(str, unknown))))}.")
     if "role" not in message:
-        raise errors.MessageInvalid("A message needs a role.")
+        raise errors.InvalidArgument("A message needs a role.")
     return types.NewMessage(**message)
 
 
 def prepare(message: types.NewMessage, now: float) -> Prepared:
     role, uid, at = message.role, message.uid, message.at
     if role not in types.ROLES:
-        raise errors.MessageInvalid(f"`role` must be one of {', '.join(types.ROLES)}, not {errors.shown(role)}.")
+        raise errors.InvalidArgument(f"`role` must be one of {', '.join(types.ROLES)}, not {errors.shown(role)}.")
     body = encode(
         message.content, message.tool_calls, message.tool_call_id, message.model, message.usage, message.metadata
     )
@@ -90,7 +90,7 @@ def encode(
     usage: types.Usage | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the body as JSON text; raise MessageInvalid if it cannot be stored."""
+    """Return the body as JSON text; raise InvalidArgument if it cannot be stored."""
     # Nearly every message is plain text, which needs no further checks.
     plain = not (tool_calls or model or usage) and tool_call_id is None and metadata is None
     if plain and type(content) is str and len(content) < PLAIN:
@@ -99,10 +99,10 @@ def encode(
         except UnicodeEncodeError:  # Reported below, because this error carries the text.
             pass
     if not isinstance(tool_calls or (), list | tuple):
-        raise errors.MessageInvalid("`tool_calls` must be a list.")
+        raise errors.InvalidArgument("`tool_calls` must be a list.")
     calls = tuple(tool_call(call) for call in tool_calls or ())
     if not isinstance(model, str | None) or not isinstance(usage, types.Usage | None):
-        raise errors.MessageInvalid("`model` must be text, and `usage` a Usage.")
+        raise errors.InvalidArgument("`model` must be text, and `usage` a Usage.")
     body = types.Body(calls, tool_call_id, _content(content), model, usage, check_metadata(metadata))
     return exact(body, "message")
 
@@ -112,20 +112,20 @@ class _Metadata(msgspec.Struct, frozen=True):
 
 
 def check_metadata(metadata: object) -> dict[str, Any]:
-    """Return metadata as a dict, empty for None; raise MessageInvalid if it is not a small JSON object."""
+    """Return metadata as a dict, empty for None; raise InvalidArgument if it is not a small JSON object."""
     if metadata is None:
         return {}
     if not isinstance(metadata, Mapping):
-        raise errors.MessageInvalid("`metadata` must be an object.", parameter="metadata")
+        raise errors.InvalidArgument("`metadata` must be an object.", parameter="metadata")
     found = dict(metadata)
     if too_deep(found, MAX_METADATA_DEPTH):
-        raise errors.MessageInvalid(
+        raise errors.InvalidArgument(
             f"`metadata` must be nested at most {MAX_METADATA_DEPTH} deep.", parameter="metadata"
         )
     exact(_Metadata(found), "metadata")
     size = len(_encode(found))
     if size > MAX_METADATA:
-        raise errors.MessageInvalid(
+        raise errors.InvalidArgument(
             f"`metadata` must have at most {MAX_METADATA:,} bytes as JSON, not {size:,}.", parameter="metadata"
         )
     return found
@@ -145,15 +145,15 @@ def decode_metadata(text: str | None, conversation_id: str) -> dict[str, Any]:
 
 
 def exact(value: msgspec.Struct, what: str) -> str:
-    """Return JSON text that decodes to the same value, or raise MessageInvalid.
+    """Return JSON text that decodes to the same value, or raise InvalidArgument.
 
     The error is raised outside of any handler, because the error being handled may carry the text.
     """
     problem, text = _encoded(value)
     if problem:
-        raise errors.MessageInvalid(f"The {what} {problem}.")
+        raise errors.InvalidArgument(f"The {what} {problem}.")
     if len(text) > MAX_BODY:
-        raise errors.MessageInvalid(
+        raise errors.InvalidArgument(
             f"The {what} has {len(text):,} bytes; at most {MAX_BODY:,} can be stored. Store a file instead."
         )
     return text.decode()
@@ -196,7 +196,7 @@ def _content(content: object) -> types.Content:
         return content
     if isinstance(content, list | tuple) and all(isinstance(part, Mapping) for part in content):
         return [dict(part) for part in content]
-    raise errors.MessageInvalid("`content` must be text, or a list of parts that are objects.")
+    raise errors.InvalidArgument("`content` must be text, or a list of parts that are objects.")
 
 
 _CALL_KEYS = {"id", "type", "function", "name", "arguments", "extra"}
@@ -207,16 +207,16 @@ def tool_call(call: types.ToolCall | Mapping[str, Any]) -> types.ToolCall:
     if isinstance(call, Mapping):
         inner = call.get("function", call)
         if not isinstance(inner, Mapping):
-            raise errors.MessageInvalid("The function of a tool call must be an object with name and arguments.")
+            raise errors.InvalidArgument("The function of a tool call must be an object with name and arguments.")
         extra = {key: value for key, value in call.items() if key not in _CALL_KEYS}
         extra |= call.get("extra", {}) if isinstance(call.get("extra"), Mapping) else {}
         call = types.ToolCall(call.get("id", ""), inner.get("name", ""), inner.get("arguments", ""), extra)
     if not isinstance(call, types.ToolCall):
-        raise errors.MessageInvalid("A tool call must be an object with id, name and arguments.")
+        raise errors.InvalidArgument("A tool call must be an object with id, name and arguments.")
     if not isinstance(call.id, str) or not call.id:
-        raise errors.MessageInvalid("A tool call needs an id.")
+        raise errors.InvalidArgument("A tool call needs an id.")
     if not isinstance(call.name, str) or not isinstance(call.arguments, str | dict):
-        raise errors.MessageInvalid("A tool call needs a name that is text, and arguments that are text or an object.")
+        raise errors.InvalidArgument("A tool call needs a name that is text, and arguments that are text or an object.")
     return call
 
 

@@ -59,7 +59,7 @@ class Titles:
         """Merge these keys into the conversation's metadata and return the result (JSON Merge Patch, RFC 7396).
 
         A key whose value is None is removed, an object is merged, any other value replaces the stored one. So two
-        programs that set different keys at the same time keep both. Raises MessageInvalid.
+        programs that set different keys at the same time keep both. Raises InvalidArgument.
         """
         patch = message_codec.check_metadata(metadata)
         return self.driver.write("metadata", lambda tx: set_metadata(tx, session_id, patch))

@@ -42,7 +42,7 @@ class Accounting:
         """Write the budget as version + 1 if its version is still this one; return whether it was written.
 
         After False nothing has changed: read the budget again, and decide again. The body is a JSON object of up to
-        64 KiB, else MessageInvalid.
+        64 KiB, else InvalidArgument.
         """
         validation.check(validation.whole_number(0, 2**63 - 2), version=version)
         text, uid = encode_budget(body), message_codec.mint_uid()
@@ -77,8 +77,8 @@ def put_budget(tx: Tx, session_id: str, version: int, text: str, uid: str) -> bo
 
 def encode_budget(body: object) -> str:
     if not isinstance(body, Mapping):
-        raise errors.MessageInvalid("`body` must be an object.")
+        raise errors.InvalidArgument("`body` must be an object.")
     text = message_codec.exact(BudgetBody(dict(body)), "budget")
     if len(text.encode()) > MAX_BUDGET:
-        raise errors.MessageInvalid(f"The budget has {len(text.encode()):,} bytes; at most {MAX_BUDGET:,} are stored.")
+        raise errors.InvalidArgument(f"The budget has {len(text.encode()):,} bytes; at most {MAX_BUDGET:,} are stored.")
     return text

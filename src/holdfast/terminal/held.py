@@ -236,7 +236,7 @@ class Held:
         """Compact now, and wait for it; everybody who listens is told."""
         door, here = self._door, self.conversation_id
         if await standing.begun(door.db, here) is None:
-            raise errors.CommandRefused("The conversation begins with its first prompt: there is nothing to compress.")
+            raise errors.HoldfastError("The conversation begins with its first prompt: there is nothing to compress.")
         agent = await door.agents.get(here)
         return await agent.compress_context(
             focus, force=True, keep_exchanges=keep_exchanges, emit=lambda event: door.tell(here, event)

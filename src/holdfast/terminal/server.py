@@ -429,7 +429,7 @@ def _words(said: Sequence[wire.Line]) -> str:
     """What a command answered; raised, where it was refused."""
     words = "\n".join(line.text for line in said)
     if any(line.level == "error" for line in said):
-        raise errors.CommandRefused(words)
+        raise errors.HoldfastError(words)
     return words
 
 

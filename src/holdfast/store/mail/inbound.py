@@ -306,7 +306,7 @@ def checked_choice(arrival_id: int, target: str, joined: object) -> tuple[int, s
 def prepared(given: object, now: float) -> Prepared:
     new = validation.check_type(types.NewArrival, given, "new")
     if not isinstance(new.text, str) or len(new.text) > LONGEST:
-        raise errors.MessageInvalid(f"What comes in is text of at most {LONGEST:,} characters.")
+        raise errors.InvalidArgument(f"What comes in is text of at most {LONGEST:,} characters.")
     home = new.platform if new.home is None else new.home
     return Prepared(
         message_codec.mint_uid(),

@@ -111,11 +111,11 @@ def _waiting(tx: Tx, session_id: str | None, limit: int) -> list[types.Inbound]:
 def checked_text(text: object) -> str:
     """What came in, if it can be kept. Raised outside of any handler: the error at hand might hold the text."""
     if not isinstance(text, str) or not text:
-        raise errors.MessageInvalid("What comes in is text, and not empty.")
+        raise errors.InvalidArgument("What comes in is text, and not empty.")
     if len(text) > LONGEST:
-        raise errors.MessageInvalid(f"What comes in has {len(text):,} characters; at most {LONGEST:,} are kept.")
+        raise errors.InvalidArgument(f"What comes in has {len(text):,} characters; at most {LONGEST:,} are kept.")
     if not is_unicode(text):
-        raise errors.MessageInvalid("What comes in holds text that is not valid Unicode.")
+        raise errors.InvalidArgument("What comes in holds text that is not valid Unicode.")
     return text
 
 

@@ -146,10 +146,10 @@ def checked_platform(name: object) -> str:
 def address(where: object) -> str:
     """Encode an address as JSON."""
     if not isinstance(where, dict):
-        raise errors.MessageInvalid("An address is an object.")
+        raise errors.InvalidArgument("An address is an object.")
     text = message_codec.exact(Address(where), "address")[len('{"where":') : -1]
     if len(text.encode()) > MAX_ADDRESS:
-        raise errors.MessageInvalid(f"An address has at most {MAX_ADDRESS:,} bytes.")
+        raise errors.InvalidArgument(f"An address has at most {MAX_ADDRESS:,} bytes.")
     return text
 
 
@@ -173,10 +173,10 @@ def _values(new: object, now: float) -> dict[str, Any]:
     if new.kind not in KINDS:
         raise errors.InvalidArgument(f"What goes out is one of {', '.join(KINDS)}.")
     if not isinstance(new.text, str) or len(new.text) > LONGEST:
-        raise errors.MessageInvalid(f"What goes out is text of at most {LONGEST:,} characters.")
+        raise errors.InvalidArgument(f"What goes out is text of at most {LONGEST:,} characters.")
     validation.check(validation.OptionalNumber, seq=new.seq)
     if not isinstance(new.attachments, list | tuple):
-        raise errors.MessageInvalid("Attachments are a list of digests.")
+        raise errors.InvalidArgument("Attachments are a list of digests.")
     named = tuple(Named(validation.check_id(digest, "digest")) for digest in new.attachments)
     return {
         "platform": checked_platform(new.platform),

@@ -76,7 +76,7 @@ def by_sqlstate(state: str, message: str, location: str) -> errors.StoreError:
     if kind is errors.StoreUnreachable:
         error: errors.StoreError = errors.StoreUnreachable(location, message)
     else:
-        error = kind(f"{(kind.__doc__ or '').strip()} ({message})")
+        error = kind(f"{kind.default_message} ({message})")
     error.sqlstate = state
     return error
 

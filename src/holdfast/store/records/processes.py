@@ -129,9 +129,9 @@ def _checked(given: object) -> types.Process:
     validation.check_time(process.started_at)
     for text in (process.command, process.folder, process.place):
         if not isinstance(text, str) or not text or len(text) > MAX_TEXT or not inbox.is_unicode(text):
-            raise errors.MessageInvalid(f"command, folder and place must be text of 1 to {MAX_TEXT:,} characters.")
+            raise errors.InvalidArgument(f"command, folder and place must be text of 1 to {MAX_TEXT:,} characters.")
     if not _is_json(process.place):
-        raise errors.MessageInvalid("`place` must be JSON.")
+        raise errors.InvalidArgument("`place` must be JSON.")
     return process
 
 

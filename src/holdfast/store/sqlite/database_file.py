@@ -39,7 +39,11 @@ NO_INODE = (0, 0)
 
 
 class FilesReplaced(errors.StoreMoved):
-    """The -wal or -shm file of the store was removed or replaced while it was open. Nothing was acknowledged."""
+    """Raised when the -wal or -shm file was removed or replaced while the store was open."""
+
+    default_message = (
+        "The -wal or -shm file of the store was removed or replaced while it was open. Nothing was acknowledged."
+    )
 
 
 class DatabaseFile:

@@ -42,15 +42,15 @@ FAILURES = (apsw.Error, UnicodeDecodeError)
 def translate(error: apsw.Error | UnicodeDecodeError, path: str) -> errors.StoreError:
     """Return the store's error for one of SQLite's. SQLite's messages name tables, never their content."""
     if isinstance(error, UnicodeDecodeError):
-        return errors.StoreCorrupt(f"{errors.StoreCorrupt()} (stored text is not valid Unicode)")
+        return errors.StoreCorrupt(f"{errors.StoreCorrupt.default_message} (stored text is not valid Unicode)")
     if getattr(error, "extendedresult", 0) in _WRITE_ERRORS and paths.is_full(os.path.dirname(path)):
-        return errors.StoreFull(f"{errors.StoreFull()} ({path}: {error})")
+        return errors.StoreFull(f"{errors.StoreFull.default_message} ({path}: {error})")
     if isinstance(error, apsw.CantOpenError | apsw.IOError) and paths.is_out_of_descriptors():
         return paths.too_many_files(path)
     for theirs, ours in _TRANSLATIONS:
         if isinstance(error, theirs):
             where = f"{path}: " if ours in (errors.StoreFull, errors.StoreUnusable) else ""
-            return ours(f"{ours()} ({where}{error})")
+            return ours(f"{ours.default_message} ({where}{error})")
     return errors.StoreError(f"SQLite failed: {type(error).__name__} ({error})")
 
 

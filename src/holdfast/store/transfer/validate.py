@@ -144,7 +144,7 @@ def _decode(text: bytes, kind: type[T]) -> T:
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return msgspec.json.decode(text, type=kind)
     # Raised outside of a handler: the original error may hold the text.
-    raise errors.MessageInvalid("The body cannot be decoded.")
+    raise errors.InvalidArgument("The body cannot be decoded.")
 
 
 def _require_canonical(text: bytes, forms: tuple[bytes, ...], kind: type[msgspec.Struct]) -> None:
@@ -160,7 +160,7 @@ def _require_canonical(text: bytes, forms: tuple[bytes, ...], kind: type[msgspec
             # Known keys come first: readers look at the first key to tell whether there are tool calls.
             if _encode(known) in forms and [*whole][: len(known)] == [*known]:
                 return
-    raise errors.MessageInvalid("The body is not in its stored form.")
+    raise errors.InvalidArgument("The body is not in its stored form.")
 
 
 def _known_fields(body: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
