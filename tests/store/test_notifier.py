@@ -87,6 +87,24 @@ def test_failed_notification_fails_no_write_and_the_next_one_reconnects() -> Non
     assert server.connected == 2
 
 
+def test_pause_after_a_failure_is_longer_than_between_batches() -> None:
+    pauses: list[float | None] = []
+
+    class Closing(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout)
+            return self.is_set()
+
+    sender = notifier_of(Server(failures=1))
+    sender._closing = Closing()
+    sender.notify({ONE})
+    steps.wait_until(lambda: len(pauses) == 1)
+    sender.notify({TWO})
+    steps.wait_until(lambda: len(pauses) == 2)
+    sender.close()
+    assert pauses == [notifier.RETRY_INTERVAL, notifier.INTERVAL]
+
+
 def test_store_without_writes_opens_no_connection_and_no_thread() -> None:
     server = Server()
     sender = notifier_of(server)

@@ -20,6 +20,8 @@ logger = logging.getLogger("holdfast.store")
 
 # Seconds between two batches; longer if more than FEW writes were made since the last one.
 INTERVAL, BUSY_INTERVAL, FEW = 0.025, 0.1, 2
+# After a failure: a server without a free connection is not asked for one with every write.
+RETRY_INTERVAL = 1.0
 # Seconds that closing a store waits for its last notifications.
 CLOSE_TIMEOUT = 1.0
 
@@ -75,26 +77,26 @@ class Notifier:
             self._thread.join(CLOSE_TIMEOUT)
 
     def _run(self) -> None:
-        while batch := self._take():
-            writes, self._writes = self._writes, 0
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._pending or self._closing.is_set())
+                batch, self._pending = self._pending, {}
+                writes, self._writes = self._writes, 0
+            if not batch:
+                break
+            pause = INTERVAL if writes <= FEW else BUSY_INTERVAL
             try:
                 with self._translating():
                     self._send(batch)
             except errors.StoreError as error:
                 logger.info("could not notify other processes of a write: %s", error)
+                pause = RETRY_INTERVAL
             # A sleep, not the condition: waking up for each write would take the interpreter from the writer.
-            self._closing.wait(INTERVAL if writes <= FEW else BUSY_INTERVAL)
+            self._closing.wait(pause)
         if self._connection is not None:
             self._connection.close()
 
-    def _take(self) -> list[notifications.Hint]:
-        """Wait for notifications; return none after the last."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._pending or self._closing.is_set())
-            batch, self._pending = self._pending, {}
-            return list(batch)
-
-    def _send(self, batch: list[notifications.Hint]) -> None:
+    def _send(self, batch: Iterable[notifications.Hint]) -> None:
         if self._connection is None or self._connection.closed:
             self._connection = self._connect()
         self._connection.execute(_SEND, {"payloads": notifications.encode(batch, self.sender)})
