@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import threading
 import time
 import weakref
@@ -24,7 +23,7 @@ from holdfast.store import fault_points, queries, schema_plan
 from holdfast.store.sqlite import connection as connections
 from holdfast.store.sqlite import migration, paths, wal_sync
 from holdfast.store.sqlite.errors import translating
-from holdfast.store.sqlite.transaction import Transaction
+from holdfast.store.sqlite.transaction import Transaction, transact
 from holdfast.store.sqlite.writer_queue import WriterQueue
 
 T = TypeVar("T")
@@ -165,15 +164,14 @@ class DatabaseFile:
         fault_points.reach("migrate", "committed")
 
     def _reconcile(self) -> None:
-        self._begin()
-        try:
-            now = self._clock() if self._clock else time.time()
-            migration.reconcile(self._writer.execute, self._plan, migration.declared(self._folder), now)
+        def step(_: Transaction) -> None:
+            migration.reconcile(self._writer.execute, self._plan, migration.declared(self._folder), self._now())
             fault_points.reach("migrate", "committing")
-            self._tx.execute("COMMIT")
-        except BaseException:
-            self._roll_back()
-            raise
+
+        transact(self._tx, step, self.write_timeout)
+
+    def _now(self) -> float:
+        return self._clock() if self._clock else time.time()
 
     # --- connections ---------------------------------------------------------------------------------
 
@@ -189,23 +187,6 @@ class DatabaseFile:
 
     def _transaction(self, connection: apsw.Connection) -> Transaction:
         return Transaction(connection, self._sql, self._clock)
-
-    def _begin(self) -> None:
-        deadline = 0.0
-        while True:
-            try:
-                self._tx.execute("BEGIN IMMEDIATE")
-                return
-            except apsw.BusyError:  # another program holds SQLite's lock, or the platform has no writer queue
-                deadline = deadline or time.monotonic() + self.write_timeout
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(random.uniform(0.0002, 0.004))
-
-    def _roll_back(self) -> None:
-        if not self._writer.get_autocommit():
-            with contextlib.suppress(apsw.Error):
-                self._tx.execute("ROLLBACK")
 
     def _run_in_queue(self, work: Callable[..., T], *args: Any) -> T:
         if self.read_only:
@@ -224,13 +205,8 @@ class DatabaseFile:
 
         One check at the front of the queue is enough: no process creates a -shm file anywhere else.
         """
-        if files := self._files:
-            try:
-                found = os.stat(self._shm_path)
-            except OSError:
-                raise FilesReplaced() from None
-            if found.st_ino != files[4] or found.st_dev != files[5]:
-                raise FilesReplaced()
+        if self._files and paths.inode(self._shm_path) != self._files[4:]:
+            raise FilesReplaced()
         return work(*args)
 
     # --- durability ----------------------------------------------------------------------------------
@@ -257,11 +233,7 @@ class DatabaseFile:
 
     def _is_reachable(self, files: tuple[int, ...]) -> bool:
         """Return whether the database and WAL with these inodes are still at their paths."""
-        try:
-            main = os.stat(self.path)
-        except OSError:
-            return False
-        if main.st_ino != files[0] or main.st_dev != files[1]:
+        if paths.inode(self.path) != files[:2]:
             return False
         wal = self._wal
         return paths.inode(self._wal_path) == files[2:4] if wal is None else wal.is_in_place()
@@ -272,11 +244,8 @@ class DatabaseFile:
 
     def _current_files(self) -> tuple[int, ...]:
         """Return inode and device of the database, WAL and -shm file at the paths; empty if one is missing."""
-        try:
-            main, wal, shm = os.stat(self.path), os.stat(self._wal_path), os.stat(self._shm_path)
-        except OSError:
-            return ()
-        return (main.st_ino, main.st_dev, wal.st_ino, wal.st_dev, shm.st_ino, shm.st_dev)
+        main, wal, shm = paths.inode(self.path), paths.inode(self._wal_path), paths.inode(self._shm_path)
+        return main + wal + shm if main and wal and shm else ()
 
     def _reopen(self) -> None:
         self._files = ()

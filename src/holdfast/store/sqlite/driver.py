@@ -74,7 +74,7 @@ class SqliteDriver(maintenance.Maintenance):
         tx.operation, tx.retry_state = operation, retry_state
         if fault_points.hook is not None:
             fault_points.reach(operation, "queued")
-        self._begin()
+        tx.begin(self.write_timeout)
         try:
             if fault_points.hook is not None:
                 fault_points.reach(operation, "begun")
@@ -83,16 +83,16 @@ class SqliteDriver(maintenance.Maintenance):
                 fault_points.reach(operation, "committing")
             tx.execute("COMMIT")
         except BaseException:
-            self._roll_back()
+            tx.roll_back()
             raise
         if fault_points.hook is not None:
             fault_points.reach(operation, "committed")
         return result
 
-    # --- reading -------------------------------------------------------------------------------------
-
     def append_to_each(self, requests: Sequence[Any]) -> list[Any]:
         return [None] * len(requests)
+
+    # --- reading -------------------------------------------------------------------------------------
 
     def read(self, step: Callable[[Tx], T]) -> T:
         self._check_usable()

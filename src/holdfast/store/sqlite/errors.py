@@ -11,21 +11,15 @@ import apsw
 from holdfast import errors
 from holdfast.store.sqlite import paths
 
-_TRANSLATIONS: tuple[tuple[type[apsw.Error], type[errors.StoreError]], ...] = (
-    (apsw.BusyError, errors.StoreBusy),
-    (apsw.LockedError, errors.StoreBusy),
-    (apsw.FullError, errors.StoreFull),
-    (apsw.CorruptError, errors.StoreCorrupt),
-    (apsw.NotADBError, errors.StoreCorrupt),
-    (apsw.ConstraintError, errors.StoreRefused),
-    (apsw.ConnectionClosedError, errors.StoreClosed),
-    (apsw.ReadOnlyError, errors.StoreUnusable),
-    (apsw.CantOpenError, errors.StoreUnusable),
-    (apsw.PermissionsError, errors.StoreUnusable),
-    (apsw.AuthError, errors.StoreUnusable),
-    (apsw.SQLError, errors.StoreBroken),
-    (apsw.SchemaChangeError, errors.StoreBroken),
-)
+_TRANSLATIONS: dict[type[errors.StoreError], tuple[type[apsw.Error], ...]] = {
+    errors.StoreBusy: (apsw.BusyError, apsw.LockedError),
+    errors.StoreFull: (apsw.FullError,),
+    errors.StoreCorrupt: (apsw.CorruptError, apsw.NotADBError),
+    errors.StoreRefused: (apsw.ConstraintError,),
+    errors.StoreClosed: (apsw.ConnectionClosedError,),
+    errors.StoreUnusable: (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError, apsw.AuthError),
+    errors.StoreBroken: (apsw.SQLError, apsw.SchemaChangeError),
+}
 
 # SQLite reports these for a broken disk, a full disk and an exceeded quota alike.
 _WRITE_ERRORS = {
@@ -47,7 +41,7 @@ def translate(error: apsw.Error | UnicodeDecodeError, path: str) -> errors.Store
         return errors.StoreFull(f"{errors.StoreFull.default_message} ({path}: {error})")
     if isinstance(error, apsw.CantOpenError | apsw.IOError) and paths.is_out_of_descriptors():
         return paths.too_many_files(path)
-    for theirs, ours in _TRANSLATIONS:
+    for ours, theirs in _TRANSLATIONS.items():
         if isinstance(error, theirs):
             where = f"{path}: " if ours in (errors.StoreFull, errors.StoreUnusable) else ""
             return ours(f"{ours.default_message} ({where}{error})")

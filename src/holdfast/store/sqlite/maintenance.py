@@ -122,7 +122,7 @@ class Maintenance(DatabaseFile):
             file.xClose()
         fault_points.reach("scrub", "cleared")
         # This commit makes all connections drop their cached pages, which still contain the slack.
-        tx.execute(_NOTE_SCRUB, (repr(self._clock() if self._clock else time.time()),))
+        tx.execute(_NOTE_SCRUB, (repr(self._now()),))
 
     def shrink(self) -> None:
         self._check_usable()

@@ -62,18 +62,17 @@ def reconcile(execute: Execute, plan: Plan, declared: Entries, now: float) -> No
     if found > plan.format:
         raise errors.SchemaTooNew(found, plan.format)
     actual = entries(execute)
-    fresh = not actual
-    newest = _revision(execute, actual) <= plan.revision
-    if not fresh:
+    revision = _revision(execute, actual)
+    if actual:
         _run(execute, (step for number in range(found + 1, plan.format + 1) for step in plan.steps.get(number, ())))
         actual = entries(execute)
-    if not fresh and _revision(execute, actual) == plan.revision:
-        # Not an older version's schema but a changed one.
+    if revision == plan.revision:
+        # The same version made this schema, so another program changed it.
         for fault in faults(execute, plan, declared):
             if fault.repairable:
                 logger.warning("In the database, %s; it is created again.", fault)
-    _run(execute, list(_differences(execute, declared, actual, replace=newest)))
-    _labels(execute, plan, now)
+    _run(execute, list(_differences(execute, declared, actual, replace=revision <= plan.revision)))
+    _record(execute, plan.format, max(plan.revision, revision), now)
 
 
 def _differences(execute: Execute, declared: Entries, actual: Entries, *, replace: bool) -> Iterable[str]:
@@ -102,8 +101,6 @@ def faults(execute: Execute, plan: Plan, declared: Entries) -> list[Fault]:
     found = []
     for (kind, name), sql in declared.items():
         there = actual.get((kind, name))
-        if there == sql:
-            continue
         if there is None:
             found.append(Fault(kind, name, MISSING, True))
         elif kind == "table" and (missing := _missing_columns(execute, name, sql)):
@@ -142,9 +139,8 @@ def _revision(execute: Execute, actual: Entries) -> int:
     return int(rows[0][0]) if rows else 0
 
 
-def _labels(execute: Execute, plan: Plan, now: float) -> None:
-    revision = max(plan.revision, _revision(execute, entries(execute)))
-    _run(execute, [f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {plan.format}"])
+def _record(execute: Execute, format_: int, revision: int, now: float) -> None:
+    _run(execute, [f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {format_}"])
     keep = "INSERT OR IGNORE INTO meta (key, value) VALUES (?, ?)"
     replace = "INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)"
     execute(keep, ("created_at", repr(now)))

@@ -207,30 +207,28 @@ def filesystem(folder: str) -> str:
 
 
 def from_mountinfo(text: str, folder: str) -> str:
-    """Return the type of the last mount with the longest matching path, as the kernel resolves it."""
-    best, kind = -1, ""
+    """Parse /proc/self/mountinfo, which escapes some characters of a path in octal."""
+    mounts = []
     for line in text.splitlines():
         before, _, after = line.partition(" - ")
-        fields, behind = before.split(" "), after.split(" ")
-        if len(fields) < 5 or not behind[0]:
-            continue
-        point = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
-        if _within(folder, point) and len(point) >= best:
-            best, kind = len(point), behind[0]
-    return kind
+        fields, kind = before.split(" "), after.split(" ")[0]
+        if len(fields) >= 5:
+            mounts.append((re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), fields[4]), kind))
+    return _innermost(mounts, folder)
 
 
 def from_mount(text: str, folder: str) -> str:
     """Parse the output of mount(8) on macOS: `/dev/disk1s1 on /path (apfs, local, …)`."""
-    best, kind = -1, ""
-    for source_point, kinds in re.findall(r"^.+? on (.+) \((\w+)[,)]", text, re.MULTILINE):
-        if _within(folder, source_point) and len(source_point) >= best:
-            best, kind = len(source_point), kinds
-    return kind
+    return _innermost(re.findall(r"^.+? on (.+) \((\w+)[,)]", text, re.MULTILINE), folder)
 
 
-def _within(folder: str, point: str) -> bool:
-    return folder == point or folder.startswith(point.rstrip("/") + "/")
+def _innermost(mounts: Iterable[tuple[str, str]], folder: str) -> str:
+    """Return the type of the last mount with the longest matching path, as the kernel resolves it."""
+    best, found = "", ""
+    for point, kind in mounts:
+        if kind and len(point) >= len(best) and f"{folder}/".startswith(point.rstrip("/") + "/"):
+            best, found = point, kind
+    return found
 
 
 def size_and_mode(path: str) -> dict[str, Any] | None:

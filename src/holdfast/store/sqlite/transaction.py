@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import random
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -80,14 +82,32 @@ class Transaction:
     def clock(self) -> LeaseClock:
         return lease_clock(self._clock)
 
+    def begin(self, timeout: float = 0.0) -> None:
+        """Begin to write. Another program may hold SQLite's lock, as may other writers without a writer queue."""
+        deadline = 0.0
+        while True:
+            try:
+                self.execute("BEGIN IMMEDIATE")
+                return
+            except apsw.BusyError:
+                deadline = deadline or time.monotonic() + timeout
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(random.uniform(0.0002, 0.004))
 
-def transact(tx: Transaction, step: Callable[[Transaction], object]) -> None:
+    def roll_back(self) -> None:
+        """Undo the transaction, if SQLite has not done so already. Raises nothing, so that its cause can be raised."""
+        if not self.connection.get_autocommit():
+            with contextlib.suppress(apsw.Error):
+                self.execute("ROLLBACK")
+
+
+def transact(tx: Transaction, step: Callable[[Transaction], object], timeout: float = 0.0) -> None:
     """Run a step in a write transaction of its own."""
-    tx.execute("BEGIN IMMEDIATE")
+    tx.begin(timeout)
     try:
         step(tx)
         tx.execute("COMMIT")
     except BaseException:
-        if not tx.connection.get_autocommit():
-            tx.execute("ROLLBACK")
+        tx.roll_back()
         raise

@@ -116,20 +116,17 @@ class _Waiter(threading.Thread):
             fcntl.flock(self.fd, fcntl.LOCK_EX)
             with self._guard:
                 self._begun = not self.abandoned
-            outcome = _try(work) if self._begun else None
+            outcome: tuple[Any, BaseException | None] | None = None
+            try:
+                outcome = (work(), None) if self._begun else None
+            except BaseException as error:  # noqa: BLE001 -- raised in the caller's thread
+                outcome = None, error
             # A forked child may have a copy of this descriptor: closing ours alone would not free the lock.
             fcntl.flock(self.fd, fcntl.LOCK_UN)
             if outcome is None:
                 break
             outcomes.put(outcome)
         os.close(self.fd)
-
-
-def _try(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
-    try:
-        return work(), None
-    except BaseException as error:  # noqa: BLE001 -- raised in the caller's thread
-        return None, error
 
 
 def _open(path: str) -> int:
