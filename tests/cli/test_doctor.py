@@ -307,7 +307,7 @@ def test_weakened_trigger_or_index_is_a_problem_that_fix_puts_right(holdfast: Ho
     assert sick.code == 1
     (finding,) = sick.data["findings"]
     assert (finding["level"], finding["kind"]) == ("problem", "schema")
-    assert "is not what was declared" in finding["what"]
+    assert "differs from its declaration" in finding["what"]
     assert sick.data["repairs"][0]["name"] == "schema"
     mended = holdfast("doctor", "--fix", "--json", "--db", trip)
     assert (mended.code, mended.data["findings"]) == (0, [])
@@ -330,7 +330,7 @@ def test_table_that_differs_is_told_of_and_left_alone(holdfast: Holdfast, trip: 
     done = holdfast("doctor", "--fix", "--json", "--db", trip)
     (finding,) = done.data["findings"]
     assert (done.code, finding["level"], finding["kind"]) == (0, "note", "schema")
-    assert "the table routes is not what was declared" in finding["what"]
+    assert "the table routes differs from its declaration" in finding["what"]
 
 
 # --- what was left behind ------------------------------------------------------------------------------------

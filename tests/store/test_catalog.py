@@ -86,8 +86,8 @@ def _without(*places: catalog.Key) -> catalog.Definitions:
             ("the table t is missing", True), ("the index t_once is missing", True), ("the trigger g is missing", True),
         ]),
         (SOUND | {("trigger", "g", "t"): "a trigger DISABLED"}, [("the trigger g is disabled", True)]),
-        (SOUND | {("function", "f", ""): "another"}, [("the function f is not what was declared", True)]),
-        (SOUND | {("column", "a", "t"): "text"}, [("the column a of t is not what was declared", False)]),
+        (SOUND | {("function", "f", ""): "another"}, [("the function f differs from its declaration", True)]),
+        (SOUND | {("column", "a", "t"): "text"}, [("the column a of t differs from its declaration", False)]),
         (SOUND | {("constraint", "t_b_key", "t"): "UNIQUE (b) NOT VALID"}, [
             ("the constraint t_b_key of t was never checked against the existing rows", True),
         ]),

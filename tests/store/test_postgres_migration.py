@@ -117,7 +117,7 @@ def test_store_of_an_older_revision_gets_what_it_lacks(made: Connection) -> None
     _label(made, "schema_revision", "1")
     postgres_migration.Migration(made.execute).prepare(1.0)
     assert _told(made) == []
-    assert _lines(made, "schema_revision") == [str(postgres_migration.PLAN.revision)]
+    assert _lines(made, "schema_revision") == [str(schema_plan.PLAN.revision)]
     made.execute("SELECT redacted_at FROM audit; SELECT seq FROM pins; SELECT folder FROM conversations")
 
 
@@ -199,7 +199,7 @@ def test_function_that_was_changed_is_made_again_at_the_next_open_and_said(
         postgres_migration.Migration(made.execute).prepare(1.0)
     assert _told(made) == []
     assert caplog.messages == [
-        "In the database the function message_is_counted is not what was declared; it is recreated."
+        "In the database the function message_is_counted differs from its declaration; it is recreated."
     ]
 
 
@@ -242,12 +242,12 @@ FAULTS = {
     "constraint hide_runs_forwards of hides was never checked against the existing rows": (
         f"{_RULE} (from_seq <= to_seq) NOT VALID"
     ),
-    "constraint hide_runs_forwards of hides is not what was declared": f"{_RULE} (true)",
-    "index memories_once is not what was declared": (
+    "constraint hide_runs_forwards of hides differs from its declaration": f"{_RULE} (true)",
+    "index memories_once differs from its declaration": (
         "DROP INDEX memories_once; CREATE INDEX memories_once ON memories (owner)"
     ),
     "table pins is missing": "DROP TABLE pins",
-    "function message_is_counted is not what was declared": _IDLE,
+    "function message_is_counted differs from its declaration": _IDLE,
 }
 
 

@@ -52,7 +52,7 @@ def test_declaration_that_is_no_text_any_more_is_noticed(tmp_path: Path) -> None
         writer = db.driver._writer
         writer.execute("PRAGMA writable_schema = ON")
         writer.execute("UPDATE sqlite_schema SET sql = CAST(sql AS BLOB) WHERE name = 'tombstone_stays'")
-        assert "the trigger tombstone_stays is not what was declared" in [
+        assert "the trigger tombstone_stays differs from its declaration" in [
             bad.detail for bad in db.admin.fsck().violations
         ]
 
@@ -63,7 +63,7 @@ def test_weakened_trigger_is_no_sound_store(tmp_path: Path) -> None:
         db.driver._writer.execute("CREATE TRIGGER tombstone_stays BEFORE UPDATE ON tombstones BEGIN SELECT 1; END")
         report = db.admin.fsck()
         assert [(bad.promise, bad.detail) for bad in report.violations] == [
-            ("schema", "the trigger tombstone_stays is not what was declared")
+            ("schema", "the trigger tombstone_stays differs from its declaration")
         ]
         db.driver.repair_schema()
         assert db.admin.fsck().ok

@@ -20,7 +20,7 @@ QUERIES = "postgres_catalog"
 # Recreated without changing a row.
 REPAIRABLE = ("function", "index", "trigger")
 DISABLED = "is disabled"
-CHANGED = "is not what was declared"
+CHANGED = "differs from its declaration"
 NOT_VALID = "was never checked against the existing rows"
 
 ATTEMPTS = 10

@@ -17,7 +17,6 @@ from holdfast.store.postgres import catalog
 
 logger = logging.getLogger("holdfast.store")
 
-PLAN = schema_plan.Plan()
 OLDEST = 14  # CREATE OR REPLACE TRIGGER
 ENCODING = "UTF8"  # other encodings lack characters or count bytes
 PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "DELETE")
@@ -41,7 +40,7 @@ class Environment(NamedTuple):
 class Migration:
     """The schema of one connection, which is outside of a transaction at each call."""
 
-    def __init__(self, execute: schema_plan.Execute, plan: schema_plan.Plan = PLAN) -> None:
+    def __init__(self, execute: schema_plan.Execute, plan: schema_plan.Plan = schema_plan.PLAN) -> None:
         self._execute, self._plan = execute, plan
         self._declared = catalog.declared()
 

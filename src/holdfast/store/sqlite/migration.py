@@ -106,7 +106,7 @@ def faults(execute: Execute, plan: Plan, declared: Entries) -> list[Fault]:
         elif kind == "table" and (missing := _missing_columns(execute, name, sql)):
             found += [Fault("column", f"{column} of {name}", MISSING, True) for column, _ in missing]
         elif parts(there) != parts(sql):
-            found.append(Fault(kind, name, "is not what was declared", kind != "table"))
+            found.append(Fault(kind, name, "differs from its declaration", kind != "table"))
     strange = [name for kind, name in actual if kind == "trigger" and (kind, name) not in declared]
     return found + [Fault("trigger", name, "is not part of the schema", False) for name in strange]
 
