@@ -48,8 +48,6 @@ class Sender:
         self._owns = platform.owns if isinstance(platform, port.Owns) else None
         self._alone = isinstance(platform, port.Owns) and platform.alone
         self._woken = asyncio.Event()
-        self._crowded = False
-        """Whether the last look found as many messages as it may."""
         self._sending: dict[str, asyncio.Task[None]] = {}
         self._ready: deque[types.Outgoing] = deque()
         """Due messages of the last look for which there was no room yet."""
@@ -71,7 +69,8 @@ class Sender:
             try:
                 while True:
                     self._woken.clear()
-                    await self._look()
+                    if not self._ready:  # else nothing more could be started, and `_done` wakes this loop
+                        await self._look()
                     await _woken(self._woken, EVERY)
             finally:
                 await self._leave()
@@ -108,7 +107,6 @@ class Sender:
             return
         self._again.update(each.chat for each in due if each.chat in self._sending)
         self._ready = deque(each for each in due if each.chat not in self._sending)
-        self._crowded = len(due) >= MOST
         self._start_ready()
 
     def _start_ready(self) -> None:
@@ -125,8 +123,9 @@ class Sender:
         if self._owns is not None and chat in self._claims:
             # The next message to it may be another process's to send.
             self._claims[chat] = (self._claims[chat][0], 0.0)
+        had_ready = bool(self._ready)
         self._start_ready()
-        if chat in self._again or (self._crowded and not self._ready):
+        if chat in self._again or (had_ready and not self._ready):
             self._again.discard(chat)
             self.wake()
 
