@@ -112,7 +112,7 @@ def test_many_tasks_share_commits_and_each_is_told_of_its_own(make_db: MakeDb) -
     assert [arrival.key for arrival, _ in found] == [str(n // 2) for n in range(100)]
     assert [new for _, new in found] == [True, False] * 50
     assert [arrival.id for arrival, new in found if new] == sorted({arrival.id for arrival, _ in found})
-    assert len(committed) < 20
+    assert len(committed) < 20 or db.driver.concurrent_writes
 
 
 # --- looking -------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """The writes of one event loop: appends, and steps that change a row or two.
 
 On SQLite, writes that arrive while a commit is on its way to the disk share the next one. On PostgreSQL they run
-concurrently on several connections, and the appends to one conversation in their order. Ordinary appends to different
-conversations share a statement (postgres/fast_append.py); an append that is left out of it, because its conversation is
-locked or anything else is special, runs in a transaction of its own, as do all other steps.
+concurrently on several connections; the appends to one conversation, and steps that name the same queue, run in their
+order. Ordinary appends to different conversations share a statement (postgres/fast_append.py); an append that is left
+out of it, because its conversation is locked or anything else is special, runs in a transaction of its own.
 
 Each write is acknowledged after its commit. Cancelling the wait does not take a write back.
 """
@@ -11,8 +11,7 @@ Each write is acknowledged after its commit. Cancelling the wait does not take a
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -30,6 +29,9 @@ BLOCKED_AFTER = 0.05
 MAX_THREADS = 32
 # Session ids whose conversation is remembered.
 MAX_SESSIONS = 4096
+
+_STEP = "step:"
+"""The start of a queue's name that a step gave; other queues have the id of their conversation."""
 
 Outcome = Any
 """What a step returned, or the error it raised."""
@@ -54,19 +56,20 @@ class GroupCommit:
         threads = MAX_THREADS if self._concurrent else 1
         self._threads = executor.LoopExecutor(threads, "holdfast-write", driver.write_timeout)
         self._slots = asyncio.Semaphore(MAX_CONCURRENT)
-        self._queues: dict[str | int, list[Pending]] = {}
-        self._numbers = itertools.count()
+        self._queues: dict[str, list[Pending]] = {}
         self._conversations: dict[str, str] = {}
         self._unresolved: list[tuple[str, Pending]] = []
         """Appends in the order they came, from the first one on whose conversation is not known."""
         self._ready: list[str] = []
         """Conversations with one append, to be written together with those of others."""
         self._flushing = False
-        self._tasks = set[asyncio.Task[None]]()
+        self._tasks = set[asyncio.Task[Any]]()
 
     async def write(self, step: write_step.WriteStep[T]) -> T:
+        if self._concurrent and step.queue is None:
+            return await asyncio.shield(self._start(self._in_thread(partial(write_step.execute, self._driver, step))))
         pending = self._pending(step)
-        self._put(next(self._numbers) if self._concurrent else "", pending)
+        self._put(f"{_STEP}{step.queue}" if self._concurrent else "", pending)
         result: T = await pending.future
         return result
 
@@ -79,7 +82,7 @@ class GroupCommit:
             if len(self._unresolved) == 1:
                 self._start(self._resolve())
         else:
-            self._put(conversation, pending)
+            self._put_append(conversation, pending)
         receipts: list[types.Receipt] = await pending.future
         return receipts
 
@@ -96,10 +99,11 @@ class GroupCommit:
         loop = asyncio.get_running_loop()
         return Pending(step, loop.create_future(), loop.time() + self._driver.write_timeout)
 
-    def _start(self, work: Any) -> None:
+    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # --- the conversation of an append ---------------------------------------------------------------
 
@@ -112,7 +116,7 @@ class GroupCommit:
                 conversation = await self._look_up(session_id, pending)
             self._unresolved.pop(0)
             if conversation is not None:
-                self._put(conversation, pending)
+                self._put_append(conversation, pending)
 
     async def _look_up(self, session_id: str, pending: Pending) -> str | None:
         try:
@@ -136,15 +140,19 @@ class GroupCommit:
 
     # --- the queues ----------------------------------------------------------------------------------
 
-    def _put(self, name: str | int, pending: Pending) -> None:
+    def _put(self, name: str, pending: Pending) -> None:
         if name in self._queues:
             self._queues[name].append(pending)
-            return
-        self._queues[name] = [pending]
-        if not (self._concurrent and isinstance(name, str)):
+        else:
+            self._queues[name] = [pending]
             self._start(self._work_off(name))
+
+    def _put_append(self, conversation: str, pending: Pending) -> None:
+        if not self._concurrent or conversation in self._queues:
+            self._put(conversation, pending)
             return
-        self._ready.append(name)
+        self._queues[conversation] = [pending]
+        self._ready.append(conversation)
         if not self._flushing:
             self._flushing = True
             self._start(self._flush())
@@ -169,11 +177,13 @@ class GroupCommit:
                     del self._queues[name]
         self._flushing = False
 
-    async def _work_off(self, name: str | int) -> None:
+    async def _work_off(self, name: str) -> None:
         queue = self._queues[name]
+        # Steps on PostgreSQL run one by one: two processes with the same rows in another order would block each other.
+        most = 1 if name.startswith(_STEP) else MAX_GROUP
         while queue:
-            group = queue[:MAX_GROUP]
-            del queue[:MAX_GROUP]
+            group = queue[:most]
+            del queue[:most]
             try:
                 outcomes = await self._in_thread(partial(self._commit, [each.step for each in group]))
             except BaseException as error:  # noqa: BLE001 -- delivered to the tasks that await the steps

@@ -43,6 +43,8 @@ class WriteStep(NamedTuple, Generic[T]):
     """The error to raise when the database refuses it, instead of StoreRefused."""
     restores_leases: bool = True
     """Whether a lost or damaged lease table is restored, and the step run again."""
+    queue: str | None = None
+    """Steps of one event loop that name the same queue run in the order of the calls."""
 
 
 def restoring_leases(driver: Driver, work: Callable[[], T]) -> T:

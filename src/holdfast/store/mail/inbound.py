@@ -58,12 +58,12 @@ class Arrivals(Facet):
 
     @write_step.shareable
     def add_arrival(self, new: types.NewArrival) -> write_step.WriteStep[tuple[types.Arrival, bool]]:
-        """Write down what came in; when this returns it is kept, and the platform may be told so.
+        """Store an inbound message; return it as it is stored, and whether it is new.
 
-        Also, whether it is new. What is known under its key is given as it is stored, whatever was said this time:
-        platforms deliver again, and deliver what was edited since.
+        When this returns, the message is durable and the platform may be sent its acknowledgement. A key that is stored
+        already returns the stored message, whatever the new one says: platforms deliver again, also edited messages.
         """
-        return write_step.WriteStep("arrive", prepared(new, self._clock()))
+        return write_step.WriteStep("arrive", prepared(new, self._clock()), queue=new.route)
 
     def open_routes(self, limit: int = 100) -> list[str]:
         """Return the routes with open messages, the one with the oldest message first."""
@@ -250,14 +250,7 @@ class Taking(msgspec.Struct, frozen=True):
             chat_leases.free(tx, claim)
             return types.TakenUp(None, waiting)
         route, inbox_empty = _route_with_inbox(self.route, rows[1])
-        try:
-            return self._begun(tx, types.TakenUp(claim, waiting), route, inbox_empty)
-        except errors.HoldfastError as error:
-            # A group of steps commits without the refused ones, so the claim is released here. A single step is rolled
-            # back by the error, so it must not commit with the release. An error of the store rolls back both.
-            if self.claim is None and not isinstance(error, errors.StoreError):
-                tx.run("claim_free", key=claim.key, token=claim.token)
-            raise
+        return self._begun(tx, types.TakenUp(claim, waiting), route, inbox_empty)
 
     def _begun(self, tx: Tx, taken: types.TakenUp, route: types.Route, inbox_empty: bool) -> types.TakenUp:
         chosen = self.choose(taken.waiting, route) if taken.waiting else None
