@@ -119,6 +119,15 @@ def test_every_public_name_is_in_the_readme() -> None:
     ) <= facets.calls()
 
 
+def test_files_that_the_architecture_page_names_exist() -> None:
+    text = text_of("docs/architecture.md")
+    named = set(re.findall(r"`((?:store|compaction|salvage)/[\w./]*)`", text))
+    assert len(named) > 30
+    assert [path for path in named if not (ROOT / "src/holdfast" / path).exists()] == []
+    packages = {path.name for path in (ROOT / "src/holdfast/store").iterdir() if (path / "__init__.py").exists()}
+    assert [package for package in packages if f"`store/{package}/`" not in text] == []
+
+
 def test_every_operation_with_fault_points_is_named() -> None:
     files = [path for part in ("store", "salvage") for path in (ROOT / "src/holdfast" / part).rglob("*.py")]
     sources = "\n".join(path.read_text("utf-8") for path in files)
