@@ -18,7 +18,7 @@ MAX_WAL_BYTES = 64 * 1024 * 1024
 class Connection(apsw.Connection):
     """A connection that records the inodes of its files, readable while another thread uses it."""
 
-    files: tuple[int, ...] = ()
+    files: paths.Inodes | None = None
 
 
 def check_version(version: str) -> None:
@@ -95,13 +95,13 @@ def refuse_foreign(connection: apsw.Connection, path: str) -> None:
         raise errors.StoreUnusable(f"{path} is a database of another program.")
 
 
-def opened_files() -> list[tuple[int, ...]]:
-    """Return the inodes of database, WAL and -shm file of each connection in this process."""
+def opened_files() -> list[paths.Inodes]:
+    """Return the files of each connection in this process."""
     return [each.files for each in apsw.connections() if isinstance(each, Connection) and each.files]
 
 
 def refuse_live(path: str) -> None:
     """Refuse to open a file of a store that this process has open: closing it would cancel SQLite's POSIX locks."""
     found = paths.inode(path)
-    if any(found in (files[:2], files[4:]) for files in opened_files()):
+    if any(found in (files.main, files.shm) for files in opened_files()):
         raise errors.StoreUnusable(f"{errors.shown(path, 250)} belongs to an open store; name another file.")

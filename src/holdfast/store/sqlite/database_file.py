@@ -79,9 +79,9 @@ class DatabaseFile:
         self._wal: wal_sync.Wal | None = None
         self._idle: list[tuple[int, Transaction]] = []  # readers, with the generation of files they have open
         self._closed, self._generation = False, 0
-        self._opened: tuple[int, ...] = ()
-        # As `_opened` while the files are in place; empty if they are not, and for `:memory:` and read-only stores.
-        self._files: tuple[int, ...] = ()
+        self._opened: paths.Inodes | None = None
+        # As `_opened` while the files are in place; None if they are not, and for `:memory:` and read-only stores.
+        self._files: paths.Inodes | None = None
         _instances.add(self)
         try:
             with translating(self.path):
@@ -122,17 +122,18 @@ class DatabaseFile:
                 self._queue = None
             raise
 
-    def _record_files(self, shm: tuple[int, ...] | None) -> None:
+    def _record_files(self, shm: paths.Inode | None) -> None:
         paths.tighten(self.path + suffix for suffix in FILE_SUFFIXES)
         # The -shm file that is mapped, not the one at its path: another process may have replaced it since.
         shm = paths.inode(self._shm_path) if shm is None else shm
         main, wal = paths.inode(self.path), paths.inode(self._wal_path)
-        self._opened = self._writer.files = (main or NO_INODE) + (wal or NO_INODE) + (shm or NO_INODE)
+        opened = paths.Inodes(main or NO_INODE, wal or NO_INODE, shm or NO_INODE)
+        self._opened = self._writer.files = opened
         with paths.opening(self._wal_path):
-            self._wal = wal_sync.Wal(self._wal_path, self._opened[2:4]) if self._durability == "power-loss" else None
-        self._files = self._opened
+            self._wal = wal_sync.Wal(self._wal_path, opened.wal) if self._durability == "power-loss" else None
+        self._files = opened
 
-    def _map_shm(self) -> tuple[int, ...] | None:
+    def _map_shm(self) -> paths.Inode | None:
         """Do the first read of the writer; return the inode of the -shm file that SQLite mapped for it, if known.
 
         If there is no -shm file, SQLite creates one from the WAL. It must do so at the front of the queue: a process
@@ -152,7 +153,7 @@ class DatabaseFile:
             connections.refuse_foreign(self._writer, self.path)
             return present
 
-    def _read_first(self) -> tuple[int, ...]:
+    def _read_first(self) -> paths.Inode:
         connections.refuse_foreign(self._writer, self.path)
         # SQLite shares the -shm file of other connections of this process, which may have been unlinked.
         return (not self._is_stale() and paths.inode(self._shm_path)) or NO_INODE
@@ -205,7 +206,7 @@ class DatabaseFile:
 
         One check at the front of the queue is enough: no process creates a -shm file anywhere else.
         """
-        if self._files and paths.inode(self._shm_path) != self._files[4:]:
+        if self._files and paths.inode(self._shm_path) != self._files.shm:
             raise FilesReplaced()
         return work(*args)
 
@@ -231,24 +232,24 @@ class DatabaseFile:
 
     # --- replaced files ------------------------------------------------------------------------------
 
-    def _is_reachable(self, files: tuple[int, ...]) -> bool:
+    def _is_reachable(self, files: paths.Inodes | None) -> bool:
         """Return whether the database and WAL with these inodes are still at their paths."""
-        if paths.inode(self.path) != files[:2]:
+        if files is None or paths.inode(self.path) != files.main:
             return False
         wal = self._wal
-        return paths.inode(self._wal_path) == files[2:4] if wal is None else wal.is_in_place()
+        return paths.inode(self._wal_path) == files.wal if wal is None else wal.is_in_place()
 
     def _is_current(self) -> bool:
         files = self._files
-        return bool(files) and paths.inode(self._shm_path) == files[4:] and self._is_reachable(files)
+        return files is not None and paths.inode(self._shm_path) == files.shm and self._is_reachable(files)
 
-    def _current_files(self) -> tuple[int, ...]:
-        """Return inode and device of the database, WAL and -shm file at the paths; empty if one is missing."""
+    def _current_files(self) -> paths.Inodes | None:
+        """Return the files at the paths; None if one is missing."""
         main, wal, shm = paths.inode(self.path), paths.inode(self._wal_path), paths.inode(self._shm_path)
-        return main + wal + shm if main and wal and shm else ()
+        return paths.Inodes(main, wal, shm) if main and wal and shm else None
 
     def _reopen(self) -> None:
-        self._files = ()
+        self._files = None
         paths.refuse_strange_wal(self.path, self._opened)
         self._generation += 1
         self._close_connections()
@@ -273,12 +274,12 @@ class DatabaseFile:
 
     def _is_stale(self) -> bool:
         main, current = paths.inode(self.path), self._current_files()
-        return any(files[:2] == main and files != current for files in connections.opened_files())
+        return any(files.main == main and files != current for files in connections.opened_files())
 
     def _release_replaced_files(self) -> None:
         """Close connections to replaced files; the next call opens the current ones."""
         if not self._closed and self._files != self._current_files():
-            self._files = ()
+            self._files = None
             self._generation += 1
             self._close_connections()
 
@@ -308,8 +309,8 @@ class DatabaseFile:
         idle, self._idle, self._wal = self._idle, [], None
         for _, tx in idle:
             tx.connection.close()
-        opened = self._opened[:2] + self._opened[4:]
-        if remove_wal and opened == paths.inode(self.path) + paths.inode(self._shm_path):
+        current = paths.inode(self.path), paths.inode(self._shm_path)
+        if remove_wal and self._opened and current == (self._opened.main, self._opened.shm):
             with contextlib.suppress(apsw.ConnectionClosedError):
                 self._writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
         self._writer.close()

@@ -14,8 +14,8 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 from holdfast import errors, file_modes
 
@@ -105,8 +105,18 @@ def tighten(paths: Iterable[str]) -> None:
                 os.chmod(path, 0o600)
 
 
-def inode(path: str) -> tuple[int, ...]:
-    """Return inode and device of the file at a path; empty if there is none."""
+Inode = tuple[int, ...]  # inode and device; empty if there is no file
+
+
+class Inodes(NamedTuple):
+    """The files of a store."""
+
+    main: Inode
+    wal: Inode
+    shm: Inode
+
+
+def inode(path: str) -> Inode:
     try:
         found = os.stat(path)
     except OSError:
@@ -114,13 +124,10 @@ def inode(path: str) -> tuple[int, ...]:
     return found.st_ino, found.st_dev
 
 
-def refuse_strange_wal(path: str, opened: Sequence[int]) -> None:
-    """Refuse a new database file with the WAL of the former one: SQLite would write old pages into the new file.
-
-    `opened` begins with inode and device of the database and of its WAL, as they were opened.
-    """
+def refuse_strange_wal(path: str, opened: Inodes | None) -> None:
+    """Refuse a new database file with the WAL of the former one: SQLite would write old pages into the new file."""
     main, wal = inode(path), inode(f"{path}-wal")
-    if opened and main and wal and opened[:2] != main and opened[2:4] == wal:
+    if opened and main and wal and opened.main != main and opened.wal == wal:
         raise errors.StoreMoved(
             f"{path} was replaced while it was open, and {path}-wal still belongs to the former file; nothing was "
             "acknowledged. Close every program that uses the store and remove that WAL."

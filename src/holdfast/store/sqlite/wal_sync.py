@@ -40,7 +40,7 @@ class Wal:
     stop at the missing frames, so a `damaged` WAL is checkpointed and truncated before the next write.
     """
 
-    def __init__(self, path: str, inode: tuple[int, ...]) -> None:
+    def __init__(self, path: str, inode: paths.Inode) -> None:
         self.damaged = False
         self._fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         self._path, self._inode = path, inode
