@@ -377,6 +377,7 @@ def _seen(db: SessionDB, name: str) -> Any:
             stands.redo_epoch,
             stands.title,
             stands.folder,
+            stands.metadata,
         ],
         "sessions": [
             (session.ordinal, session.live, session.end_reason, session.first_seq, session.last_seq)
