@@ -138,10 +138,10 @@ class Driver(Readable, Protocol):
     has_tokenizer: bool  # whether its search index splits and stems texts itself
     write_timeout: float  # seconds that a write waits for other writers before StoreBusy
 
-    def write(self, operation: str, step: Callable[[Tx], T], *, lasting: bool = True) -> T:
+    def write(self, operation: str, step: Callable[[Tx], T], *, durable: bool = True) -> T:
         """Run a step in a write transaction; when this returns, its effect is durable.
 
-        Without `lasting`, a power loss may undo it, together with everything written later and nothing earlier.
+        Without `durable`, a power loss may undo it, together with everything written later and nothing earlier.
 
         Raises StoreBusy, StoreFull, StoreCorrupt, StoreRefused; after any of them nothing was written.
         """

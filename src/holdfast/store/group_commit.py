@@ -218,7 +218,7 @@ class GroupCommit:
             return [self._run_alone(steps[0])]
         group = _Group(steps)
         try:
-            return self._driver.write(steps[0].operation, group, lasting=any(step.lasting for step in steps))
+            return self._driver.write(steps[0].operation, group, durable=any(step.durable for step in steps))
         except write_step.STORE_WIDE as error:
             return [error] * len(steps)
         except Exception as error:  # noqa: BLE001 -- delivered to the tasks that await the steps

@@ -71,19 +71,19 @@ class Leases:
         # lease come later in the same log, and a token issued again after the loss has a holder with another name.
         named = holder is not None
         return write_step.WriteStep(
-            "acquire", lambda tx: acquire(tx, session_id, purpose, who, ttl, self._abandoned), lasting=named
+            "acquire", lambda tx: acquire(tx, session_id, purpose, who, ttl, self._abandoned), durable=named
         )
 
     def renew_lease(self, lease: types.Lease) -> None:
         """Extend the lease by its ttl; raise LeaseLost when it is no longer held: stop the work at once."""
         validation.check_type(types.Lease, lease, "lease")
-        self.driver.write("renew", lambda tx: renew(tx, lease), lasting=False)
+        self.driver.write("renew", lambda tx: renew(tx, lease), durable=False)
 
     @write_step.shareable
     def release_lease(self, lease: types.Lease) -> write_step.WriteStep[bool]:
         """Free the lease if it is still held, and return whether it was."""
         validation.check_type(types.Lease, lease, "lease")
-        return write_step.WriteStep("release", lambda tx: release(tx, lease), lasting=False)
+        return write_step.WriteStep("release", lambda tx: release(tx, lease), durable=False)
 
     def abandon_lease(self, lease: types.Lease, error: Exception) -> None:
         """Log a failed release once, and let this process take the lease again before it expires."""

@@ -37,7 +37,7 @@ class WriteStep(NamedTuple, Generic[T]):
 
     operation: str
     run: Callable[[Tx], T]
-    lasting: bool = True
+    durable: bool = True
     """Whether it must survive a power loss when it is acknowledged."""
     refused: errors.HoldfastError | None = None
     """The error to raise when the database refuses it, instead of StoreRefused."""
@@ -78,7 +78,7 @@ def execute(driver: Driver, step: WriteStep[T]) -> T:
     """Run a step in a transaction of its own."""
 
     def write() -> T:
-        return driver.write(step.operation, step.run, lasting=step.lasting)
+        return driver.write(step.operation, step.run, durable=step.durable)
 
     try:
         return restoring_leases(driver, write) if step.restores_leases else write()

@@ -35,19 +35,19 @@ class Claims(Facet):
         who = leases.this_process(holder)
         # Not synced: a power loss ends the holder too. One with a given name may come back, so its claim is synced.
         return write_step.WriteStep(
-            "take", lambda tx: take(tx, named, who, ttl, last=True)[0], lasting=holder is not None
+            "take", lambda tx: take(tx, named, who, ttl, last=True)[0], durable=holder is not None
         )
 
     def renew_claim(self, claim: types.Claim) -> None:
         """Extend a claim by its TTL; LeaseLost when it is not held any more."""
         checked(claim)
-        self.driver.write("take", lambda tx: renew(tx, claim), lasting=False)
+        self.driver.write("take", lambda tx: renew(tx, claim), durable=False)
 
     @write_step.shareable
     def release_claim(self, claim: types.Claim) -> write_step.WriteStep[bool]:
         """Release a claim; return whether it was still held."""
         checked(claim)
-        return write_step.WriteStep("take", lambda tx: free(tx, claim), lasting=False)
+        return write_step.WriteStep("take", lambda tx: free(tx, claim), durable=False)
 
     def claims(self) -> list[types.ClaimHeld]:
         """List the claims that have a holder, with their state."""

@@ -46,7 +46,7 @@ class Expiry(Facet):
         before = now - days * 86_400
         work = _posted if begun.posted else _arrivals
         # Nothing waits for it to be on the disk: what is forgotten once more is forgotten.
-        return self.driver.write("tidy", lambda tx: work(tx, begun.after, before, now), lasting=False)
+        return self.driver.write("tidy", lambda tx: work(tx, begun.after, before, now), durable=False)
 
 
 def _arrivals(tx: Tx, after: int, before: float, now: float) -> Tidied:

@@ -144,7 +144,7 @@ class Arrivals(Facet):
         named, mine = validation.check_route(route), claim if claim is None else chat_leases.checked(claim)
         taking = Taking(named, choose, mine, idle, ttl, limit, leases.this_process(None))
         # Not synced, as neither claims nor beginnings are.
-        return write_step.WriteStep("begin", taking, lasting=False)
+        return write_step.WriteStep("begin", taking, durable=False)
 
     def begin_arrival(
         self, claim: types.Claim, arrival_id: int, target: str, joined: Sequence[int] = ()
@@ -157,7 +157,7 @@ class Arrivals(Facet):
         chat_leases.checked(claim)
         chosen = checked_choice(arrival_id, target, joined)
         # Not synced: whatever the turn writes comes after it in the same log, and brings it along.
-        return self.driver.write("begin", lambda tx: begin(tx, claim, *chosen), lasting=False)
+        return self.driver.write("begin", lambda tx: begin(tx, claim, *chosen), durable=False)
 
     @write_step.shareable
     def settle_arrival(

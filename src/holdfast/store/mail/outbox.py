@@ -114,7 +114,7 @@ class Outbox(Facet):
         if claim is not None:
             chat_leases.checked(claim)
         validation.check(validation.WholeNumber, outgoing_id=outgoing_id)
-        return write_step.WriteStep("send", lambda tx: begin(tx, claim, outgoing_id), lasting=False)
+        return write_step.WriteStep("send", lambda tx: begin(tx, claim, outgoing_id), durable=False)
 
     @write_step.shareable
     def mark_delivered(self, outgoing_id: int, external: str | None = None) -> write_step.WriteStep[bool]:
@@ -135,7 +135,7 @@ class Outbox(Facet):
         said, now = _clipped(error, 500) or "failed", self._clock()
         query, when = ("outgoing_failed", now) if due is None else ("outgoing_later", due)
         return self.driver.write(
-            "send", lambda tx: _ended(tx, query, id=outgoing_id, error=said, at=when), lasting=due is None
+            "send", lambda tx: _ended(tx, query, id=outgoing_id, error=said, at=when), durable=due is None
         )
 
 

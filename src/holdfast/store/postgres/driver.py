@@ -172,10 +172,10 @@ class PostgresDriver:
 
     # --- writing -------------------------------------------------------------------------------------
 
-    def write(self, operation: str, step: Callable[[Tx], T], begin: str = "BEGIN", *, lasting: bool = True) -> T:
+    def write(self, operation: str, step: Callable[[Tx], T], begin: str = "BEGIN", *, durable: bool = True) -> T:
         retries = self._retry_policy()
         if not isinstance(step, log.AppendRequest):
-            return self._run(operation, step, begin if lasting else begin + _UNSYNCED, retries)
+            return self._run(operation, step, begin if durable else begin + _UNSYNCED, retries)
         receipts = self._append_fast(step, retries) or self._run(operation, step, begin, retries)
         self._tails.note(step.session_id, receipts)
         return cast("T", receipts)

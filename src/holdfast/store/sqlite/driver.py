@@ -30,7 +30,7 @@ class SqliteDriver(maintenance.Maintenance):
 
     # --- writing -------------------------------------------------------------------------------------
 
-    def write(self, operation: str, step: Callable[[Tx], T], *, lasting: bool = True) -> T:
+    def write(self, operation: str, step: Callable[[Tx], T], *, durable: bool = True) -> T:
         """Commit a step, then sync the WAL, when the next writer may already commit.
 
         After the commit the files at the paths are compared with the open ones: a commit into a file that was unlinked
@@ -47,7 +47,7 @@ class SqliteDriver(maintenance.Maintenance):
             raise translate(error, self.path) from error
         finally:
             self._write_lock.release()
-        if wal is not None and lasting:
+        if wal is not None and durable:
             self._sync(wal)
         return result
 
