@@ -113,6 +113,16 @@ def test_invalid_metadata_is_refused(db: SessionDB, name: str) -> None:
             assert len(str(refusal.value)) < 200
 
 
+def test_setting_no_metadata_is_refused(db: SessionDB) -> None:
+    db.create_session("talk", source="test", metadata={"a": 1})
+    nothing: Any = None
+    with (
+        steps.nothing_changes(db),
+        pytest.raises(errors.InvalidArgument, match="must be an object, not None"),
+    ):
+        db.set_session_metadata("talk", nothing)
+
+
 def test_merge_beyond_the_limit_is_refused(db: SessionDB) -> None:
     db.create_session("talk", source="test", metadata={"a": "x" * 4000})
     with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument, match="at most 4,096 bytes"):

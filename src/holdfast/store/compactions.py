@@ -46,17 +46,17 @@ def draft(
 ) -> Draft:
     validation.check(validation.OptionalFlag, keep_lease=keep_lease)
     if not isinstance(summary, str):
-        raise errors.InvalidArgument("A summary is text.")
+        raise errors.InvalidArgument("`summary` must be text.")
     if not isinstance(ledger, Mapping | None):
-        raise errors.InvalidArgument("A ledger is an object.")
+        raise errors.InvalidArgument("`ledger` must be an object.")
     validation.check(validation.WholeNumber, cut_seq=cut_seq, seen_seq=seen_seq)
     for number in pinned if isinstance(pinned, Sequence | Set) else (None,):
         validation.check(validation.WholeNumber, pinned=number)
     kept = tuple(sorted(set(pinned)))
     if kept and (kept[0] < 1 or kept[-1] > cut_seq):
-        raise errors.InvalidArgument(f"Pinned messages lie within 1 to cut_seq, which is {cut_seq}.")
-    if not 0 <= cut_seq <= seen_seq:
-        raise errors.InvalidArgument(f"cut_seq {cut_seq} lies outside 0 to seen_seq, which is {seen_seq}.")
+        raise errors.InvalidArgument(f"`pinned` must be between 1 and `cut_seq`, which is {cut_seq}.")
+    if cut_seq > seen_seq:
+        raise errors.InvalidArgument(f"`cut_seq` must be at most `seen_seq`, which is {seen_seq}, not {cut_seq}.")
     body = Body(summary, kept, dict(ledger or {}))
     return Draft(cut_seq, seen_seq, body, message_codec.exact(body, "summary or its ledger"), model, keep_lease)
 
@@ -197,10 +197,10 @@ def _committed_before(
 def _check_cut(draft: Draft, seen: types.Snapshot, base: types.Compaction | None) -> None:
     if draft.seen_seq > seen.last_seq:
         raise errors.InvalidArgument(
-            f"seen_seq {draft.seen_seq} lies beyond {seen.last_seq}, the last message when the work began."
+            f"`seen_seq` must be at most {seen.last_seq}, the last message when the work began, not {draft.seen_seq}."
         )
     if base and draft.cut_seq < base.cut_seq:
-        raise errors.InvalidArgument(f"cut_seq {draft.cut_seq} lies before {base.cut_seq}, where the last cut was.")
+        raise errors.InvalidArgument(f"`cut_seq` must be at least {base.cut_seq}, the last cut, not {draft.cut_seq}.")
 
 
 # --- reading -----------------------------------------------------------------------------------------

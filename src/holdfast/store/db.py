@@ -304,7 +304,7 @@ class SessionDB(
         if lease is not None:
             validation.check_type(types.Lease, lease, "lease")
         if not isinstance(messages, Sequence) or not messages:
-            raise errors.InvalidArgument("A batch is a list of messages.")
+            raise errors.InvalidArgument("`messages` must be a list of at least one message.")
         request = None
         if create is not None:
             request = branches_module.validate(validation.check_type(types.NewConversation, create, "create"))

@@ -169,8 +169,8 @@ def _encoded(value: msgspec.Struct) -> tuple[str, bytes]:
     except UnicodeError:
         return "holds text that is not valid Unicode", b""
     except (TypeError, ValueError, OverflowError, RecursionError):
-        return "holds something that is not JSON", b""
-    return ("", text) if same else ("holds something that JSON cannot give back as it was", b"")
+        return "holds a value that JSON cannot represent", b""
+    return ("", text) if same else ("holds a value that JSON does not return unchanged, such as a tuple or NaN", b"")
 
 
 def too_deep(value: object, left: int) -> bool:

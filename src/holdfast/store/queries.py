@@ -2,9 +2,15 @@
 
 A query starts with `-- name: one_name`, or `-- name: one, other` when several names share one text; the comment lines
 after it describe it. Parameters are written `:name` in every file. `sql/common/` holds the queries that both databases
-share, with macros such as `message_at(m, conversation, seq)` where only a condition differs; `sql/sqlite/` and
-`sql/postgres/` hold the schemas and the queries that differ, which override common ones.
+share; `sql/sqlite/` and `sql/postgres/` hold the schemas and the queries that differ, which override common ones.
 `schema.sql` and `functions.sql` are not made of queries and are read whole.
+
+Common queries may call four macros where the databases differ in one expression:
+
+- `message_at(m, conversation, seq)`: the row `m` of `messages` is this message.
+- `messages_of(m, conversation)`: the row `m` of `messages` belongs to this conversation.
+- `greatest(a, b)`: the larger value.
+- `json_valid(text)`: whether a text is valid JSON.
 """
 
 from __future__ import annotations
@@ -17,20 +23,17 @@ COMMON = "common"
 # The folders that build on the common queries.
 DIALECTS = ("sqlite", "postgres")
 
-# Macros of common queries. A message's id in SQLite is its conversation and seq in one integer; PostgreSQL has both as
-# its primary key.
+# The id of a message in SQLite is its conversation and seq in one integer; PostgreSQL has both as its primary key.
 MACROS = {
     "sqlite": {
         "message_at": "{0}.id = ({1} << 32) + {2}",
         "messages_of": "{0}.id > {1} << 32 AND {0}.id <= ({1} << 32) + 4294967295",
-        "messages_within": "{0}.id > ({1} << 32) + {2} AND {0}.id <= ({1} << 32) + {3}",
         "greatest": "max({0}, {1})",
         "json_valid": "json_valid({0})",
     },
     "postgres": {
         "message_at": "{0}.conversation = {1} AND {0}.seq = {2}",
         "messages_of": "{0}.conversation = {1}",
-        "messages_within": "{0}.conversation = {1} AND {0}.seq > {2} AND {0}.seq <= {3}",
         "greatest": "greatest({0}, {1})",
         "json_valid": "(json_kind({0}) IS NOT NULL)",
     },

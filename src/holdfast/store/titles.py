@@ -17,7 +17,7 @@ from pathlib import PureWindowsPath
 from typing import Any
 
 from holdfast import errors
-from holdfast.store import conversation_row, message_codec
+from holdfast.store import conversation_row, message_codec, validation
 from holdfast.store.driver import Driver, Tx
 from holdfast.store.search import query_parser
 
@@ -28,7 +28,7 @@ AUTOMATIC = 60
 # Control, zero-width and direction characters, lone surrogates, private and unassigned code points.
 _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn"}
 _NUMBER = re.compile(r" #\d+$")
-# Which of them a branch gave, and not whoever wrote "PIN #4711".
+# The number of a branch; a longer one, as in "PIN #4711", was written by the user.
 _BRANCHED = re.compile(r" #\d{1,2}$")
 _WORD = re.compile(r"[^\W_]+")
 _START, _BETWEEN, _END = r"(?<![^\W_])", r"[\W_]+", r"(?![^\W_])"
@@ -46,10 +46,9 @@ class Titles:
         return cleaned
 
     def set_session_folder(self, session_id: str, folder: str | None) -> str | None:
-        """The conversation's folder, an absolute path, cleaned; None: it has none any more.
+        """Set the folder, an absolute path, and return it normalized; None removes it.
 
-        Nobody has to be there, nor does the folder, and whoever works on the conversation is not hindered. Raises
-        InvalidArgument, a ValueError.
+        The folder need not exist. A running turn is not interrupted. Raises InvalidArgument, a ValueError.
         """
         cleaned = clean_folder_or_none(folder)
         self.driver.write("folder", lambda tx: set_folder(tx, session_id, cleaned))
@@ -61,22 +60,22 @@ class Titles:
         A key whose value is None is removed, an object is merged, any other value replaces the stored one. So two
         programs that set different keys at the same time keep both. Raises InvalidArgument.
         """
+        if metadata is None:
+            raise validation.invalid("metadata", "an object", metadata)
         patch = message_codec.check_metadata(metadata)
         return self.driver.write("metadata", lambda tx: set_metadata(tx, session_id, patch))
 
 
-def clean(title: object) -> str:
-    """Normalize a title, or raise InvalidArgument: whitespace is collapsed, invisible characters are removed."""
-    if not isinstance(title, str):
-        raise errors.InvalidArgument(f"A title is text, not {errors.shown(title)}.")
-    # Checked first, to not process a huge text character by character.
-    if len(title) > 100 * MAX_TITLE:
-        raise errors.InvalidArgument(f"The title has {len(title):,} characters; at most {MAX_TITLE} are kept.")
-    cleaned = plain(title)
-    if not cleaned:
-        raise errors.InvalidArgument("The title is empty.")
-    if len(cleaned) > MAX_TITLE:
-        raise errors.InvalidArgument(f"The title has {len(cleaned):,} characters; at most {MAX_TITLE} are kept.")
+def clean(text: object, name: str = "title", max_length: int = MAX_TITLE) -> str:
+    """Collapse whitespace and remove invisible characters; raise InvalidArgument if the text is empty or too long."""
+    if not isinstance(text, str):
+        raise validation.invalid(name, "text", text)
+    # A text far above the limit is refused without cleaning it.
+    cleaned = plain(text) if len(text) <= 100 * max_length else text
+    if not 0 < len(cleaned) <= max_length:
+        raise errors.InvalidArgument(
+            f"`{name}` must have 1 to {max_length} visible characters, not {len(cleaned):,}.", parameter=name
+        )
     return cleaned
 
 
@@ -138,22 +137,19 @@ def repeats(title: str, text: str) -> bool:
 
 def clean_folder(folder: object) -> str:
     """Normalize an absolute path without `.`, `..` and redundant slashes, or raise InvalidArgument."""
-    if not isinstance(folder, str):
-        raise errors.InvalidArgument(f"A folder is text, not {errors.shown(folder)}.")
-    # Checked first, to not process a huge text character by character.
-    if len(folder) > 100 * MAX_FOLDER:
-        raise errors.InvalidArgument(f"The folder has {len(folder):,} characters; at most {MAX_FOLDER:,} are kept.")
-    if "\0" in folder or not _is_unicode(folder):
-        raise errors.InvalidArgument(f"The folder {errors.shown(folder)} has characters that no store keeps.")
+    # A text far above the limit is refused without normalizing it.
+    folder = validation.check_content(folder, "folder", 100 * MAX_FOLDER)
     # Both path styles on every host: the folder may be on another host.
+    if "\0" in folder:
+        raise validation.invalid("folder", "a path without NUL characters", folder)
     if posixpath.isabs(folder):
         cleaned = posixpath.normpath(folder)
     elif PureWindowsPath(folder).is_absolute():
         cleaned = ntpath.normpath(folder)
     else:
-        raise errors.InvalidArgument(f"{errors.shown(folder)} is no absolute path.")
+        raise validation.invalid("folder", "an absolute path", folder)
     if len(cleaned) > MAX_FOLDER:
-        raise errors.InvalidArgument(f"The folder has {len(cleaned):,} characters; at most {MAX_FOLDER:,} are kept.")
+        raise validation.invalid("folder", f"a path of at most {MAX_FOLDER:,} characters", cleaned)
     return cleaned
 
 
@@ -167,15 +163,6 @@ def local_folder(folder: str | None) -> str | None:
         return clean_folder(os.path.abspath(folder)) if folder is not None else None
     except (errors.InvalidArgument, OSError, ValueError):
         return None
-
-
-def _is_unicode(text: str) -> bool:
-    """Return whether the text is valid Unicode; names of folders may be arbitrary bytes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def set_folder(tx: Tx, session_id: str, folder: str | None) -> None:

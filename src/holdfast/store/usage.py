@@ -79,6 +79,7 @@ def encode_budget(body: object) -> str:
     if not isinstance(body, Mapping):
         raise errors.InvalidArgument("`body` must be an object.")
     text = message_codec.exact(BudgetBody(dict(body)), "budget")
-    if len(text.encode()) > MAX_BUDGET:
-        raise errors.InvalidArgument(f"The budget has {len(text.encode()):,} bytes; at most {MAX_BUDGET:,} are stored.")
+    size = len(text.encode())
+    if size > MAX_BUDGET:
+        raise errors.InvalidArgument(f"`body` must have at most {MAX_BUDGET:,} bytes as JSON, not {size:,}.")
     return text

@@ -18,6 +18,7 @@ from holdfast import errors
 
 MAX_ID = 200
 MAX_ROUTE = 500
+MAX_PLATFORM = 40
 
 T = TypeVar("T")
 
@@ -105,6 +106,24 @@ def check_optional_id(value: object, name: str = "session_id") -> str | None:
 
 def check_route(value: object, name: str = "route") -> str:
     return check_text(value, name, MAX_ROUTE)
+
+
+def check_platform(value: object, name: str = "platform") -> str:
+    return check_text(value, name, MAX_PLATFORM)
+
+
+def check_content(value: object, name: str, max_length: int, min_length: int = 1) -> str:
+    """Return text of any characters. The error does not quote the text, which may be a message."""
+    if not isinstance(value, str) or not min_length <= len(value) <= max_length or not is_unicode(value):
+        raise errors.InvalidArgument(
+            f"`{name}` must be valid Unicode text of {min_length} to {max_length:,} characters.", parameter=name
+        )
+    return value
+
+
+def is_unicode(text: str) -> bool:
+    """Return whether a text has no unpaired surrogates."""
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def check_owner(value: object, name: str = "owner") -> str:

@@ -23,7 +23,7 @@ def hide(tx: Tx, session_id: str, from_seq: int, to_seq: int | None) -> types.Hi
         return cast("types.Hide", tx.retry_state["hide"])
     last = here.last_seq if to_seq is None else to_seq
     if not 1 <= from_seq <= last <= here.last_seq:
-        raise errors.InvalidArgument(f"Messages {from_seq} to {last} are not all within 1 to {here.last_seq}.")
+        raise errors.InvalidArgument(f"Messages {from_seq} to {last} must be within 1 to {here.last_seq}.")
     after = conversation_row.moved(tx, here, redo_epoch=None)
     tx.run("hide_insert", conversation=here.key, epoch=after.epoch, from_seq=from_seq, to_seq=last)
     hidden = tx.retry_state["hide"] = types.Hide(after.epoch, from_seq, last, None)

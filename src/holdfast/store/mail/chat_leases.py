@@ -30,7 +30,7 @@ class Claims(Facet):
         A claim can be taken when it is free, expired, or its holder is dead. A holder that takes it again gets a new
         token, which voids the old one.
         """
-        named = checked_key(key)
+        named = validation.check_text(key, "key", MAX_KEY)
         leases.check_terms("turn", holder, ttl)
         who = leases.this_process(holder)
         # Not synced: a power loss ends the holder too. One with a given name may come back, so its claim is synced.
@@ -52,10 +52,6 @@ class Claims(Facet):
     def claims(self) -> list[types.ClaimHeld]:
         """List the claims that have a holder, with their state."""
         return self.driver.read(lambda tx: [_as_seen(tx.clock, row) for row in tx.all("claims_all")])
-
-
-def checked_key(key: object) -> str:
-    return validation.check_text(key, "key", MAX_KEY)
 
 
 def checked(claim: object) -> types.Claim:

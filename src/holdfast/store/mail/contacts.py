@@ -18,7 +18,6 @@ from holdfast import errors, types
 from holdfast.store import validation
 from holdfast.store.driver import Row, Tx
 from holdfast.store.facet import Facet
-from holdfast.store.mail import outbox
 
 # Without those that look like others: 0 and O, 1 and I and L, 2 and Z, 5 and S, 8 and B, U and V.
 ALPHABET = "34679ACDEFGHJKMNPQRTWXY"
@@ -43,7 +42,7 @@ class Contacts(Facet):
 
     def all(self, platform: str | None = None) -> list[types.Person]:
         """All who were let in or denied."""
-        where = None if platform is None else outbox.checked_platform(platform)
+        where = None if platform is None else validation.check_platform(platform)
         return self.driver.read(lambda tx: [_person(row) for row in tx.all("people_all", platform=where)])
 
     def allow(
@@ -51,7 +50,7 @@ class Contacts(Facet):
     ) -> types.Person:
         """Let somebody in, as a user or an admin, whatever was said of them before."""
         if role not in ("user", "admin"):
-            raise errors.InvalidArgument("Somebody is let in as user or admin.")
+            raise errors.InvalidArgument("`role` must be user or admin.")
         where, who = _checked(platform, sender)
         giver, called, now = cleaned(by), cleaned(name), self._clock()
         return self.driver.write("people", lambda tx: put(tx, where, who, role, called, giver, now))
@@ -87,9 +86,9 @@ class Contacts(Facet):
 
     def pair(self, platform: str | None, code: str, by: str = "") -> types.Person:
         """Let in whoever was given this code, on this platform or (None) on any; PairingRefused."""
-        where = None if platform is None else outbox.checked_platform(platform)
+        where = None if platform is None else validation.check_platform(platform)
         if not isinstance(code, str):
-            raise errors.InvalidArgument("A pairing code is text.")
+            raise errors.InvalidArgument("`code` must be text.")
         given, giver, now = spelled(code), cleaned(by), self._clock()
         # Raised out here: a failure that is raised in a transaction would not be counted.
         found = self.driver.write("people", lambda tx: pair(tx, where, given, giver, now))
@@ -127,13 +126,13 @@ class Asked(NamedTuple):
 
 
 def _checked(platform: object, sender: object) -> tuple[str, str]:
-    return outbox.checked_platform(platform), validation.check_id(sender, "sender")
+    return validation.check_platform(platform), validation.check_id(sender, "sender")
 
 
 def cleaned(name: object) -> str:
     """What somebody goes by, as far as it is kept: it is for people to read, and tells nothing."""
     if not isinstance(name, str):
-        raise errors.InvalidArgument("A name is text.")
+        raise errors.InvalidArgument("`name` must be text.")
     return " ".join("".join(each if each.isprintable() else " " for each in name).split())[:MAX_NAME]
 
 

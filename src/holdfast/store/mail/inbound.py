@@ -82,7 +82,7 @@ class Arrivals(Facet):
 
     def arrival_by_key(self, platform: str, key: str) -> types.Arrival | None:
         """Return the inbound message with this id of the platform."""
-        where, name = outbox.checked_platform(platform), validation.check_id(key, "key")
+        where, name = validation.check_platform(platform), validation.check_id(key, "key")
         return self.driver.read(lambda tx: _one(tx, "arrival_by_key", platform=where, key=name))
 
     def arrivals_with_prefix(self, platform: str, prefix: str, limit: int = 100) -> list[types.Arrival]:
@@ -90,14 +90,14 @@ class Arrivals(Facet):
         validation.check(validation.WholeNumber, limit=limit)
         first = validation.check_id(prefix, "prefix")
         between = {"first": first, "last": f"{first[:-1]}{chr(ord(first[-1]) + 1)}"}
-        where = outbox.checked_platform(platform)
+        where = validation.check_platform(platform)
         return self.driver.read(
             lambda tx: [from_row(row) for row in tx.all("arrivals_between", platform=where, limit=limit, **between)]
         )
 
     def last_arrival(self, session_id: str, platform: str) -> types.Arrival | None:
         """Return the latest arrival of a platform that became a message of this conversation."""
-        where = outbox.checked_platform(platform)
+        where = validation.check_platform(platform)
         return self.driver.read(
             lambda tx: _one(tx, "arrival_last", conversation=conversation_row.look(tx, session_id).key, platform=where)
         )
@@ -114,7 +114,7 @@ class Arrivals(Facet):
 
     def count_arrivals_from(self, platform: str, sender: str, at: float) -> int:
         """Count the inbound messages of a sender since a time, on all routes."""
-        of = {"platform": outbox.checked_platform(platform), "sender": validation.check_id(sender, "sender")}
+        of = {"platform": validation.check_platform(platform), "sender": validation.check_id(sender, "sender")}
         since = validation.check_time(at)
         return int(self.driver.read(lambda tx: tx.one("arrivals_from", at=since, **of) or (0,))[0])
 
@@ -139,7 +139,7 @@ class Arrivals(Facet):
         validation.check(validation.WholeNumber, limit=limit)
         validation.check(validation.OptionalFlag, idle=idle)
         if not callable(choose):
-            raise errors.InvalidArgument("What chooses is a function.")
+            raise errors.InvalidArgument("`choose` must be a function.")
         validation.check(validation.LeaseTtl, ttl=ttl)
         named, mine = validation.check_route(route), claim if claim is None else chat_leases.checked(claim)
         taking = Taking(named, choose, mine, idle, ttl, limit, leases.this_process(None))
@@ -155,7 +155,7 @@ class Arrivals(Facet):
         joined by the first attempt only. LeaseLost when the claim was taken over.
         """
         chat_leases.checked(claim)
-        chosen = checked_choice(arrival_id, target, joined)
+        chosen = check_choice(arrival_id, target, joined)
         # Not synced: whatever the turn writes comes after it in the same log, and brings it along.
         return self.driver.write("begin", lambda tx: begin(tx, claim, *chosen), durable=False)
 
@@ -183,7 +183,7 @@ class Arrivals(Facet):
         validation.check(validation.OptionalNumber, seq=seq)
         validation.check(validation.OptionalFlag, release=release)
         if seq is not None and conversation_id is None:
-            raise errors.InvalidArgument("A message is one of a conversation: say which.")
+            raise errors.InvalidArgument("`conversation_id` must be given with `seq`.")
         now = self._clock()
         settling = Settling(
             claim=claim,
@@ -256,10 +256,10 @@ class Taking(msgspec.Struct, frozen=True):
         chosen = self.choose(taken.waiting, route) if taken.waiting else None
         if chosen is None:
             return taken
-        arrival_id, target, joined = checked_choice(*chosen)
+        arrival_id, target, joined = check_choice(*chosen)
         found = next((each for each in taken.waiting if each.id == arrival_id), None)
         if found is None:
-            raise errors.InvalidArgument(f"Arrival {arrival_id} is none that waits there.")
+            raise errors.InvalidArgument(f"Inbound message {arrival_id} does not wait on this route.")
         inbox_empty = inbox_empty and target == route.conversation_id
         return msgspec.structs.replace(taken, begun=begun(tx, found, target, joined), inbox_empty=inbox_empty)
 
@@ -287,10 +287,10 @@ class Settling(NamedTuple):
     now: float
 
 
-def checked_choice(arrival_id: int, target: str, joined: object) -> tuple[int, str, tuple[int, ...]]:
+def check_choice(arrival_id: int, target: str, joined: object) -> tuple[int, str, tuple[int, ...]]:
     """What is to be begun, where, and with which others."""
     if not isinstance(joined, list | tuple) or len(joined) > MAX_JOINED:
-        raise errors.InvalidArgument(f"What is joined into one is a list of at most {MAX_JOINED:,}.")
+        raise errors.InvalidArgument(f"`joined` must be a list of at most {MAX_JOINED:,} ids.")
     for each in (arrival_id, *joined):
         validation.check(validation.WholeNumber, arrival_id=each)
     return arrival_id, validation.check_id(target, "target"), tuple(joined)
@@ -298,16 +298,15 @@ def checked_choice(arrival_id: int, target: str, joined: object) -> tuple[int, s
 
 def prepared(given: object, now: float) -> Prepared:
     new = validation.check_type(types.NewArrival, given, "new")
-    if not isinstance(new.text, str) or len(new.text) > LONGEST:
-        raise errors.InvalidArgument(f"What comes in is text of at most {LONGEST:,} characters.")
+    validation.check_content(new.text, "text", LONGEST, min_length=0)
     home = new.platform if new.home is None else new.home
     return Prepared(
         message_codec.mint_uid(),
         {
-            "platform": outbox.checked_platform(new.platform),
+            "platform": validation.check_platform(new.platform),
             "key": validation.check_id(new.key, "key"),
             "route": validation.check_route(new.route),
-            "home": outbox.checked_platform(home),
+            "home": validation.check_platform(home),
             "chat": validation.check_route(new.chat),
             "sender": validation.check_id(new.sender, "sender"),
             "address": outbox.address(new.address),

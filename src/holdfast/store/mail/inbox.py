@@ -31,7 +31,7 @@ class Inbox(Facet):
         named, sort, said, now = (
             _checked_key(key),
             validation.check_id(kind, "kind"),
-            checked_text(text),
+            validation.check_content(text, "text", LONGEST),
             self._clock(),
         )
         return self.driver.write(
@@ -108,25 +108,10 @@ def _waiting(tx: Tx, session_id: str | None, limit: int) -> list[types.Inbound]:
     return [_inbound(row) for row in rows if row[0] is not None]
 
 
-def checked_text(text: object) -> str:
-    """What came in, if it can be kept. Raised outside of any handler: the error at hand might hold the text."""
-    if not isinstance(text, str) or not text:
-        raise errors.InvalidArgument("What comes in is text, and not empty.")
-    if len(text) > LONGEST:
-        raise errors.InvalidArgument(f"What comes in has {len(text):,} characters; at most {LONGEST:,} are kept.")
-    if not is_unicode(text):
-        raise errors.InvalidArgument("What comes in holds text that is not valid Unicode.")
-    return text
-
-
-def is_unicode(text: str) -> bool:
-    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
-
-
 def _checked_key(key: object) -> str:
     named = validation.check_id(key, "key")
     if named.startswith(PROCESS):
-        raise errors.InvalidArgument(f"Keys that begin with {PROCESS} are those of processes that ended.")
+        raise errors.InvalidArgument(f"`key` must not begin with {PROCESS}, which is reserved for processes.")
     return named
 
 

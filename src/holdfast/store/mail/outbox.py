@@ -23,7 +23,6 @@ KINDS = get_args(types.OutgoingKind)
 LONGEST = 1_000_000
 MAX_ADDRESS = 16 * 1024
 MAX_PARTS = 1_000
-MAX_PLATFORM = 40
 ELSEWHERE = "It was addressed to another place than what it answers came from."
 
 
@@ -95,7 +94,7 @@ class Outbox(Facet):
     def due_outgoing(self, platform: str, limit: int = 100, now: float | None = None) -> list[types.Outgoing]:
         """Return the first undelivered message of each chat if it is due, the longest due first."""
         validation.check(validation.WholeNumber, limit=limit)
-        where, when = checked_platform(platform), self._clock() if now is None else validation.check_time(now)
+        where, when = validation.check_platform(platform), self._clock() if now is None else validation.check_time(now)
         return self.driver.read(
             lambda tx: [
                 from_row(row[:-1], row[-1] - 1) for row in tx.all("outgoing_due", platform=where, now=when, limit=limit)
@@ -139,17 +138,13 @@ class Outbox(Facet):
         )
 
 
-def checked_platform(name: object) -> str:
-    return validation.check_text(name, "platform", MAX_PLATFORM)
-
-
 def address(where: object) -> str:
     """Encode an address as JSON."""
     if not isinstance(where, dict):
-        raise errors.InvalidArgument("An address is an object.")
+        raise errors.InvalidArgument("`address` must be an object.")
     text = message_codec.exact(Address(where), "address")[len('{"where":') : -1]
     if len(text.encode()) > MAX_ADDRESS:
-        raise errors.InvalidArgument(f"An address has at most {MAX_ADDRESS:,} bytes.")
+        raise errors.InvalidArgument(f"`address` must have at most {MAX_ADDRESS:,} bytes as JSON.")
     return text
 
 
@@ -163,23 +158,21 @@ def decoded(text: str) -> dict[str, Any]:
 
 def prepared(several: object, now: float) -> tuple[Prepared, ...]:
     if not isinstance(several, Sequence) or len(several) > MAX_PARTS:
-        raise errors.InvalidArgument(f"What goes out is a list of at most {MAX_PARTS:,} parts.")
+        raise errors.InvalidArgument(f"`outgoing` must be a list of at most {MAX_PARTS:,} messages.")
     return tuple(Prepared(_values(new, now)) for new in several)
 
 
-def _values(new: object, now: float) -> dict[str, Any]:
-    if not isinstance(new, types.NewOutgoing):
-        raise errors.InvalidArgument("This takes a NewOutgoing.")
+def _values(given: object, now: float) -> dict[str, Any]:
+    new = validation.check_type(types.NewOutgoing, given, "outgoing")
     if new.kind not in KINDS:
-        raise errors.InvalidArgument(f"What goes out is one of {', '.join(KINDS)}.")
-    if not isinstance(new.text, str) or len(new.text) > LONGEST:
-        raise errors.InvalidArgument(f"What goes out is text of at most {LONGEST:,} characters.")
+        raise errors.InvalidArgument(f"`kind` must be one of {', '.join(KINDS)}.")
+    validation.check_content(new.text, "text", LONGEST, min_length=0)
     validation.check(validation.OptionalNumber, seq=new.seq)
     if not isinstance(new.attachments, list | tuple):
-        raise errors.InvalidArgument("Attachments are a list of digests.")
+        raise errors.InvalidArgument("`attachments` must be a list of digests.")
     named = tuple(Named(validation.check_id(digest, "digest")) for digest in new.attachments)
     return {
-        "platform": checked_platform(new.platform),
+        "platform": validation.check_platform(new.platform),
         "chat": validation.check_route(new.chat),
         "address": address(new.address),
         "kind": new.kind,

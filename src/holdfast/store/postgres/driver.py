@@ -58,7 +58,7 @@ class PostgresDriver:
         plan: schema_plan.Plan = schema_plan.PLAN,
     ) -> None:
         if durability not in DURABILITY:
-            raise errors.InvalidArgument(f"durability is one of {', '.join(DURABILITY)}.")
+            raise errors.InvalidArgument(f"`durability` must be one of {', '.join(DURABILITY)}.")
         self.target = target
         self.clock = clock
         self.durability = durability

@@ -110,15 +110,7 @@ def keep(tx: Tx, memory: types.Memory) -> None:
 
 def clean(text: object) -> str:
     """Return the text as it is stored; raise InvalidArgument if it cannot be."""
-    if not isinstance(text, str):
-        raise errors.InvalidArgument(f"`text` must be text, not {errors.shown(text)}.")
-    # A text far above the limit is refused without cleaning it.
-    cleaned = titles.plain(text) if len(text) <= 100 * MAX_LENGTH else text
-    if not cleaned:
-        raise errors.InvalidArgument("The text of the memory is empty.")
-    if len(cleaned) > MAX_LENGTH:
-        raise errors.InvalidArgument(f"The memory has {len(cleaned):,} characters; the limit is {MAX_LENGTH}.")
-    return cleaned
+    return titles.clean(text, "text", MAX_LENGTH)
 
 
 def _memory(row: Row) -> types.Memory:

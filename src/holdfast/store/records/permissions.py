@@ -102,7 +102,7 @@ def _begin_audit(tx: Tx, session_id: str, values: dict[str, object]) -> int:
 def clipped(text: object) -> str:
     """Cut and repair a text, so that every text can be logged: a call that cannot be logged does not run."""
     if not isinstance(text, str):
-        raise errors.InvalidArgument("The audit log takes text.")
+        raise errors.InvalidArgument("`tool`, `summary`, `call_id` and `by` must be text.")
     short = text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
     return short.encode("utf-8", "replace").decode()
 

@@ -49,7 +49,8 @@ class Processes(Facet):
         Returns False if the end was recorded before, or if the process was deleted with its conversation. If the
         command was redacted, the notice only says that the process ended.
         """
-        process_id, notice = validation.check_id(process_id, "process_id"), inbox.checked_text(text)
+        process_id = validation.check_id(process_id, "process_id")
+        notice = validation.check_content(text, "text", inbox.LONGEST)
         if state not in STATES or state == "running":
             raise errors.InvalidArgument("`state` must be exited, killed or gone.")
         if exit_code is not None:
@@ -121,26 +122,17 @@ def every(tx: Tx, session_id: str | None, running_only: bool) -> list[types.Proc
 
 def _checked(given: object) -> types.Process:
     process = validation.check_type(types.Process, given, "process")
-    validation.check_id(process.id, "process id")
-    if len(notice_key(process.id)) > validation.MAX_ID:
-        raise errors.InvalidArgument(f"The process id {errors.shown(process.id)} is too long.")
+    validation.check_text(process.id, "process.id", validation.MAX_ID - len(inbox.PROCESS))
     if (process.state, process.ended_at, process.exit_code) != ("running", None, None):
-        raise errors.InvalidArgument("A new process must have the state running, no end and no exit code.")
+        raise errors.InvalidArgument("`process` must have the state running, no end and no exit code.")
     validation.check_time(process.started_at)
-    for text in (process.command, process.folder, process.place):
-        if not isinstance(text, str) or not text or len(text) > MAX_TEXT or not inbox.is_unicode(text):
-            raise errors.InvalidArgument(f"command, folder and place must be text of 1 to {MAX_TEXT:,} characters.")
-    if not _is_json(process.place):
-        raise errors.InvalidArgument("`place` must be JSON.")
-    return process
-
-
-def _is_json(text: str) -> bool:
+    for name in ("command", "folder", "place"):
+        validation.check_content(getattr(process, name), f"process.{name}", MAX_TEXT)
     try:
-        msgspec.json.decode(text)
+        msgspec.json.decode(process.place)
     except (msgspec.DecodeError, RecursionError):
-        return False
-    return True
+        raise errors.InvalidArgument("`process.place` must be JSON.", parameter="process.place") from None
+    return process
 
 
 def _process(row: Row) -> types.Process:

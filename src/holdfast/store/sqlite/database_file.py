@@ -64,7 +64,7 @@ class DatabaseFile:
         if self._forked:
             raise errors.StoreForked()
         if durability not in DURABILITY:
-            raise errors.InvalidArgument(f"durability is one of {', '.join(DURABILITY)}.")
+            raise errors.InvalidArgument(f"`durability` must be one of {', '.join(DURABILITY)}.")
         self.has_file = target != ":memory:"
         self.path = paths.resolve(target) if self.has_file else target
         self.write_timeout = write_timeout

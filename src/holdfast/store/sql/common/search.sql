@@ -10,11 +10,6 @@ SELECT key, last_seq, coalesce(forked_at, 0), owner FROM conversations WHERE key
 -- name: search_redacted
 SELECT conversation, seq FROM messages WHERE redacted_at IS NOT NULL;
 
--- name: search_stretch
--- Count the messages and the redacted messages of a range.
-SELECT count(*), count(redacted_at) FROM messages
- WHERE messages_within(messages, :conversation, :after, :upto);
-
 -- name: search_redactions
 -- Changes with every redaction.
 SELECT count(*), CAST(coalesce(sum(conversation), 0) AS text), CAST(coalesce(sum(seq), 0) AS text), coalesce(max(redacted_at), 0)

@@ -9,6 +9,11 @@ SELECT range, each.*
       AND last_seq > coalesce(forked_at, 0)) each (conversations, keys, ends)
  WHERE each.conversations > 0;
 
+-- name: search_stretch
+-- Count the messages and the redacted messages of a range.
+SELECT count(*), count(redacted_at) FROM messages
+ WHERE conversation = :conversation AND seq > :after AND seq <= :upto;
+
 -- name: search_candidates
 -- The columns that candidates are ranked and filtered by, without redacted messages. OFFSET 0 keeps the planner from
 -- reading the whole log when it overestimates the number of places.

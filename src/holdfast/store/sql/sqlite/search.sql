@@ -3,6 +3,11 @@
 SELECT key >> :shift, count(*), sum(key), sum(last_seq)
   FROM conversations WHERE last_seq > coalesce(forked_at, 0) GROUP BY 1;
 
+-- name: search_stretch
+-- Count the messages and the redacted messages of a range.
+SELECT count(*), count(redacted_at) FROM messages
+ WHERE id > (:conversation << 32) + :after AND id <= (:conversation << 32) + :upto;
+
 -- name: search_candidates
 -- The columns that candidates are ranked and filtered by, without redacted messages.
 SELECT m.id, m.role, m.at, c.owner
