@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
 
-from holdfast import SessionDB, errors, types
+from holdfast import AsyncSessionDB, SessionDB, errors, types
 from tests.contract import mail, steps
 
 MakeDb = Callable[..., SessionDB]
@@ -156,3 +157,14 @@ def test_what_only_one_process_can_send_is_begun_without_a_claim(db: SessionDB) 
         with pytest.raises(errors.InvalidArgument):
             db.mail.begin_sending("no claim", sent.id)  # type: ignore[arg-type]
     assert db.mail.claims() == []
+
+
+def test_two_attempts_in_one_group_are_two_attempts(make_db: MakeDb) -> None:
+    db = make_db()
+    sent = db.mail.post(mail.reply(), key="reply")
+
+    async def both() -> list[types.Outgoing | None]:
+        async with AsyncSessionDB(db) as store:
+            return await asyncio.gather(*(store.mail.begin_sending(None, sent.id) for _ in range(2)))
+
+    assert sorted(begun.attempts for begun in asyncio.run(both()) if begun is not None) == [1, 2]

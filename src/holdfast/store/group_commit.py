@@ -238,15 +238,16 @@ class _Group:
 
     def __init__(self, steps: Sequence[write_step.WriteStep[Any]]) -> None:
         self._steps = steps
+        self._retry_states: list[dict[Any, Any]] = [{} for _ in steps]
         self.has_failed = False
         """Whether a step failed in a way that has undone the whole transaction."""
 
     def __call__(self, tx: Tx) -> list[Outcome]:
         tx.shared = True
-        return [self._run(tx, step) for step in self._steps]
+        return [self._run(tx, step, state) for step, state in zip(self._steps, self._retry_states, strict=True)]
 
-    def _run(self, tx: Tx, step: write_step.WriteStep[Any]) -> Outcome:
-        tx.operation = step.operation
+    def _run(self, tx: Tx, step: write_step.WriteStep[Any], retry_state: dict[Any, Any]) -> Outcome:
+        tx.operation, tx.retry_state = step.operation, retry_state
         try:
             with tx.savepoint():
                 return step.run(tx)
