@@ -1,7 +1,7 @@
 """SessionDB: the public API of the store.
 
 Each method is one transaction. Methods take any session id of a conversation, however old; they are
-short, synchronous and safe from any thread and any number of processes. `aio.AsyncSessionDB` awaits them.
+short, synchronous and safe from any thread and any number of processes. `AsyncSessionDB` awaits them.
 """
 
 from __future__ import annotations
