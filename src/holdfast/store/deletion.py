@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -33,9 +33,10 @@ def redact(tx: Tx, session_id: str, seq: int, now: float) -> int:
     if not redacted:
         digest = message_codec.digest(owner.id, seq, uid, role, "")
         blobs.mark_dropped(tx, owner.key, seq - 1, seq, now)
-        for key, _ in _named_after(tx, owner.key, seq):
+        said, calls = _read_message(tx, owner.key, seq)
+        for key, _ in _named_after(tx, owner.key, said):
             tx.run("title_set", key=key, title=None)
-        _redact_acts(tx, owner.key, seq, now)
+        _redact_acts(tx, owner.key, seq, calls, now)
         tx.run("message_redact", conversation=owner.key, seq=seq, digest=digest, at=now)
     for reader in readers:
         _blank_summaries(tx, reader, seq, now)
@@ -72,34 +73,34 @@ def _locked(tx: Tx, session_id: str, seq: int) -> tuple[conversation_row.State, 
 def titles_going(tx: Tx, session_id: str, seq: int) -> list[str]:
     """Return the titles that redacting this message would remove."""
     owner = _owner_of(tx, conversation_row.look(tx, session_id), seq)
-    return [title for _, title in _named_after(tx, owner.key, seq)]
+    return [title for _, title in _named_after(tx, owner.key, _read_message(tx, owner.key, seq)[0])]
 
 
-def _named_after(tx: Tx, conversation: int, seq: int) -> list[tuple[int, str]]:
-    """Return keys and titles of this conversation and its branches where the title repeats the message.
+def _read_message(tx: Tx, conversation: int, seq: int) -> tuple[str, tuple[types.ToolCall, ...]]:
+    """Return the text and the tool calls of a message. A damaged one has its raw text, and no known calls."""
+    (body,) = tx.one("redacted_body", conversation=conversation, seq=seq) or (b"",)
+    try:
+        decoded = msgspec.json.decode(body, type=types.Body)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return body.decode(errors="replace"), ()
+    return query_parser.text_of(decoded), decoded.tool_calls
+
+
+def _named_after(tx: Tx, conversation: int, said: str) -> list[tuple[int, str]]:
+    """Return keys and titles of this conversation and its branches where the title repeats the text of a message.
 
     A branch has the title of its origin whether it reads the message or not.
     """
-    (body,) = tx.one("redacted_body", conversation=conversation, seq=seq) or (b"",)
-    try:
-        said = query_parser.text_of(msgspec.json.decode(body, type=types.Body))
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        said = body.decode(errors="replace")  # a damaged message can be redacted too
-    found = tx.all("titles_of_branches", conversation=conversation) if body else []
+    found = tx.all("titles_of_branches", conversation=conversation) if said else []
     folded = titles.folded(said) if found else ""
     return [(key, title) for key, title in found if titles.repeats(title, folded)]
 
 
-def _redact_acts(tx: Tx, conversation: int, seq: int, now: float) -> None:
+def _redact_acts(tx: Tx, conversation: int, seq: int, calls: Sequence[types.ToolCall], now: float) -> None:
     """Redact the inbound message, the audit entries and the process commands that belong to a message."""
     tx.run("process_redact_noticed", conversation=conversation, seq=seq)
     inbound.redact(tx, conversation, seq, now)
     tx.run("inbound_redact_message", conversation=conversation, seq=seq, at=now)
-    (body,) = tx.one("redacted_body", conversation=conversation, seq=seq) or (b"",)
-    try:
-        calls = msgspec.json.decode(body, type=types.Body).tool_calls
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return  # the calls of a damaged message are unknown
     for call in calls:
         tx.run("audit_redact", conversation=conversation, call_id=permissions.clipped(call.id), at=now)
     asked = {text for call in calls for text in _texts(call.arguments)}

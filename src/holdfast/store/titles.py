@@ -63,7 +63,9 @@ class Titles:
         if metadata is None:
             raise validation.invalid("metadata", "an object", metadata)
         patch = message_codec.check_metadata(metadata)
-        return self.driver.write("metadata", lambda tx: set_metadata(tx, session_id, patch))
+        return self.driver.write(
+            "metadata", lambda tx: merge_metadata(tx, conversation_row.lock(tx, session_id), patch)
+        )
 
 
 def clean(text: object, name: str = "title", max_length: int = MAX_TITLE) -> str:
@@ -167,10 +169,6 @@ def local_folder(folder: str | None) -> str | None:
 
 def set_folder(tx: Tx, session_id: str, folder: str | None) -> None:
     tx.run("folder_set", key=conversation_row.lock(tx, session_id).key, folder=folder)
-
-
-def set_metadata(tx: Tx, session_id: str, patch: Mapping[str, Any]) -> dict[str, Any]:
-    return merge_metadata(tx, conversation_row.lock(tx, session_id), patch)
 
 
 def merge_metadata(tx: Tx, here: conversation_row.State, patch: Mapping[str, Any]) -> dict[str, Any]:

@@ -109,7 +109,10 @@ class Indexer:
             logger.info("The next search removes deleted messages from the index: %s", error)
         except errors.StoreError as error:
             logger.warning("Discarding the search index: %s", error)
-            self._try_discard()
+            try:
+                self._discard()
+            except errors.StoreError as failure:
+                logger.warning("Could not discard the search index: %s", failure)
 
     def purge(self, files: bool = True) -> None:
         """Remove deleted and redacted messages from the index; with `files`, also their bytes from its files."""
@@ -173,18 +176,9 @@ class Indexer:
         self.close()
         self._log.drop_search_index()
 
-    def _try_discard(self) -> None:
-        try:
-            self._discard()
-        except errors.StoreError as error:
-            logger.warning("Could not discard the search index: %s", error)
-
-    def _generation(self) -> str:
-        return self._log.read(_generation)
-
     def _belongs_to_store(self, index: SearchIndex) -> bool:
         known, progress = index.read(lambda tx: (_meta(tx, "store"), tx.one("index_begun")))
-        return known == self._generation() or (known is None and progress is None)
+        return known == self._log.read(_generation) or (known is None and progress is None)
 
     def _prepare(self, index: SearchIndex) -> SearchIndex:
         """Return the index ready for writing; discard it first if it was built from another store."""
@@ -196,7 +190,7 @@ class Indexer:
             self._discard()
             index = self._open()
         if index.read(lambda tx: _meta(tx, "store")) is None:
-            generation = self._generation()
+            generation = self._log.read(_generation)
             index.write("state", lambda tx: tx.run("index_meta_set", key="store", value=generation))
         return index
 
