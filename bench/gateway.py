@@ -145,7 +145,7 @@ class Answering(loopback.Loopback):
         self.gone = set[int]()
 
     async def send(self, outgoing: types.Outgoing) -> str:
-        arrival = outgoing.arrival or 0
+        arrival = outgoing.inbound_id or 0
         if (waits := self.waiting.pop(arrival, None)) is not None:
             waits.set_result(None)
         else:
@@ -202,7 +202,7 @@ async def _store(target: str) -> AsyncIterator[Say]:
         going = dict[int, asyncio.Lock]()
 
         async def say(chat: int, number: int) -> None:
-            new = types.NewArrival(
+            new = types.NewInboundMessage(
                 platform="bench",
                 key=f"{chat}:{number}",
                 route=f"agent:main:bench:dm:{chat}",
@@ -211,14 +211,14 @@ async def _store(target: str) -> AsyncIterator[Say]:
                 address={"chat": chat},
                 text=f"And then, {number}?",
             )
-            arrival, _ = await db.mail.add_arrival(new)
+            arrival, _ = await db.mail.add_inbound(new)
             async with going.setdefault(chat, asyncio.Lock()):
                 await _one(db, arrival, f"chat-{chat}")
 
         yield say
 
 
-async def _one(db: AsyncSessionDB, arrival: types.Arrival, session: str) -> None:
+async def _one(db: AsyncSessionDB, arrival: types.InboundMessage, session: str) -> None:
     def choose(waiting: Any, _: types.Route) -> tuple[int, str, list[int]]:
         return waiting[0].id, session, []
 
@@ -234,8 +234,8 @@ async def _one(db: AsyncSessionDB, arrival: types.Arrival, session: str) -> None
     if lease is not None:
         await db.release_lease(lease)
     reply = types.NewOutgoing(platform=arrival.home, chat=arrival.chat, address=arrival.address, text="Fine.")
-    await db.mail.settle_arrival(
-        taken.claim,
+    await db.mail.settle_inbound(
+        taken.lease,
         arrival.id,
         "answered",
         seq=asked.seq,

@@ -11,10 +11,10 @@ import msgspec
 
 OutgoingKind = Literal["reply", "notice", "question"]
 """A reply to an arrival, a notification, or a question that expects an answer."""
-PersonRole = Literal["user", "admin", "denied"]
+ContactRole = Literal["user", "admin", "denied"]
 
 
-class NewArrival(msgspec.Struct, frozen=True, kw_only=True):
+class NewInboundMessage(msgspec.Struct, frozen=True, kw_only=True):
     """An inbound message to store. `platform` and `key` identify it when a platform delivers it again."""
 
     platform: str
@@ -37,7 +37,7 @@ class NewArrival(msgspec.Struct, frozen=True, kw_only=True):
     at: float | None = None
 
 
-class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+class InboundMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A stored inbound message and its outcome."""
 
     id: int
@@ -96,9 +96,9 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     attachments: list[str]
     kind: OutgoingKind
     at: float
-    arrival: int | None = None
+    inbound_id: int | None = None
     """The arrival that it answers, or that was being processed when it was posted."""
-    inbound: int | None = None
+    inbox_entry_id: int | None = None
     """The inbox entry that it answers."""
     part: int | None = None
     """The index of the part of a reply; None for a message posted under `key`."""
@@ -121,7 +121,7 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
         return self.delivered_at is None and self.failed_at is None
 
 
-class Claim(msgspec.Struct, frozen=True):
+class ChatLease(msgspec.Struct, frozen=True):
     """A lease on a key, such as a route or a chat."""
 
     key: str
@@ -133,14 +133,14 @@ class Claim(msgspec.Struct, frozen=True):
 class TakenUp(msgspec.Struct, frozen=True):
     """A claimed route, its open arrivals, and the arrival that processing began with."""
 
-    claim: Claim | None
-    waiting: list[Arrival]
-    begun: Arrival | None = None
+    lease: ChatLease | None
+    waiting: list[InboundMessage]
+    begun: InboundMessage | None = None
     inbox_empty: bool = False
     """Whether nothing waited in the inbox of the conversation that it was begun in."""
 
 
-class Awaited(msgspec.Struct, frozen=True):
+class OpenInbox(msgspec.Struct, frozen=True):
     """A conversation with open inbox entries, and the route of its last arrival."""
 
     conversation_id: str
@@ -149,7 +149,7 @@ class Awaited(msgspec.Struct, frozen=True):
     route: str
 
 
-class ClaimHeld(msgspec.Struct, frozen=True):
+class ChatLeaseHeld(msgspec.Struct, frozen=True):
     """A claim as other processes see it."""
 
     key: str
@@ -168,12 +168,12 @@ class Home(NamedTuple):
     route: str
 
 
-class Person(msgspec.Struct, frozen=True, kw_only=True):
+class Contact(msgspec.Struct, frozen=True, kw_only=True):
     """A contact: a user of a platform, and their role."""
 
     platform: str
     sender: str
-    role: PersonRole
+    role: ContactRole
     name: str
     at: float
     by: str

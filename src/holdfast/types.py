@@ -13,18 +13,18 @@ from holdfast import errors, mail
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: tuple[Role, ...] = ("system", "user", "assistant", "tool")
 
-NewArrival = mail.NewArrival
-Arrival = mail.Arrival
+NewInboundMessage = mail.NewInboundMessage
+InboundMessage = mail.InboundMessage
 Home = mail.Home
 NewOutgoing = mail.NewOutgoing
 Outgoing = mail.Outgoing
 OutgoingKind = mail.OutgoingKind
-Claim = mail.Claim
+ChatLease = mail.ChatLease
 TakenUp = mail.TakenUp
-Awaited = mail.Awaited
-ClaimHeld = mail.ClaimHeld
-Person = mail.Person
-PersonRole = mail.PersonRole
+OpenInbox = mail.OpenInbox
+ChatLeaseHeld = mail.ChatLeaseHeld
+Contact = mail.Contact
+ContactRole = mail.ContactRole
 
 Content = str | list[dict[str, Any]]
 Purpose = Literal["compact", "turn"]
@@ -435,7 +435,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
 
 
-class Inbound(msgspec.Struct, frozen=True, kw_only=True):
+class InboxEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An inbox entry of a conversation. It is answered once."""
 
     id: int

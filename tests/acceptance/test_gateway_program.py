@@ -128,7 +128,7 @@ def test_it_answers_by_its_socket_and_by_http_and_stops_when_it_is_asked_to(
         (by_http,) = (each.id for each in db.list_sessions() if db.conversation(each.id).owner == "http:local")
         assert [parts.text(each.content) for each in db.transcript(by_http)] == [each["content"] for each in chat]
         assert set(db.mail.counts().values()) == {0}
-        assert db.mail.claims() == []
+        assert db.mail.chat_leases() == []
         assert db.admin.fsck().ok
 
 
@@ -161,7 +161,7 @@ def check(db: SessionDB, updates: list[tuple[str, str]], *heard: list[dict[str, 
     """Every update has one outcome, is one message, in order, and one reply, which went to its own chat."""
     rows = dict[int, str]()
     for key, _ in updates:
-        arrival = db.mail.arrival_by_key("loopback", key)
+        arrival = db.mail.inbound_by_key("loopback", key)
         assert arrival is not None
         assert arrival.outcome == "answered"
         (reply,) = db.mail.replies(arrival.id)

@@ -103,7 +103,7 @@ def test_openai_s_client_that_stops_a_stream_stops_its_turn() -> None:
 
 
 async def is_settled(db: AsyncSessionDB) -> bool:
-    found = await db.mail.arrival(1)
+    found = await db.mail.inbound(1)
     return found is not None and found.outcome == "interrupted"
 
 

@@ -89,14 +89,14 @@ def test_cancelling_at_once_cancels_what_waits_too() -> None:
 def test_a_prompt_after_a_cancel_is_answered_however_slow_the_store_is() -> None:
     async def story(editor: seat.Editor) -> None:
         session, db, reading, read_on = await editor.new(), editor.program.db, asyncio.Event(), asyncio.Event()
-        waiting = db.mail.waiting
+        waiting = db.mail.inbox_entries
 
-        async def slow(*given: Any) -> list[types.Inbound]:
+        async def slow(*given: Any) -> list[types.InboxEntry]:
             reading.set()
             await read_on.wait()
             return await waiting(*given)
 
-        db.mail.waiting = slow  # type: ignore[method-assign]
+        db.mail.inbox_entries = slow  # type: ignore[method-assign]
         first = editor.prompting(session, "one")
         await reading.wait()
         editor.tell("session/cancel", sessionId=session)

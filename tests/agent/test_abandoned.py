@@ -47,7 +47,7 @@ def test_a_runtime_that_abandons_refuses_what_waits_and_settles_no_notice() -> N
     async def story(db: AsyncSessionDB) -> None:
         model = stage.Trickle("Half")
         await db.create_session("talk", source="test")
-        await db.mail.receive("talk", "n", "It ended.")
+        await db.mail.add_inbox_entry("talk", "n", "It ended.")
         async with door(db, model) as run:
             await run.deliver("talk")
             await model.stuck.reached.wait()
@@ -55,7 +55,7 @@ def test_a_runtime_that_abandons_refuses_what_waits_and_settles_no_notice() -> N
             run.abandon()
             await run.over("talk")
             assert waiting.cancelled()
-        assert len(await db.mail.waiting("talk")) == 1
+        assert len(await db.mail.inbox_entries("talk")) == 1
         assert [each.role for each in await db.transcript("talk")] == ["user"]
 
     stage.run(story)
@@ -66,19 +66,19 @@ def test_what_becomes_of_a_notice_can_be_written_down_by_the_front_end() -> None
         noted: list[tuple[str, str, int | None]] = []
 
         async def note(
-            inbound: types.Inbound, result: events.TurnResult | None, outcome: str, seq: int | None
+            inbound: types.InboxEntry, result: events.TurnResult | None, outcome: str, seq: int | None
         ) -> object:
             noted.append((result.final_response if result else "", outcome, seq))
-            return await db.mail.settle(inbound.id, outcome, seq)
+            return await db.mail.settle_inbox_entry(inbound.id, outcome, seq)
 
         await db.create_session("talk", source="test")
-        await db.mail.receive("talk", "n", "It ended.")
+        await db.mail.add_inbox_entry("talk", "n", "It ended.")
         async with door(db, ScriptedModel(["I see."])) as run:
             run.note = note
             await run.deliver("talk")
             await run.over("talk")
         assert noted == [("I see.", "completed", 1)]
-        assert await db.mail.waiting("talk") == []
+        assert await db.mail.inbox_entries("talk") == []
 
     stage.run(story)
 

@@ -16,12 +16,12 @@ from tests.agent.test_runtime import door, until
 from tests.terminal.test_show import result as ended
 
 
-async def begun(db: AsyncSessionDB, *keys: str, conversation: str = "talk") -> list[types.Inbound]:
+async def begun(db: AsyncSessionDB, *keys: str, conversation: str = "talk") -> list[types.InboxEntry]:
     """A conversation with a past, and what waits for it."""
     create = types.NewConversation(source="test")
     await db.append_message(conversation, role="user", content="Hello.", uid="hello", create=create)
     await db.append_message(conversation, role="assistant", content="Good day.")
-    return [await db.mail.receive(conversation, key, f"{key} ended", kind="process") for key in keys]
+    return [await db.mail.add_inbox_entry(conversation, key, f"{key} ended", kind="process") for key in keys]
 
 
 async def log(db: AsyncSessionDB, conversation: str = "talk") -> list[tuple[str, str]]:
@@ -29,7 +29,7 @@ async def log(db: AsyncSessionDB, conversation: str = "talk") -> list[tuple[str,
     return [(each.role, parts.text(each.content)) for each in (await db.transcript(conversation))[2:]]
 
 
-async def outcomes(db: AsyncSessionDB, rows: list[types.Inbound]) -> list[tuple[str | None, int | None]]:
+async def outcomes(db: AsyncSessionDB, rows: list[types.InboxEntry]) -> list[tuple[str | None, int | None]]:
     def look(key: str) -> tuple[Any, ...]:
         row = db.db.driver.read(lambda tx: tx.one("inbound_by_key", key=key))
         assert row is not None
@@ -50,7 +50,7 @@ def test_notices_come_first_in_their_order_and_then_the_message() -> None:
             ("user", "And now?"), ("assistant", "Fine."),
         ]  # fmt: skip
         assert await outcomes(db, rows) == [("completed", 3), ("completed", 5)]
-        assert await db.mail.waiting() == []
+        assert await db.mail.inbox_entries() == []
 
     stage.run(story)
 
@@ -79,7 +79,7 @@ def test_notice_is_marked_for_people_and_for_the_model_and_is_not_the_persons() 
 def test_no_title_is_made_of_a_notice() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await db.create_session("talk", source="test")
-        await db.mail.receive("talk", "one", "one ended")
+        await db.mail.add_inbox_entry("talk", "one", "one ended")
         async with door(db, ScriptedModel(["Saw it."])) as run:
             assert await run.deliver("talk") == 1
             await settled(db)
@@ -90,7 +90,7 @@ def test_no_title_is_made_of_a_notice() -> None:
 
 async def settled(db: AsyncSessionDB) -> None:
     """Until nothing waits any more; the story's own limit ends what never comes about."""
-    while await db.mail.waiting():
+    while await db.mail.inbox_entries():
         await asyncio.sleep(0.005)
 
 
@@ -115,11 +115,11 @@ def test_notice_waits_while_nobody_listens_to_its_conversation() -> None:
                 await run.submit("elsewhere", events.Submit("Hi"))
                 run.poke("talk")
                 await asyncio.sleep(0)
-            assert await db.mail.waiting() == rows
+            assert await db.mail.inbox_entries() == rows
             assert run.queued("talk") == 0
             await run.submit("talk", events.Submit("I am back."))
         assert [role for role, _ in await log(db)] == ["user", "assistant"] * 2
-        assert await db.mail.waiting() == []
+        assert await db.mail.inbox_entries() == []
 
     stage.run(story)
 
@@ -141,7 +141,7 @@ def test_command_has_nothing_delivered_and_neither_has_whoever_left() -> None:
                 await asyncio.sleep(0)
             # A lane that nobody has any more is nobody's to wait for: nothing may work on it.
             assert (run._lanes, lane.worker) == ({}, None)
-        assert await db.mail.waiting() == rows
+        assert await db.mail.inbox_entries() == rows
         assert await log(db) == []
 
     stage.run(story)
@@ -165,7 +165,7 @@ def test_all_that_waits_comes_before_the_message_however_much_it_is() -> None:
         async with door(db, ScriptedModel(["Saw it."] * len(rows) + ["Fine."])) as run:
             assert (await run.submit("talk", events.Submit("And now?"))).final_response == "Fine."
         assert [text for _, text in (await log(db))[-4:]] == ["100 ended", "Saw it.", "And now?", "Fine."]
-        assert await db.mail.waiting() == []
+        assert await db.mail.inbox_entries() == []
 
     stage.run(story)
 
@@ -189,7 +189,7 @@ def test_interrupt_before_the_notice_began_stops_the_message_behind_it() -> None
             go_on.set()
             assert (await answered).interrupted
         assert model.requests == []
-        assert await db.mail.waiting() == rows
+        assert await db.mail.inbox_entries() == rows
         assert await log(db) == []
 
     stage.run(story)
@@ -214,7 +214,7 @@ def test_notice_never_interrupts_a_turn() -> None:
             with run.listen("talk") as listening:
                 answered = run.submit("talk", events.Submit("Work."))
                 await reached.wait()
-                await db.mail.receive("talk", "one", "one ended")
+                await db.mail.add_inbox_entry("talk", "one", "one ended")
                 run.poke("talk")
                 while run._looks:
                     await asyncio.sleep(0)
@@ -272,7 +272,7 @@ def test_model_that_cannot_answer_settles_the_notice_which_stays_in_the_log() ->
     stage.run(story)
 
 
-@pytest.mark.parametrize("fails", ["waiting", "settle"])
+@pytest.mark.parametrize("fails", ["inbox_entries", "settle_inbox_entry"])
 def test_store_that_fails_leaves_the_notice_waiting_and_the_message_is_answered(
     fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,12 +282,12 @@ def test_store_that_fails_leaves_the_notice_waiting_and_the_message_is_answered(
         def broken(*_: object) -> None:
             raise errors.StoreFull()
 
-        async with door(db, ScriptedModel(["Saw it.", "Fine."] if fails == "settle" else ["Fine."])) as run:
+        async with door(db, ScriptedModel(["Saw it.", "Fine."] if fails == "settle_inbox_entry" else ["Fine."])) as run:
             with monkeypatch.context() as patched:
                 patched.setattr(type(db.mail), fails, lambda *_: asyncio.to_thread(broken))
                 assert (await run.submit("talk", events.Submit("And now?"))).final_response == "Fine."
-            assert await db.mail.waiting() == rows
-        async with door(db, ScriptedModel([] if fails == "settle" else ["Saw it."])) as run:
+            assert await db.mail.inbox_entries() == rows
+        async with door(db, ScriptedModel([] if fails == "settle_inbox_entry" else ["Saw it."])) as run:
             await run.deliver("talk")
             await settled(db)
         assert [text for _, text in await log(db)].count("one ended") == 1
@@ -325,7 +325,7 @@ def test_closing_leaves_what_was_not_begun_in_the_inbox() -> None:
         await run.deliver("talk")
         await slow.stuck.reached.wait()
         await run.close()
-        assert await db.mail.waiting() == rows[1:]
+        assert await db.mail.inbox_entries() == rows[1:]
         assert await db.leases() == []
 
     stage.run(story)
@@ -371,7 +371,7 @@ def test_notice_waits_while_a_turn_elsewhere_takes_too_long() -> None:
             assert await run.deliver("talk") == 2
             while run._lanes:
                 await asyncio.sleep(0.005)
-            assert await db.mail.waiting() == rows
+            assert await db.mail.inbox_entries() == rows
             await db.release_lease(lease)
             await run.deliver("talk")
             await settled(db)
@@ -415,6 +415,6 @@ def test_end_that_another_program_reported_is_delivered_here_where_somebody_list
                 await db.processes.record_end("1", "exited", 0, "process 1 ended")
                 assert await book.every(None, True) == []
                 await until(listening, events.TurnFinished)
-        assert await db.mail.waiting() == []
+        assert await db.mail.inbox_entries() == []
 
     stage.run(story)

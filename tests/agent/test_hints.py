@@ -37,7 +37,7 @@ for line in sys.stdin:
         case ["say", talk]:
             db.append_message(talk, role="user", content="there")
         case ["notice", talk]:
-            db.mail.receive(talk, f"of {talk}", "built")
+            db.mail.add_inbox_entry(talk, f"of {talk}", "built")
         case ["take", talk, purpose]:
             leases[talk] = db.acquire_lease(talk, purpose, "elsewhere", 300)
         case ["free", talk]:
@@ -293,7 +293,7 @@ def test_without_hints_a_notice_waits_for_whoever_looks_next() -> None:
             with run.listen("talk") as listening:
                 await soon(lambda: not run._looks)
                 with SessionDB(db.db.driver.target) as other:  # type: ignore[attr-defined]
-                    other.mail.receive("talk", "built", "built")
+                    other.mail.add_inbox_entry("talk", "built", "built")
                 run.poke("talk")
                 await until(listening, events.TurnFinished)
             assert heard == [notifications.LOST]

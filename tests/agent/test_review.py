@@ -365,7 +365,9 @@ def test_turns_that_were_not_delivered_are_not_looked_over() -> None:
         assert (await once.run_conversation("c", uid="same")).api_calls == 0
         ended = reviewing(db, Both(ScriptedModel(["I see."]), reviews))
         notice = delivery.submitted(
-            types.Inbound(id=1, key="process:1", conversation_id="talk", text="process 1 ended", kind="process", at=0.0)
+            types.InboxEntry(
+                id=1, key="process:1", conversation_id="talk", text="process 1 ended", kind="process", at=0.0
+            )
         )
         assert (await ended.run_conversation(notice.text, content=notice.content, uid=notice.uid)).completed
         for each in (agent, failing, once, ended):

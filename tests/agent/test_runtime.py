@@ -368,7 +368,7 @@ def test_a_turn_is_stopped_also_before_it_has_begun() -> None:
 def test_an_interrupt_that_finds_nothing_to_stop_does_not_stop_the_next_message() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await db.create_session("talk", source="test")
-        await db.mail.receive("talk", "one", "process 1 ended", kind="process")
+        await db.mail.add_inbox_entry("talk", "one", "process 1 ended", kind="process")
         async with door(db, ScriptedModel(["Yes."] * 2)) as run:
             with run.listen("talk"):
                 while not run.running("talk"):

@@ -156,7 +156,7 @@ def test_settings_say_who_is_let_in(tmp_path: Path) -> None:
             assert await chat.say("Hi", chat="42", sender="42", key="b") is not None
             await chat.replies(1)
             await stage.quiet(opened.gateway, opened.db)
-            found = await opened.db.mail.arrival_by_key("telegram", "b")
+            found = await opened.db.mail.inbound_by_key("telegram", "b")
         assert [each.address for each in chat.sent] == [{"chat": "42"}]
         assert found is not None
         assert found.outcome == "answered"
@@ -187,10 +187,10 @@ def test_one_that_starts_before_the_other_stops_loses_and_repeats_nothing(tmp_pa
     sent = asyncio.run(story())
     with SessionDB(tmp_path / "holdfast.db") as db:
         assert db.admin.fsck().ok
-        ids = {key: found.id for key in keys if (found := db.mail.arrival_by_key("loopback", key)) is not None}
-        outcomes = {found.outcome for key in keys if (found := db.mail.arrival_by_key("loopback", key)) is not None}
+        ids = {key: found.id for key in keys if (found := db.mail.inbound_by_key("loopback", key)) is not None}
+        outcomes = {found.outcome for key in keys if (found := db.mail.inbound_by_key("loopback", key)) is not None}
     assert outcomes == {"answered"}
-    assert sorted(each.arrival or 0 for each in sent) == sorted(ids.values())
+    assert sorted(each.inbound_id or 0 for each in sent) == sorted(ids.values())
 
 
 def test_nobody_finds_what_another_said(tmp_path: Path) -> None:

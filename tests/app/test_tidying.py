@@ -16,9 +16,9 @@ assert inbound.REMEMBERED_DAYS == 30.0
 
 
 async def settled(db: AsyncSessionDB, key: str) -> None:
-    new = types.NewArrival(platform="far", key=key, route="r", chat="1", sender="7", address={}, text="hi")
-    arrival, _ = await db.mail.add_arrival(new)
-    await db.mail.settle_arrival(None, arrival.id, "ignored")
+    new = types.NewInboundMessage(platform="far", key=key, route="r", chat="1", sender="7", address={}, text="hi")
+    arrival, _ = await db.mail.add_inbound(new)
+    await db.mail.settle_inbound(None, arrival.id, "ignored")
 
 
 def test_it_is_done_after_the_start_and_again_and_what_fails_is_tried_the_next_time(
@@ -44,7 +44,7 @@ def test_it_is_done_after_the_start_and_again_and_what_fails_is_tried_the_next_t
         for key in ("1", "2"):
             await settled(db, key)
             clock.advance(31 * steps.DAY)
-            while await db.mail.arrival_by_key("far", key) is not None:
+            while await db.mail.inbound_by_key("far", key) is not None:
                 await asyncio.sleep(0.01)
         await running.stopped(task)
         assert failed == ["busy"]

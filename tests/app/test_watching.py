@@ -61,7 +61,7 @@ def test_end_of_a_process_is_told_while_somebody_listens(tmp_path: Path) -> None
         assert "> so far so good" in started.text
         (row,) = await db.processes.all("talk")
         assert (row.state, row.exit_code) == ("exited", 3)
-        assert await db.mail.waiting() == []
+        assert await db.mail.inbox_entries() == []
 
     stage.run(story, str(tmp_path / "store.db"))
 
@@ -76,7 +76,7 @@ def test_end_that_nobody_was_there_to_see_is_told_by_the_next_program_when_it_is
         async with Program(db, tmp_path, ["I see.", "Fine."]) as one, Program(db, tmp_path, []) as other:
             while await db.processes.all(running_only=True):
                 await asyncio.sleep(0.02)
-            assert len(await db.mail.waiting()) == 1
+            assert len(await db.mail.inbox_entries()) == 1
             assert other.model.requests == one.model.requests == []
             assert (await one.door.submit("talk", events.Submit("And?"))).final_response == "Fine."
         said = [parts.text(each.content) for each in (await db.transcript("talk"))[2:]]
@@ -86,7 +86,7 @@ def test_end_that_nobody_was_there_to_see_is_told_by_the_next_program_when_it_is
     for story in (first, second):
         stage.run(story, str(tmp_path / "store.db"))
     with SessionDB(tmp_path / "store.db") as db:
-        assert db.mail.waiting() == []
+        assert db.mail.inbox_entries() == []
 
 
 def test_end_that_another_program_wrote_is_seen_by_its_process_not_running_any_more(tmp_path: Path) -> None:

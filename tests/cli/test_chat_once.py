@@ -268,7 +268,7 @@ def test_what_waited_is_answered_first_and_is_not_the_answer(ask: Ask, tmp_path:
     assert ask("-p", "Remember that the boat is called Ada.").code == 0
     with SessionDB(tmp_path / "data" / "holdfast.db") as db:
         (head,) = db.list_sessions()
-        db.mail.receive(head.id, "k", "process 1 ended\n> zebra", kind="process")
+        db.mail.add_inbox_entry(head.id, "k", "process 1 ended\n> zebra", kind="process")
     told = ask("-c", "-p", "What is the boat called?")
     assert told.code == 0
     assert "Ada" in told.out
@@ -278,7 +278,7 @@ def test_what_waited_is_answered_first_and_is_not_the_answer(ask: Ask, tmp_path:
         "What is the boat called?",
     ]
     with SessionDB(tmp_path / "data" / "holdfast.db") as db:
-        assert db.mail.waiting() == []
+        assert db.mail.inbox_entries() == []
         answers = [_text(each.content) for each in db.transcript(head.id) if each.role == "assistant"]
     assert answers[1].strip() not in told.out
 

@@ -208,7 +208,7 @@ def test_such_a_role_brings_a_store_over(holdfast: Holdfast, place: Place, trip:
     assert holdfast("db", "init", place.owner, "--role", place.role).code == 0
     with SessionDB(trip) as db:
         db.memory.add("me", "likes tea")
-        db.mail.receive("other", "key", "text")  # rows that the server numbers
+        db.mail.add_inbox_entry("other", "key", "text")  # rows that the server numbers
     over = holdfast("db", "copy", trip, place.app, "--json")
     assert (over.code, over.data["ok"], over.data["conversations"]) == (0, True, 3), over.err
 

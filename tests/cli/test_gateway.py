@@ -194,9 +194,11 @@ def test_what_waits_and_what_could_not_be_sent_is_told_and_sent_again(holdfast: 
     said(home, f"[gateway.loopback]\nsocket = '{home}/s.sock'\n")
     place = {"platform": "telegram", "chat": "dm:42", "address": {"chat": 42}}
     with SessionDB(home / "data" / "holdfast.db") as db:
-        new = types.NewArrival(key="1", route="agent:main:telegram:dm:42", sender="42", text="secret", **place)
-        arrival, _ = db.mail.add_arrival(new)
-        db.mail.begin_arrival(db.mail.claim("route:agent:main:telegram:dm:42", holder="a gateway"), arrival.id, "talk")
+        new = types.NewInboundMessage(key="1", route="agent:main:telegram:dm:42", sender="42", text="secret", **place)
+        arrival, _ = db.mail.add_inbound(new)
+        db.mail.begin_inbound(
+            db.mail.acquire_chat_lease("route:agent:main:telegram:dm:42", holder="a gateway"), arrival.id, "talk"
+        )
         lost, waits = (db.mail.post(types.NewOutgoing(text=f"The {each}", **place)) for each in ("lost\x1b[2J", "late"))
         db.mail.mark_failed(lost.id, "Chat not found.")
         db.mail.mark_failed(waits.id, "Too many requests.", waits.at + 60)

@@ -17,14 +17,14 @@ TABLES = [
 ]
 
 
-def new(key: str = "1", text: str = "hello", **more: Any) -> types.NewArrival:
+def new(key: str = "1", text: str = "hello", **more: Any) -> types.NewInboundMessage:
     place = {"platform": "far", "route": ROUTE, "chat": "1", "sender": "7", "address": {"chat": 1}}
-    return types.NewArrival(key=key, text=text, **{**place, **more})
+    return types.NewInboundMessage(key=key, text=text, **{**place, **more})
 
 
-def came(db: SessionDB, *keys: str, **more: Any) -> list[types.Arrival]:
+def came(db: SessionDB, *keys: str, **more: Any) -> list[types.InboundMessage]:
     """What came in under these keys."""
-    return [db.mail.add_arrival(new(key, **more))[0] for key in keys]
+    return [db.mail.add_inbound(new(key, **more))[0] for key in keys]
 
 
 def reply(text: str = "a reply", **more: Any) -> types.NewOutgoing:
@@ -37,20 +37,20 @@ def said(db: SessionDB, name: str, key: str = "1", text: str = "hello") -> int:
     return db.append_message(name, role="user", content=text, uid=f"inbox:far:{key}", create=born).seq
 
 
-def answered(db: SessionDB, name: str = "talk", key: str = "1", *texts: str) -> types.Arrival:
+def answered(db: SessionDB, name: str = "talk", key: str = "1", *texts: str) -> types.InboundMessage:
     """An arrival that came in, was worked and answered; as it stands then."""
     arrival = came(db, key)[0]
-    claim = db.mail.claim(CLAIM)
-    db.mail.begin_arrival(claim, arrival.id, name)
+    claim = db.mail.acquire_chat_lease(CLAIM)
+    db.mail.begin_inbound(claim, arrival.id, name)
     outgoing = [reply(text) for text in texts or ("a reply",)]
     seq = said(db, name, key)
     where = {"seq": seq, "conversation_id": name}
-    assert db.mail.settle_arrival(claim, arrival.id, "answered", outgoing=outgoing, release=True, **where)
+    assert db.mail.settle_inbound(claim, arrival.id, "answered", outgoing=outgoing, release=True, **where)
     return again(db, arrival)
 
 
-def again(db: SessionDB, arrival: types.Arrival) -> types.Arrival:
-    found = db.mail.arrival(arrival.id)
+def again(db: SessionDB, arrival: types.InboundMessage) -> types.InboundMessage:
+    found = db.mail.inbound(arrival.id)
     assert found is not None
     return found
 
@@ -69,18 +69,18 @@ def nothing_changes(db: SessionDB) -> Iterator[None]:
 def correspond(db: SessionDB) -> None:
     """Arrivals in every state, what goes out because of them, and people."""
     ids = {arrival.key: arrival.id for arrival in came(db, "done", "joined", "redacted", "gone", "begun", "fresh")}
-    claim = db.mail.claim(CLAIM)
-    db.mail.begin_arrival(claim, ids["done"], "talk", [ids["joined"]])
+    claim = db.mail.acquire_chat_lease(CLAIM)
+    db.mail.begin_inbound(claim, ids["done"], "talk", [ids["joined"]])
     for key, name in (("done", "talk"), ("redacted", "secret"), ("gone", "lost")):
         where = {"seq": said(db, name, key), "conversation_id": name}
-        db.mail.settle_arrival(claim, ids[key], "answered", outgoing=[reply(), reply("more")], **where)
-    db.mail.begin_arrival(claim, ids["begun"], "talk")
-    db.mail.post(reply(kind="question"), key="a question", arrival=ids["begun"], conversation_id="talk")
+        db.mail.settle_inbound(claim, ids[key], "answered", outgoing=[reply(), reply("more")], **where)
+    db.mail.begin_inbound(claim, ids["begun"], "talk")
+    db.mail.post(reply(kind="question"), key="a question", inbound_id=ids["begun"], conversation_id="talk")
     first, second = db.mail.replies(ids["done"])
     db.mail.begin_sending(claim, first.id)
     db.mail.mark_delivered(first.id, "there")
     db.mail.mark_failed(second.id, "busy", steps.NOON + 50)
-    db.mail.settle(db.mail.receive("talk", "noticed", "came in").id, "answered", outgoing=[reply()])
+    db.mail.settle_inbox_entry(db.mail.add_inbox_entry("talk", "noticed", "came in").id, "answered", outgoing=[reply()])
     db.redact("secret", 1)
     db.delete_conversation("lost")
     db.contacts.allow("far", "7", "admin", "me", "Ada")
@@ -91,10 +91,10 @@ def correspond(db: SessionDB) -> None:
 
 def go_on(db: SessionDB) -> None:
     """Of all that, something goes on, ends or goes."""
-    first, other = db.mail.open_arrivals(ROUTE)
-    claim = db.mail.claim(CLAIM, holder="later")
-    db.mail.begin_arrival(claim, first.id, "talk", [other.id])
-    db.mail.settle_arrival(claim, first.id, "failed")
+    first, other = db.mail.open_inbound(ROUTE)
+    claim = db.mail.acquire_chat_lease(CLAIM, holder="later")
+    db.mail.begin_inbound(claim, first.id, "talk", [other.id])
+    db.mail.settle_inbound(claim, first.id, "failed")
     for outgoing in db.mail.due_outgoing("far", now=steps.NOON + 1000):
         db.mail.mark_failed(outgoing.id, "gone", None)
     db.contacts.deny("far", "7")

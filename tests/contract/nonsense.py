@@ -23,19 +23,19 @@ def with_lease(db: SessionDB) -> Arguments:
     return {"lease": db.acquire_lease("talk", "turn", "me")}
 
 
-def with_claim(db: SessionDB) -> Arguments:
-    return {"claim": db.mail.claim(mail.CLAIM)}
+def with_chat_lease(db: SessionDB) -> Arguments:
+    return {"lease": db.mail.acquire_chat_lease(mail.CLAIM)}
 
 
-def with_arrival(db: SessionDB) -> Arguments:
-    return {"arrival_id": mail.came(db, "open")[0].id, **with_claim(db)}
+def with_inbound(db: SessionDB) -> Arguments:
+    return {"inbound_id": mail.came(db, "open")[0].id, **with_chat_lease(db)}
 
 
 def with_outgoing(db: SessionDB) -> Arguments:
     return {"outgoing_id": db.mail.replies(mail.answered(db, "talk").id)[0].id}
 
 
-def first(waiting: Sequence[types.Arrival], _: types.Route) -> tuple[int, str, list[int]]:
+def first(waiting: Sequence[types.InboundMessage], _: types.Route) -> tuple[int, str, list[int]]:
     return waiting[0].id, "talk", [each.id for each in waiting[1:]]
 
 
@@ -105,9 +105,9 @@ CALLS: dict[str, Arguments | Callable[[SessionDB], Arguments]] = {
     "memory.all": {"owner": "o"},
     "memory.revise": {"owner": "o", "memory_id": 1, "text": "likes cake"},
     "memory.forget": {"owner": "o", "memory_id": 1},
-    "mail.receive": {"session_id": "talk", "key": "new", "text": "x", "kind": "notice"},
-    "mail.waiting": {"session_id": "talk", "limit": 3},
-    "mail.settle": {"inbound_id": 2, "outcome": "completed", "seq": 1, "outgoing": [mail.reply()]},
+    "mail.add_inbox_entry": {"session_id": "talk", "key": "new", "text": "x", "kind": "notice"},
+    "mail.inbox_entries": {"session_id": "talk", "limit": 3},
+    "mail.settle_inbox_entry": {"entry_id": 2, "outcome": "completed", "seq": 1, "outgoing": [mail.reply()]},
     "processes.record_start": {"process": steps.process("new", "talk")},
     "processes.record_end": {"process_id": "running", "state": "exited", "exit_code": 0, "text": "x", "at": 1.0},
     "processes.all": {"session_id": "talk", "running_only": True},
@@ -133,46 +133,46 @@ CALLS: dict[str, Arguments | Callable[[SessionDB], Arguments]] = {
     "admin.export_to": lambda _: {"write": io.StringIO(), "session_ids": ["talk"]},
     "admin.export_pages": lambda _: {"write": io.StringIO(), "session_ids": ["talk"], "form": "markdown"},
     "admin.import_from": lambda _: {"read": io.StringIO(), "revive": False},
-    "mail.add_arrival": {"new": mail.new()},
-    "mail.arrival": {"arrival_id": 1},
-    "mail.arrival_by_key": {"platform": "far", "key": "1"},
-    "mail.arrivals_with_prefix": {"platform": "far", "prefix": "1", "limit": 3},
-    "mail.last_arrival": {"session_id": "talk", "platform": "far"},
-    "mail.joined_arrivals": {"arrival_id": 1},
-    "mail.count_arrivals_on": {"route": mail.ROUTE, "at": 1.0},
-    "mail.count_arrivals_from": {"platform": "telegram", "sender": "42", "at": 1.0},
-    "mail.open_arrivals": {"route": mail.ROUTE, "limit": 3},
+    "mail.add_inbound": {"new": mail.new()},
+    "mail.inbound": {"inbound_id": 1},
+    "mail.inbound_by_key": {"platform": "far", "key": "1"},
+    "mail.inbound_with_prefix": {"platform": "far", "prefix": "1", "limit": 3},
+    "mail.last_inbound": {"session_id": "talk", "platform": "far"},
+    "mail.joined_inbound": {"inbound_id": 1},
+    "mail.count_inbound_on": {"route": mail.ROUTE, "at": 1.0},
+    "mail.count_inbound_from": {"platform": "telegram", "sender": "42", "at": 1.0},
+    "mail.open_inbound": {"route": mail.ROUTE, "limit": 3},
     "mail.open_routes": {"limit": 3},
-    "mail.waiting_homes": {"limit": 3},
+    "mail.open_inboxes": {"limit": 3},
     "seq_of": {"session_id": "talk", "uid": "u"},
     "mail.take_up": lambda db: {
-        "route": mail.came(db, "open", "other")[0].route, "choose": first, "claim": None, "idle": True, "ttl": 5,
+        "route": mail.came(db, "open", "other")[0].route, "choose": first, "lease": None, "idle": True, "ttl": 5,
         "limit": 3,
     },
-    "mail.begin_arrival": lambda db: {
-        "target": "talk", "joined": [each.id for each in mail.came(db, "joined")], **with_arrival(db),
+    "mail.begin_inbound": lambda db: {
+        "target": "talk", "joined": [each.id for each in mail.came(db, "joined")], **with_inbound(db),
     },
-    "mail.settle_arrival": lambda db: {
+    "mail.settle_inbound": lambda db: {
         "outcome": "answered", "seq": mail.said(db, "talk", "open"), "conversation_id": "talk",
-        "outgoing": [mail.reply()], "release": False, **with_arrival(db),
+        "outgoing": [mail.reply()], "release": False, **with_inbound(db),
     },
     "mail.backlog": {"limit": 3},
     "mail.failed": {"limit": 3},
     "mail.resend": {"outgoing_id": 1},
     "mail.expire": {"days": 30, "window": expiry.Window()},
     "mail.home_of": {"session_id": "talk"},
-    "mail.forget_arrivals": {"older_than_days": 30},
-    "mail.claim": {"key": "new", "ttl": 5, "holder": "me"},
-    "mail.renew_claim": with_claim,
-    "mail.release_claim": with_claim,
+    "mail.forget_inbound": {"older_than_days": 30},
+    "mail.acquire_chat_lease": {"key": "new", "ttl": 5, "holder": "me"},
+    "mail.renew_chat_lease": with_chat_lease,
+    "mail.release_chat_lease": with_chat_lease,
     "mail.questions": {"conversation_id": "talk", "limit": 5},
     "mail.post": lambda db: {
-        "new": mail.reply(), "key": "k", "arrival": mail.came(db, "open")[0].id, "conversation_id": "talk",
+        "new": mail.reply(), "key": "k", "inbound_id": mail.came(db, "open")[0].id, "conversation_id": "talk",
     },
     "mail.outgoing": {"outgoing_id": 1},
-    "mail.replies": {"arrival_id": 1},
+    "mail.replies": {"inbound_id": 1},
     "mail.due_outgoing": {"platform": "far", "limit": 3, "now": 1.0},
-    "mail.begin_sending": lambda db: {**with_outgoing(db), **with_claim(db)},
+    "mail.begin_sending": lambda db: {**with_outgoing(db), **with_chat_lease(db)},
     "mail.mark_delivered": lambda db: {**with_outgoing(db), "external": "there"},
     "mail.mark_failed": lambda db: {**with_outgoing(db), "error": "busy", "retry_at": 1.0},
     "contacts.get": {"platform": "far", "sender": "7"},

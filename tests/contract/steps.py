@@ -83,8 +83,8 @@ def act(db: SessionDB, session_id: str) -> None:
     """Of everything an agent has besides its conversation something: at rest, and under way."""
     db.memory.add("o", "likes tea", source=session_id)
     db.pin(session_id, 1)
-    db.mail.settle(db.mail.receive(session_id, "first", "Something came in.").id, "completed", 1)
-    db.mail.receive(session_id, "second", "Something else came in.")
+    db.mail.settle_inbox_entry(db.mail.add_inbox_entry(session_id, "first", "Something came in.").id, "completed", 1)
+    db.mail.add_inbox_entry(session_id, "second", "Something else came in.")
     for name in ("ended", "running"):
         db.processes.record_start(process(name, session_id))
     db.processes.record_end("ended", "exited", 0, "It ended.")
@@ -98,7 +98,7 @@ def everything(db: SessionDB) -> object:
     looks = (
         *(db.conversation, db.transcript, db.hides, db.pins, db.compactions, db.routes, db.budget),
         *(
-            db.mail.waiting,
+            db.mail.inbox_entries,
             db.processes.all,
             db.permissions.audit_log,
             lambda id_: [db.permissions.grants(owner, id_) for owner in ("", "o")],

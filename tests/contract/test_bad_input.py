@@ -49,7 +49,7 @@ def test_nonsense_is_refused_with_an_error_of_ours_or_harmless(db: SessionDB, ca
 
 
 def test_the_sweep_calls_every_public_method(db: SessionDB) -> None:
-    without_arguments = {"close", "leases", "mail.claims", "mail.counts", "mail.unsent"}
+    without_arguments = {"close", "leases", "mail.chat_leases", "mail.counts", "mail.unsent"}
     admin = (
         "facts status count_messages fsck schema_faults repair_schema prune_empty_sessions run_upkeep_once scrub shrink"
     )
@@ -80,18 +80,18 @@ def test_nonsense_in_a_message_of_a_batch_is_refused_or_comes_back(db: SessionDB
         assert kept == junk or (not junk and not kept) or (field in ("uid", "at") and junk is None), (field, junk, kept)
 
 
-@pytest.mark.parametrize("field", types.NewArrival.__struct_fields__)
+@pytest.mark.parametrize("field", types.NewInboundMessage.__struct_fields__)
 def test_nonsense_in_what_arrives_is_refused_or_comes_back(db: SessionDB, field: str) -> None:
     for number, junk in enumerate(JUNK):
         before = soundness.rows(db)
         try:
-            arrival, _ = db.mail.add_arrival(mail.new(**{"key": f"k{number}", field: junk}))
+            arrival, _ = db.mail.add_inbound(mail.new(**{"key": f"k{number}", field: junk}))
         except errors.HoldfastError:
             assert soundness.rows(db) == before, (field, junk)
             continue
         kept = getattr(arrival, field)
         assert kept == junk or (field in ("home", "at") and junk is None), (field, junk, kept)
-        assert db.mail.arrival(arrival.id) == arrival
+        assert db.mail.inbound(arrival.id) == arrival
 
 
 @pytest.mark.parametrize("field", types.NewOutgoing.__struct_fields__)

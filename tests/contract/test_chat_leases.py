@@ -16,96 +16,96 @@ MakeDb = Callable[..., SessionDB]
 
 
 def test_claim_is_one_holders_until_it_is_given_back(db: SessionDB) -> None:
-    claim = db.mail.claim("k", 30.0, "me")
+    claim = db.mail.acquire_chat_lease("k", 30.0, "me")
     with pytest.raises(errors.Busy) as busy:
-        db.mail.claim("k", 30.0, "other")
+        db.mail.acquire_chat_lease("k", 30.0, "other")
     assert (busy.value.holder, busy.value.expires_in) == ("me", 30.0)
-    assert db.mail.claim("another", 30.0, "other").token == claim.token
-    assert db.mail.release_claim(claim)
-    assert not db.mail.release_claim(claim)
-    taken = db.mail.claim("k", 30.0, "other")
+    assert db.mail.acquire_chat_lease("another", 30.0, "other").token == claim.token
+    assert db.mail.release_chat_lease(claim)
+    assert not db.mail.release_chat_lease(claim)
+    taken = db.mail.acquire_chat_lease("k", 30.0, "other")
     assert taken.token == claim.token + 1
     with pytest.raises(errors.LeaseLost):
-        db.mail.renew_claim(claim)
+        db.mail.renew_chat_lease(claim)
 
 
 def test_late_holder_is_overtaken_and_cannot_renew(db: SessionDB, clock: steps.Clock) -> None:
-    late = db.mail.claim("k", 30.0, "me")
+    late = db.mail.acquire_chat_lease("k", 30.0, "me")
     clock.advance(29)
-    db.mail.renew_claim(late)
+    db.mail.renew_chat_lease(late)
     clock.advance(29)
     with pytest.raises(errors.Busy):
-        db.mail.claim("k", 30.0, "other")
+        db.mail.acquire_chat_lease("k", 30.0, "other")
     clock.advance(1)
-    assert [(held.holder, held.state) for held in db.mail.claims()] == [("me", "expired")]
-    taken = db.mail.claim("k", 30.0, "other")
+    assert [(held.holder, held.state) for held in db.mail.chat_leases()] == [("me", "expired")]
+    taken = db.mail.acquire_chat_lease("k", 30.0, "other")
     with pytest.raises(errors.LeaseLost):
-        db.mail.renew_claim(late)
+        db.mail.renew_chat_lease(late)
     assert taken.token == late.token + 1
-    assert not db.mail.release_claim(late)
-    assert [(held.key, held.token, held.holder, held.expires_in, held.state) for held in db.mail.claims()] == [
+    assert not db.mail.release_chat_lease(late)
+    assert [(held.key, held.token, held.holder, held.expires_in, held.state) for held in db.mail.chat_leases()] == [
         ("k", taken.token, "other", 30.0, "held")
     ]
 
 
 def test_late_claim_that_nobody_took_is_as_good_as_before(db: SessionDB, clock: steps.Clock) -> None:
-    late = db.mail.claim("k", 30.0, "me")
+    late = db.mail.acquire_chat_lease("k", 30.0, "me")
     clock.advance(60)
-    db.mail.renew_claim(late)
+    db.mail.renew_chat_lease(late)
     with pytest.raises(errors.Busy):
-        db.mail.claim("k", 30.0, "other")
+        db.mail.acquire_chat_lease("k", 30.0, "other")
 
 
 def test_same_holder_again_gets_a_new_token_and_the_old_one_is_dead(db: SessionDB) -> None:
-    old = db.mail.claim("k", 30.0, "me")
-    new = db.mail.claim("k", 30.0, "me")
+    old = db.mail.acquire_chat_lease("k", 30.0, "me")
+    new = db.mail.acquire_chat_lease("k", 30.0, "me")
     assert new.token == old.token + 1
     with pytest.raises(errors.LeaseLost):
-        db.mail.renew_claim(old)
-    db.mail.renew_claim(new)
+        db.mail.renew_chat_lease(old)
+    db.mail.renew_chat_lease(new)
 
 
 def test_of_many_who_ask_at_once_one_has_it(make_db: MakeDb) -> None:
     stores = [make_db() for _ in range(4)]
     for round_ in range(15):
-        found = steps.at_once(*(partial(db.mail.claim, f"k{round_ % 3}") for db in stores))
-        won = [claim for claim in found if isinstance(claim, types.Claim)]
+        found = steps.at_once(*(partial(db.mail.acquire_chat_lease, f"k{round_ % 3}") for db in stores))
+        won = [claim for claim in found if isinstance(claim, types.ChatLease)]
         assert len(won) == 1
         assert all(isinstance(other, errors.Busy) for other in found if other is not won[0])
         assert won[0].token == (1 << 32) + 1 + round_ // 3
-        assert stores[0].mail.release_claim(won[0])
+        assert stores[0].mail.release_chat_lease(won[0])
 
 
 def test_dead_holder_is_overtaken_at_once(make_db: MakeDb) -> None:
     db = make_db()
     address = db.driver.target if hasattr(db.driver, "target") else db.driver.path
     code = "import sys; from holdfast import SessionDB; from tests.contract import steps; "
-    code += "SessionDB(sys.argv[1], clock=steps.Clock()).mail.claim('k', 30.0, 'elsewhere')"
+    code += "SessionDB(sys.argv[1], clock=steps.Clock()).mail.acquire_chat_lease('k', 30.0, 'elsewhere')"
     subprocess.run([sys.executable, "-c", code, address], check=True)
-    assert [held.state for held in db.mail.claims()] == ["dead"]
-    assert db.mail.claim("k", 30.0, "me").token == (1 << 32) + 2
+    assert [held.state for held in db.mail.chat_leases()] == ["dead"]
+    assert db.mail.acquire_chat_lease("k", 30.0, "me").token == (1 << 32) + 2
 
 
 @pytest.mark.parametrize("given", [("", 30.0, None), ("k", 0, None), ("k", 30.0, ""), ("a\nb", 30.0, None),
                                    ("k", True, None), ("x" * 601, 30.0, None), (5, 30.0, None)])  # fmt: skip
 def test_what_is_no_claim_is_refused(db: SessionDB, given: tuple[object, ...]) -> None:
     with pytest.raises(errors.InvalidArgument):
-        db.mail.claim(*given)  # type: ignore[arg-type]
-    for call in (db.mail.renew_claim, db.mail.release_claim):
+        db.mail.acquire_chat_lease(*given)  # type: ignore[arg-type]
+    for call in (db.mail.renew_chat_lease, db.mail.release_chat_lease):
         with pytest.raises(errors.InvalidArgument):
             call("k")  # type: ignore[arg-type]
-    assert db.mail.claims() == []
+    assert db.mail.chat_leases() == []
 
 
 def test_restored_store_knows_no_claim_of_before(make_file_db: MakeDb, tmp_path: object) -> None:
     db = make_file_db()
-    before = db.mail.claim("k", 30.0, "me")
+    before = db.mail.acquire_chat_lease("k", 30.0, "me")
     path = f"{tmp_path}/copy.db"
     db.admin.backup(path)
-    db.mail.claim("new", 30.0, "me")
+    db.mail.acquire_chat_lease("new", 30.0, "me")
     db.admin.restore(path)
-    assert db.mail.claims() == []
+    assert db.mail.chat_leases() == []
     with pytest.raises(errors.LeaseLost):
-        db.mail.renew_claim(before)
+        db.mail.renew_chat_lease(before)
     for key in ("k", "new"):
-        assert db.mail.claim(key, 30.0, "me").token > 2 << 32
+        assert db.mail.acquire_chat_lease(key, 30.0, "me").token > 2 << 32

@@ -27,10 +27,10 @@ def test_what_was_settled_long_ago_is_forgotten_however_little_is_looked_at_at_o
 ) -> None:
     monkeypatch.setattr(expiry, "MOST", most)
     a, b = mail.came(db, "a", "b")
-    claim = db.mail.claim(mail.CLAIM)
-    db.mail.begin_arrival(claim, a.id, "talk", [b.id])
+    claim = db.mail.acquire_chat_lease(mail.CLAIM)
+    db.mail.begin_inbound(claim, a.id, "talk", [b.id])
     where = {"seq": mail.said(db, "talk", "a"), "conversation_id": "talk"}
-    db.mail.settle_arrival(claim, a.id, "answered", outgoing=[mail.reply()], release=True, **where)
+    db.mail.settle_inbound(claim, a.id, "answered", outgoing=[mail.reply()], release=True, **where)
     unsent, last = (mail.answered(db, "talk", key) for key in ("unsent", "last"))
     (waiting,) = mail.came(db, "waiting")
     posted, pending = db.mail.post(mail.reply(), key="posted"), db.mail.post(mail.reply(), key="pending")
@@ -39,22 +39,22 @@ def test_what_was_settled_long_ago_is_forgotten_however_little_is_looked_at_at_o
     assert sum(tidied(db)) == 0
     clock.advance(31 * steps.DAY)
     (young,) = mail.came(db, "young")
-    db.mail.settle_arrival(None, young.id, "ignored")
+    db.mail.settle_inbound(None, young.id, "ignored")
     # One that others were joined into goes after them: where they are looked at apart, the next time.
     assert sum(sum(tidied(db)) for _ in range(rounds)) == 4
     assert sum(tidied(db)) == 0
-    assert [db.mail.arrival(each.id) for each in (a, b)] == [None, None]
-    assert all(db.mail.arrival(each.id) for each in (unsent, last, waiting, young))
+    assert [db.mail.inbound(each.id) for each in (a, b)] == [None, None]
+    assert all(db.mail.inbound(each.id) for each in (unsent, last, waiting, young))
     assert [db.mail.outgoing(each.id) is None for each in (posted, pending)] == [True, False]
     assert [len(db.mail.replies(each.id)) for each in (unsent, last)] == [1, 1]
-    assert db.mail.add_arrival(mail.new("a"))[1]
-    assert not db.mail.add_arrival(mail.new("last"))[1]
+    assert db.mail.add_inbound(mail.new("a"))[1]
+    assert not db.mail.add_inbound(mail.new("last"))[1]
 
 
 def test_no_step_looks_at_more_than_a_few(db: SessionDB, clock: steps.Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expiry, "MOST", 4)
     for arrival in mail.came(db, *map(str, range(10))):
-        db.mail.settle_arrival(None, arrival.id, "ignored", outgoing=[mail.reply()])
+        db.mail.settle_inbound(None, arrival.id, "ignored", outgoing=[mail.reply()])
         db.mail.mark_failed(db.mail.replies(arrival.id)[0].id, "gone")
     clock.advance(31 * steps.DAY)
     assert [each for each in tidied(db) if each] == [8, 8, 4]

@@ -19,22 +19,22 @@ MakeDb = Callable[..., SessionDB]
 
 
 def test_what_is_delivered_again_is_one_arrival(db: SessionDB, clock: steps.Clock) -> None:
-    first, new = db.mail.add_arrival(mail.new(name="Ada", parts=[{"type": "image", "blob": "a" * 64}]))
+    first, new = db.mail.add_inbound(mail.new(name="Ada", parts=[{"type": "image", "blob": "a" * 64}]))
     assert new
     clock.advance(5)
     for text in ("hello", "edited since"):
-        assert db.mail.add_arrival(mail.new(text=text)) == (first, False)
+        assert db.mail.add_inbound(mail.new(text=text)) == (first, False)
     assert (first.text, first.name, first.at, first.address) == ("hello", "Ada", steps.NOON, {"chat": 1})
     assert (first.platform, first.home, first.attempts, first.target, first.outcome) == ("far", "far", 0, None, None)
-    assert db.mail.open_arrivals(mail.ROUTE) == [first]
+    assert db.mail.open_inbound(mail.ROUTE) == [first]
     assert db.mail.open_routes() == [mail.ROUTE]
-    assert db.mail.arrival_by_key("far", "1") == first == db.mail.arrival(first.id)
+    assert db.mail.inbound_by_key("far", "1") == first == db.mail.inbound(first.id)
 
 
 def test_same_key_of_another_platform_is_something_else(db: SessionDB) -> None:
-    here = db.mail.add_arrival(mail.new())
-    other = types.NewArrival(platform="near", key="1", route="r", chat="1", sender="7", address={}, home="far")
-    there = db.mail.add_arrival(other)
+    here = db.mail.add_inbound(mail.new())
+    other = types.NewInboundMessage(platform="near", key="1", route="r", chat="1", sender="7", address={}, home="far")
+    there = db.mail.add_inbound(other)
     assert here[1]
     assert there[1]
     assert here[0].id != there[0].id
@@ -68,15 +68,15 @@ def test_same_key_of_another_platform_is_something_else(db: SessionDB) -> None:
 def test_what_cannot_be_kept_is_refused(db: SessionDB, more: dict[str, object], error: type[Exception]) -> None:
     given = {"platform": "far", "key": "1", "route": "r", "chat": "c", "sender": "s", "address": {}, **more}
     with mail.nothing_changes(db), pytest.raises(error):
-        db.mail.add_arrival(types.NewArrival(**given))
+        db.mail.add_inbound(types.NewInboundMessage(**given))
     with pytest.raises(errors.InvalidArgument):
-        db.mail.add_arrival("text")
+        db.mail.add_inbound("text")
 
 
 @pytest.mark.parametrize("text", ["", "a\0b", "\U0010ffff", "ü — 漢字 🎈", "'; DROP TABLE arrivals; --"])
 def test_any_text_comes_back_as_it_came(db: SessionDB, text: str) -> None:
     parts, where = [{"type": "text", "text": text}], {"chat": text, "thread": [1, None]}
-    stored, _ = db.mail.add_arrival(mail.new(text=text, name=text, parts=parts, address=where))
+    stored, _ = db.mail.add_inbound(mail.new(text=text, name=text, parts=parts, address=where))
     found = mail.again(db, stored)
     assert (found.text, found.name, found.parts, found.address) == (text, text, parts, where)
 
@@ -84,25 +84,25 @@ def test_any_text_comes_back_as_it_came(db: SessionDB, text: str) -> None:
 def test_two_who_bring_the_same_make_one_of_it(make_db: MakeDb) -> None:
     one, other = make_db(), make_db()
     for key in map(str, range(20)):
-        found = steps.at_once(*(lambda db=db, key=key: db.mail.add_arrival(mail.new(key)) for db in (one, other)))
+        found = steps.at_once(*(lambda db=db, key=key: db.mail.add_inbound(mail.new(key)) for db in (one, other)))
         assert sorted(new for _, new in found) == [False, True]
         assert len({arrival.id for arrival, _ in found}) == 1
-    assert len(one.mail.open_arrivals(mail.ROUTE)) == 20
+    assert len(one.mail.open_inbound(mail.ROUTE)) == 20
 
 
 def test_who_did_not_hear_the_end_of_it_is_told_that_it_is_new(db: SessionDB) -> None:
     """The step is run again, as after a commit whose end nobody heard."""
-    step = steps.prepared(db.mail.add_arrival, mail.new())
+    step = steps.prepared(db.mail.add_inbound, mail.new())
     assert [found[1] for found in db.driver.write("arrive", lambda tx: [step.run(tx), step.run(tx)])] == [True, True]
-    assert not db.mail.add_arrival(mail.new())[1]
+    assert not db.mail.add_inbound(mail.new())[1]
 
 
 def test_many_tasks_share_commits_and_each_is_told_of_its_own(make_db: MakeDb) -> None:
     db, committed = make_db(), list[str]()
 
-    async def burst() -> list[tuple[types.Arrival, bool]]:
+    async def burst() -> list[tuple[types.InboundMessage, bool]]:
         async with AsyncSessionDB(db) as store:
-            return await asyncio.gather(*(store.mail.add_arrival(mail.new(str(n // 2))) for n in range(100)))
+            return await asyncio.gather(*(store.mail.add_inbound(mail.new(str(n // 2))) for n in range(100)))
 
     fault_points.hook = lambda point: committed.append(point) if point == "arrive.committed" else None
     try:
@@ -123,12 +123,12 @@ def test_open_ones_are_told_oldest_first_and_the_first_of_each_route(db: Session
     (d,) = mail.came(db, "d", route="other")
     assert db.mail.open_routes() == [a.route, d.route]
     assert db.mail.open_routes(limit=1) == [a.route]
-    assert db.mail.open_arrivals(mail.ROUTE) == [a, b, c]
-    assert db.mail.open_arrivals(mail.ROUTE, limit=2) == [a, b]
-    db.mail.settle_arrival(None, a.id, "ignored")
+    assert db.mail.open_inbound(mail.ROUTE) == [a, b, c]
+    assert db.mail.open_inbound(mail.ROUTE, limit=2) == [a, b]
+    db.mail.settle_inbound(None, a.id, "ignored")
     assert db.mail.open_routes() == [b.route, d.route]
-    assert db.mail.open_arrivals("nowhere") == []
-    assert db.mail.arrival(99) is db.mail.arrival_by_key("far", "z") is None
+    assert db.mail.open_inbound("nowhere") == []
+    assert db.mail.inbound(99) is db.mail.inbound_by_key("far", "z") is None
     assert db.mail.counts() == {"arrivals_open": 3, "routes_waiting": 2, "outgoing_open": 0, "outgoing_failed": 0}
 
 
@@ -137,7 +137,7 @@ def test_arrivals_of_a_route_are_counted_from_a_time_on(db: SessionDB, clock: st
         mail.came(db, key)
         clock.advance(10)
     mail.came(db, "d", route="other")
-    assert [db.mail.count_arrivals_on(mail.ROUTE, steps.NOON + late) for late in (0, 1, 20, 21)] == [3, 2, 1, 0]
+    assert [db.mail.count_inbound_on(mail.ROUTE, steps.NOON + late) for late in (0, 1, 20, 21)] == [3, 2, 1, 0]
 
 
 def test_arrivals_of_a_person_are_counted_on_all_their_routes(db: SessionDB, clock: steps.Clock) -> None:
@@ -146,8 +146,8 @@ def test_arrivals_of_a_person_are_counted_on_all_their_routes(db: SessionDB, clo
     mail.came(db, "b", route="other")
     mail.came(db, "c", sender="8")
     mail.came(db, "d", platform="near")
-    assert [db.mail.count_arrivals_from("far", "7", steps.NOON + late) for late in (0, 10, 11)] == [2, 1, 0]
-    assert db.mail.count_arrivals_from("far", "9", 0.0) == 0
+    assert [db.mail.count_inbound_from("far", "7", steps.NOON + late) for late in (0, 10, 11)] == [2, 1, 0]
+    assert db.mail.count_inbound_from("far", "9", 0.0) == 0
 
 
 # --- beginning -----------------------------------------------------------------------------------------
@@ -155,50 +155,50 @@ def test_arrivals_of_a_person_are_counted_on_all_their_routes(db: SessionDB, clo
 
 def test_first_target_stays_and_every_attempt_counts(db: SessionDB) -> None:
     (arrival,) = mail.came(db, "1")
-    claim = db.mail.claim(mail.CLAIM)
-    first = db.mail.begin_arrival(claim, arrival.id, "minted")
+    claim = db.mail.acquire_chat_lease(mail.CLAIM)
+    first = db.mail.begin_inbound(claim, arrival.id, "minted")
     assert first is not None
     assert (first.target, first.attempts) == ("minted", 1)
-    second = db.mail.begin_arrival(db.mail.claim(mail.CLAIM, holder=claim.holder), arrival.id, "another")
+    second = db.mail.begin_inbound(db.mail.acquire_chat_lease(mail.CLAIM, holder=claim.holder), arrival.id, "another")
     assert second is not None
     assert (second.target, second.attempts) == ("minted", 2)
 
 
 def test_overtaken_claim_begins_and_settles_nothing(db: SessionDB) -> None:
     (arrival,) = mail.came(db, "1")
-    stale = db.mail.claim(mail.CLAIM, holder="me")
-    fresh = db.mail.claim(mail.CLAIM, holder="me")
-    freed = db.mail.claim("route:else")
-    db.mail.release_claim(freed)
+    stale = db.mail.acquire_chat_lease(mail.CLAIM, holder="me")
+    fresh = db.mail.acquire_chat_lease(mail.CLAIM, holder="me")
+    freed = db.mail.acquire_chat_lease("route:else")
+    db.mail.release_chat_lease(freed)
     with mail.nothing_changes(db):
-        for claim in (stale, freed, types.Claim("unknown", 1, "me", 30.0)):
+        for claim in (stale, freed, types.ChatLease("unknown", 1, "me", 30.0)):
             with pytest.raises(errors.LeaseLost):
-                db.mail.begin_arrival(claim, arrival.id, "talk")
+                db.mail.begin_inbound(claim, arrival.id, "talk")
             with pytest.raises(errors.LeaseLost):
-                db.mail.settle_arrival(claim, arrival.id, "answered", outgoing=[mail.reply()])
-    assert db.mail.settle_arrival(fresh, arrival.id, "ignored")
+                db.mail.settle_inbound(claim, arrival.id, "answered", outgoing=[mail.reply()])
+    assert db.mail.settle_inbound(fresh, arrival.id, "ignored")
 
 
 def test_settled_one_does_not_begin_again(db: SessionDB) -> None:
     (arrival,) = mail.came(db, "1")
-    claim = db.mail.claim(mail.CLAIM)
-    db.mail.settle_arrival(claim, arrival.id, "ignored")
+    claim = db.mail.acquire_chat_lease(mail.CLAIM)
+    db.mail.settle_inbound(claim, arrival.id, "ignored")
     with mail.nothing_changes(db):
-        assert db.mail.begin_arrival(claim, arrival.id, "talk") is None
-        assert db.mail.begin_arrival(claim, 99, "talk") is None
+        assert db.mail.begin_inbound(claim, arrival.id, "talk") is None
+        assert db.mail.begin_inbound(claim, 99, "talk") is None
 
 
 def test_joined_ones_are_fixed_by_the_first_attempt_and_share_the_outcome(db: SessionDB) -> None:
     a, b, c = mail.came(db, "a", "b", "c")
-    claim = db.mail.claim(mail.CLAIM)
-    db.mail.begin_arrival(claim, a.id, "talk", [b.id])
-    db.mail.begin_arrival(claim, a.id, "talk", [c.id])
-    assert [arrival.id for arrival in db.mail.joined_arrivals(a.id)] == [b.id]
-    assert [arrival.id for arrival in db.mail.open_arrivals(mail.ROUTE)] == [a.id, c.id]
+    claim = db.mail.acquire_chat_lease(mail.CLAIM)
+    db.mail.begin_inbound(claim, a.id, "talk", [b.id])
+    db.mail.begin_inbound(claim, a.id, "talk", [c.id])
+    assert [arrival.id for arrival in db.mail.joined_inbound(a.id)] == [b.id]
+    assert [arrival.id for arrival in db.mail.open_inbound(mail.ROUTE)] == [a.id, c.id]
     with pytest.raises(errors.InvalidArgument):
-        db.mail.begin_arrival(claim, b.id, "talk")
+        db.mail.begin_inbound(claim, b.id, "talk")
     seq = mail.said(db, "talk", "a")
-    db.mail.settle_arrival(claim, a.id, "answered", seq=seq, conversation_id="talk", outgoing=[mail.reply()])
+    db.mail.settle_inbound(claim, a.id, "answered", seq=seq, conversation_id="talk", outgoing=[mail.reply()])
     told = [(each.outcome, each.conversation_id, each.seq) for each in (mail.again(db, a), mail.again(db, b))]
     assert told == [("answered", "talk", 1)] * 2
     assert mail.again(db, c).outcome is None
@@ -209,11 +209,11 @@ def test_joined_ones_are_fixed_by_the_first_attempt_and_share_the_outcome(db: Se
 def test_only_what_waits_on_the_same_route_is_joined(db: SessionDB) -> None:
     a, begun = mail.came(db, "a", "begun")
     (elsewhere,) = mail.came(db, "b", route="other")
-    claim = db.mail.claim(mail.CLAIM)
-    db.mail.begin_arrival(claim, begun.id, "talk")
+    claim = db.mail.acquire_chat_lease(mail.CLAIM)
+    db.mail.begin_inbound(claim, begun.id, "talk")
     for other in (elsewhere, begun, a):
         with mail.nothing_changes(db), pytest.raises(errors.StoreRefused):
-            db.mail.begin_arrival(claim, a.id, "talk", [other.id])
+            db.mail.begin_inbound(claim, a.id, "talk", [other.id])
 
 
 # --- taking up ------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def test_route_is_claimed_and_begun_in_one(db: SessionDB) -> None:
     db.bind_route(mail.ROUTE, "talk", version=0)
     seen = list[object]()
 
-    def choose(waiting: Sequence[types.Arrival], route: types.Route) -> tuple[int, str, list[int]]:
+    def choose(waiting: Sequence[types.InboundMessage], route: types.Route) -> tuple[int, str, list[int]]:
         seen.append(([each.id for each in waiting], route.conversation_id))
         return a.id, "talk", [b.id]
 
@@ -238,37 +238,39 @@ def test_route_is_claimed_and_begun_in_one(db: SessionDB) -> None:
     assert taken.waiting == [a, b]
     assert (taken.begun, mail.again(db, a).attempts) == (mail.again(db, a), 1)
     assert (mail.again(db, a).target, mail.again(db, b).joined) == ("talk", a.id)
-    assert [(held.key, held.token) for held in db.mail.claims()] == [(mail.CLAIM, taken.claim and taken.claim.token)]
-    assert db.mail.settle_arrival(taken.claim, a.id, "ignored")
-    again = db.mail.take_up(mail.ROUTE, first_in("other"), claim=taken.claim)
-    assert (again.claim, again.begun) == (taken.claim, mail.again(db, c))
+    assert [(held.key, held.token) for held in db.mail.chat_leases()] == [
+        (mail.CLAIM, taken.lease and taken.lease.token)
+    ]
+    assert db.mail.settle_inbound(taken.lease, a.id, "ignored")
+    again = db.mail.take_up(mail.ROUTE, first_in("other"), lease=taken.lease)
+    assert (again.lease, again.begun) == (taken.lease, mail.again(db, c))
 
 
 def test_where_nothing_is_chosen_the_route_is_claimed_and_nothing_begun(db: SessionDB) -> None:
     (arrival,) = mail.came(db, "a")
     taken = db.mail.take_up(mail.ROUTE, lambda *_: None)
     assert (taken.waiting, taken.begun, mail.again(db, arrival)) == ([arrival], None, arrival)
-    assert taken.claim is not None
-    db.mail.renew_claim(taken.claim)
+    assert taken.lease is not None
+    db.mail.renew_chat_lease(taken.lease)
 
 
 def test_nothing_is_claimed_where_nothing_waits_unless_that_is_wanted(db: SessionDB) -> None:
     assert db.mail.take_up(mail.ROUTE, first_in("talk")) == types.TakenUp(None, [])
-    assert db.mail.claims() == []
+    assert db.mail.chat_leases() == []
     idle = db.mail.take_up(mail.ROUTE, first_in("talk"), idle=True)
-    assert idle == types.TakenUp(idle.claim, [])
-    assert [held.key for held in db.mail.claims()] == [mail.CLAIM]
+    assert idle == types.TakenUp(idle.lease, [])
+    assert [held.key for held in db.mail.chat_leases()] == [mail.CLAIM]
 
 
 def test_route_that_another_has_is_not_taken_up(db: SessionDB) -> None:
     mail.came(db, "a")
-    old = db.mail.claim(mail.CLAIM, holder="me")
-    db.mail.release_claim(old)
-    db.mail.claim(mail.CLAIM, holder="other")
+    old = db.mail.acquire_chat_lease(mail.CLAIM, holder="me")
+    db.mail.release_chat_lease(old)
+    db.mail.acquire_chat_lease(mail.CLAIM, holder="other")
     with mail.nothing_changes(db), pytest.raises(errors.Busy):
         db.mail.take_up(mail.ROUTE, first_in("talk"))
     with mail.nothing_changes(db), pytest.raises(errors.LeaseLost):
-        db.mail.take_up(mail.ROUTE, first_in("talk"), claim=old)
+        db.mail.take_up(mail.ROUTE, first_in("talk"), lease=old)
 
 
 def test_only_what_waits_there_is_chosen(db: SessionDB) -> None:
@@ -276,7 +278,7 @@ def test_only_what_waits_there_is_chosen(db: SessionDB) -> None:
     (elsewhere,) = mail.came(db, "b", route="other")
     with mail.nothing_changes(db), pytest.raises(errors.InvalidArgument):
         db.mail.take_up(mail.ROUTE, lambda *_: (elsewhere.id, "talk", []))
-    assert db.mail.claims() == []
+    assert db.mail.chat_leases() == []
 
 
 # --- settling ------------------------------------------------------------------------------------------
@@ -286,7 +288,7 @@ def test_outcome_and_what_is_to_be_sent_stand_together(db: SessionDB) -> None:
     arrival = mail.answered(db, "talk", "1", "one", "two")
     assert (arrival.outcome, arrival.conversation_id, arrival.seq) == ("answered", "talk", 1)
     sent = db.mail.replies(arrival.id)
-    assert [(each.part, each.text, each.kind, each.arrival) for each in sent] == [
+    assert [(each.part, each.text, each.kind, each.inbound_id) for each in sent] == [
         (0, "one", "reply", arrival.id),
         (1, "two", "reply", arrival.id),
     ]
@@ -295,19 +297,19 @@ def test_outcome_and_what_is_to_be_sent_stand_together(db: SessionDB) -> None:
 
 def test_first_outcome_wins_and_the_second_writes_nothing(db: SessionDB) -> None:
     arrival = mail.answered(db)
-    claim = db.mail.claim(mail.CLAIM, holder="other")
+    claim = db.mail.acquire_chat_lease(mail.CLAIM, holder="other")
     with mail.nothing_changes(db):
-        assert not db.mail.settle_arrival(claim, arrival.id, "failed", outgoing=[mail.reply("again")])
-        assert not db.mail.settle_arrival(None, arrival.id, "answered", outgoing=[mail.reply("again")])
-        assert not db.mail.settle_arrival(None, 99, "answered", outgoing=[mail.reply("again")])
+        assert not db.mail.settle_inbound(claim, arrival.id, "failed", outgoing=[mail.reply("again")])
+        assert not db.mail.settle_inbound(None, arrival.id, "answered", outgoing=[mail.reply("again")])
+        assert not db.mail.settle_inbound(None, 99, "answered", outgoing=[mail.reply("again")])
 
 
 def test_of_two_who_settle_at_once_one_does(make_db: MakeDb) -> None:
     one, other = make_db(), make_db()
     for arrival in mail.came(one, *map(str, range(20))):
         found = steps.at_once(
-            lambda: one.mail.settle_arrival(None, arrival.id, "one", outgoing=[mail.reply("one")]),  # noqa: B023
-            lambda: other.mail.settle_arrival(None, arrival.id, "other", outgoing=[mail.reply("other")]),  # noqa: B023
+            lambda: one.mail.settle_inbound(None, arrival.id, "one", outgoing=[mail.reply("one")]),  # noqa: B023
+            lambda: other.mail.settle_inbound(None, arrival.id, "other", outgoing=[mail.reply("other")]),  # noqa: B023
         )
         assert sorted(map(bool, found)) == [False, True]
         (sent,) = one.mail.replies(arrival.id)
@@ -325,10 +327,10 @@ def test_reply_goes_nowhere_else(db: SessionDB) -> None:
         (hooked.id, {"chat": "9"}),
     ):
         with mail.nothing_changes(db), pytest.raises(errors.StoreRefused):
-            db.mail.settle_arrival(None, id_, "answered", outgoing=[mail.reply(**more)])
+            db.mail.settle_inbound(None, id_, "answered", outgoing=[mail.reply(**more)])
         with mail.nothing_changes(db), pytest.raises(errors.StoreRefused):
-            db.mail.post(mail.reply(**more), arrival=id_)
-    assert db.mail.settle_arrival(None, hooked.id, "answered", outgoing=[mail.reply(platform="near", chat="9")])
+            db.mail.post(mail.reply(**more), inbound_id=id_)
+    assert db.mail.settle_inbound(None, hooked.id, "answered", outgoing=[mail.reply(platform="near", chat="9")])
 
 
 def test_it_becomes_the_message_that_bears_its_key_and_no_other(db: SessionDB) -> None:
@@ -336,13 +338,13 @@ def test_it_becomes_the_message_that_bears_its_key_and_no_other(db: SessionDB) -
     steps.begin(db, "talk", "somebody else's")
     for where in ({"seq": 1, "conversation_id": "talk"}, {"seq": 7, "conversation_id": "talk"}, {"seq": 1}):
         with mail.nothing_changes(db), pytest.raises(errors.InvalidArgument):
-            db.mail.settle_arrival(None, arrival.id, "answered", outgoing=[mail.reply()], **where)
+            db.mail.settle_inbound(None, arrival.id, "answered", outgoing=[mail.reply()], **where)
     with mail.nothing_changes(db), pytest.raises(errors.NoSuchSession):
-        db.mail.settle_arrival(None, arrival.id, "answered", conversation_id="unknown", outgoing=[mail.reply()])
+        db.mail.settle_inbound(None, arrival.id, "answered", conversation_id="unknown", outgoing=[mail.reply()])
     assert db.seq_of("talk", "inbox:far:1") is None
     seq = mail.said(db, "talk")
     assert db.seq_of("talk", "inbox:far:1") == seq == 2
-    assert db.mail.settle_arrival(
+    assert db.mail.settle_inbound(
         None, arrival.id, "answered", seq=seq, conversation_id="talk", outgoing=[mail.reply()]
     )
     with pytest.raises(errors.NoSuchSession):
@@ -351,20 +353,20 @@ def test_it_becomes_the_message_that_bears_its_key_and_no_other(db: SessionDB) -
 
 def test_claim_is_given_back_with_the_outcome_when_that_is_asked(db: SessionDB) -> None:
     a, b = mail.came(db, "a", "b")
-    claim = db.mail.claim(mail.CLAIM)
-    db.mail.settle_arrival(claim, a.id, "ignored")
-    assert len(db.mail.claims()) == 1
-    db.mail.settle_arrival(claim, b.id, "ignored", release=True)
-    assert db.mail.claims() == []
+    claim = db.mail.acquire_chat_lease(mail.CLAIM)
+    db.mail.settle_inbound(claim, a.id, "ignored")
+    assert len(db.mail.chat_leases()) == 1
+    db.mail.settle_inbound(claim, b.id, "ignored", release=True)
+    assert db.mail.chat_leases() == []
 
 
 def test_notice_is_settled_with_what_is_to_be_sent(db: SessionDB) -> None:
     mail.answered(db)
-    row = db.mail.receive("talk", "k", "a process ended")
-    assert db.mail.settle(row.id, "answered", outgoing=[mail.reply("one"), mail.reply("two")])
-    assert not db.mail.settle(row.id, "answered", outgoing=[mail.reply("again")])
+    row = db.mail.add_inbox_entry("talk", "k", "a process ended")
+    assert db.mail.settle_inbox_entry(row.id, "answered", outgoing=[mail.reply("one"), mail.reply("two")])
+    assert not db.mail.settle_inbox_entry(row.id, "answered", outgoing=[mail.reply("again")])
     sent = [db.mail.outgoing(id_) for id_ in (2, 3)]
-    assert [(each.inbound, each.part, each.text, each.conversation_id) for each in sent if each] == [
+    assert [(each.inbox_entry_id, each.part, each.text, each.conversation_id) for each in sent if each] == [
         (row.id, 0, "one", "talk"),
         (row.id, 1, "two", "talk"),
     ]
@@ -376,7 +378,7 @@ def test_home_is_where_a_conversation_was_last_spoken_to_from(db: SessionDB) -> 
     assert db.mail.home_of("other") is None
     mail.answered(db, "talk", "1")
     (arrival,) = mail.came(db, "2", chat="2", address={"chat": 2}, route="another")
-    db.mail.settle_arrival(None, arrival.id, "ignored", conversation_id=steps.compact(db, "talk", 1).id)
+    db.mail.settle_inbound(None, arrival.id, "ignored", conversation_id=steps.compact(db, "talk", 1).id)
     assert db.mail.home_of("talk") == ("far", "2", {"chat": 2}, "another")
     with pytest.raises(errors.NoSuchSession):
         db.mail.home_of("unknown")
@@ -389,18 +391,18 @@ def test_deleted_conversation_takes_the_texts_and_what_was_delivered_stays_known
     arrival = mail.answered(db, "talk", "1")
     (waiting, joined) = mail.came(db, "2", "3")
     (untouched,) = mail.came(db, "4")
-    db.mail.begin_arrival(db.mail.claim(mail.CLAIM), waiting.id, "talk", [joined.id])
-    db.mail.post(mail.reply(kind="question"), arrival=waiting.id, conversation_id="talk")
+    db.mail.begin_inbound(db.mail.acquire_chat_lease(mail.CLAIM), waiting.id, "talk", [joined.id])
+    db.mail.post(mail.reply(kind="question"), inbound_id=waiting.id, conversation_id="talk")
     db.delete_conversation("talk")
     for gone, outcome in ((arrival, "answered"), (waiting, "deleted"), (joined, "deleted")):
         found = mail.again(db, gone)
         assert (found.outcome, found.text, found.address, found.redacted) == (outcome, "", {}, True)
         assert (found.conversation_id, found.seq) == (None, None)
-        assert db.mail.add_arrival(mail.new(gone.key)) == (found, False)
+        assert db.mail.add_inbound(mail.new(gone.key)) == (found, False)
     assert db.mail.replies(arrival.id) == []
     assert db.mail.due_outgoing("far") == []
-    assert not db.mail.settle_arrival(None, waiting.id, "answered", outgoing=[mail.reply()])
-    assert db.mail.open_arrivals(mail.ROUTE) == [untouched]
+    assert not db.mail.settle_inbound(None, waiting.id, "answered", outgoing=[mail.reply()])
+    assert db.mail.open_inbound(mail.ROUTE) == [untouched]
 
 
 def test_redacted_message_takes_what_came_in_and_what_was_sent_of_it(db: SessionDB) -> None:
@@ -418,13 +420,13 @@ def test_redacted_message_takes_what_came_in_and_what_was_sent_of_it(db: Session
 
 def test_message_that_was_redacted_while_it_was_worked_on_leaves_nothing_of_what_came_in(db: SessionDB) -> None:
     first, joined, other = mail.came(db, "1", "2", "3")
-    claim = db.mail.claim(mail.CLAIM)
-    db.mail.begin_arrival(claim, first.id, "talk", [joined.id])
+    claim = db.mail.acquire_chat_lease(mail.CLAIM)
+    db.mail.begin_inbound(claim, first.id, "talk", [joined.id])
     where = {"seq": mail.said(db, "talk", "1"), "conversation_id": "talk"}
     db.redact("talk", 1)
-    assert db.mail.settle_arrival(claim, first.id, "answered", outgoing=[mail.reply()], **where)
+    assert db.mail.settle_inbound(claim, first.id, "answered", outgoing=[mail.reply()], **where)
     assert [(mail.again(db, each).text, mail.again(db, each).redacted) for each in (first, joined)] == [("", True)] * 2
-    assert db.mail.settle_arrival(claim, other.id, "silent", seq=mail.said(db, "talk", "3"), conversation_id="talk")
+    assert db.mail.settle_inbound(claim, other.id, "silent", seq=mail.said(db, "talk", "3"), conversation_id="talk")
     assert mail.again(db, other).text == "hello"
 
 
@@ -442,7 +444,7 @@ def test_part_that_names_its_message_goes_with_that_message_only(db: SessionDB) 
     seq = mail.said(db, "talk")
     said = db.append_message("talk", role="assistant", content="a reply").seq
     outgoing = [mail.reply("of the reply", seq=said), mail.reply("of no message")]
-    db.mail.settle_arrival(None, arrival.id, "answered", seq=seq, conversation_id="talk", outgoing=outgoing)
+    db.mail.settle_inbound(None, arrival.id, "answered", seq=seq, conversation_id="talk", outgoing=outgoing)
     for sent in db.mail.replies(arrival.id):
         db.mail.mark_delivered(sent.id, "there")
     db.redact("talk", seq)
@@ -453,36 +455,36 @@ def test_part_that_names_its_message_goes_with_that_message_only(db: SessionDB) 
 
 def test_what_was_settled_long_ago_is_forgotten_but_for_where_it_came_from(db: SessionDB, clock: steps.Clock) -> None:
     a, b = mail.came(db, "a", "b")
-    claim = db.mail.claim(mail.CLAIM)
-    db.mail.begin_arrival(claim, a.id, "talk", [b.id])
+    claim = db.mail.acquire_chat_lease(mail.CLAIM)
+    db.mail.begin_inbound(claim, a.id, "talk", [b.id])
     where = {"seq": mail.said(db, "talk", "a"), "conversation_id": "talk"}
-    db.mail.settle_arrival(claim, a.id, "answered", outgoing=[mail.reply()], release=True, **where)
+    db.mail.settle_inbound(claim, a.id, "answered", outgoing=[mail.reply()], release=True, **where)
     kept = [mail.answered(db, "talk", key) for key in ("unsent", "last")]
     (waiting,) = mail.came(db, "waiting")
     for arrival in (a, kept[1]):
         db.mail.mark_delivered(db.mail.replies(arrival.id)[0].id, "there")
-    assert db.mail.forget_arrivals(30) == 0
+    assert db.mail.forget_inbound(30) == 0
     clock.advance(31 * steps.DAY)
-    assert db.mail.forget_arrivals(30) == 2
-    assert db.mail.arrival(a.id) is db.mail.arrival(b.id) is None
-    assert all(db.mail.arrival(arrival.id) is not None for arrival in (*kept, waiting))
+    assert db.mail.forget_inbound(30) == 2
+    assert db.mail.inbound(a.id) is db.mail.inbound(b.id) is None
+    assert all(db.mail.inbound(arrival.id) is not None for arrival in (*kept, waiting))
     assert [len(db.mail.replies(arrival.id)) for arrival in kept] == [1, 1]
-    assert db.mail.add_arrival(mail.new("a"))[1]
-    assert not db.mail.add_arrival(mail.new("last"))[1]
+    assert db.mail.add_inbound(mail.new("a"))[1]
+    assert not db.mail.add_inbound(mail.new("last"))[1]
 
 
 def test_what_is_open_keeps_its_conversation_from_being_pruned(db: SessionDB, clock: steps.Clock) -> None:
     arrival = mail.answered(db, "unsent", "1")
     (waiting,) = mail.came(db, "2")
     steps.begin(db, "begun", "x")
-    claim = db.mail.claim(mail.CLAIM)
-    db.mail.begin_arrival(claim, waiting.id, "begun")
+    claim = db.mail.acquire_chat_lease(mail.CLAIM)
+    db.mail.begin_inbound(claim, waiting.id, "begun")
     clock.advance(100 * steps.DAY)
     plan = db.admin.plan_prune(older_than_days=50)
     assert {each.conversation_id for each in plan.needed} == {"unsent", "begun"}
     assert plan.going == ()
     db.mail.mark_delivered(db.mail.replies(arrival.id)[0].id)
-    db.mail.settle_arrival(claim, waiting.id, "ignored")
+    db.mail.settle_inbound(claim, waiting.id, "ignored")
     assert {each.conversation_id for each in db.admin.plan_prune(older_than_days=50).going} == {"unsent", "begun"}
 
 
@@ -493,7 +495,7 @@ def test_attachment_of_what_is_open_is_not_collected(db: SessionDB, clock: steps
     clock.advance(2 * steps.DAY)
     assert db.blobs.collect().blobs == 1
     assert db.blobs.get(nobody) is None
-    db.mail.settle_arrival(None, arrival.id, "ignored")
+    db.mail.settle_inbound(None, arrival.id, "ignored")
     db.mail.mark_failed(1, "gone", None)
     assert db.blobs.collect().blobs == 2
 
@@ -501,11 +503,11 @@ def test_attachment_of_what_is_open_is_not_collected(db: SessionDB, clock: steps
 def test_arrivals_are_found_by_how_their_keys_begin_and_the_last_of_a_conversation(db: SessionDB) -> None:
     a, b, _ = mail.came(db, "aa1", "aa2", "ab1")
     mail.came(db, "aa3", platform="near")
-    assert db.mail.arrivals_with_prefix("far", "aa") == [b, a]
-    assert db.mail.arrivals_with_prefix("far", "aa", limit=1) == [b]
-    assert db.mail.arrivals_with_prefix("far", "aa1") == [a]
-    assert db.mail.arrivals_with_prefix("far", "b") == []
+    assert db.mail.inbound_with_prefix("far", "aa") == [b, a]
+    assert db.mail.inbound_with_prefix("far", "aa", limit=1) == [b]
+    assert db.mail.inbound_with_prefix("far", "aa1") == [a]
+    assert db.mail.inbound_with_prefix("far", "b") == []
     for key in ("c", "d"):
         mail.answered(db, "talk", key)
-    assert (found := db.mail.last_arrival("talk", "far")) is not None
-    assert (found.key, db.mail.last_arrival("talk", "near")) == ("d", None)
+    assert (found := db.mail.last_inbound("talk", "far")) is not None
+    assert (found.key, db.mail.last_inbound("talk", "near")) == ("d", None)

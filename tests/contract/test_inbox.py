@@ -15,116 +15,116 @@ MakeDb = Callable[..., SessionDB]
 
 def test_same_thing_again_is_the_stored_row(db: SessionDB, clock: steps.Clock) -> None:
     steps.begin(db, "talk", "a", "b")
-    first = db.mail.receive("talk", "k", "came in")
+    first = db.mail.add_inbox_entry("talk", "k", "came in")
     clock.advance(5)
     head = steps.compact(db, "talk", 1)
-    assert db.mail.receive(head.id, "k", "came in") == first
+    assert db.mail.add_inbox_entry(head.id, "k", "came in") == first
     assert (first.conversation_id, first.kind, first.outcome, first.seq) == ("talk", "notice", None, None)
-    db.mail.settle(first.id, "completed", 2)
-    again = db.mail.receive("talk", "k", "came in")
+    db.mail.settle_inbox_entry(first.id, "completed", 2)
+    again = db.mail.add_inbox_entry("talk", "k", "came in")
     assert (again.id, again.outcome, again.seq) == (first.id, "completed", 2)
-    assert db.mail.waiting() == []
+    assert db.mail.inbox_entries() == []
 
 
 def test_key_that_names_something_else_is_refused(db: SessionDB) -> None:
     for name in ("talk", "other"):
         steps.begin(db, name, "a")
-    db.mail.receive("talk", "k", "came in")
+    db.mail.add_inbox_entry("talk", "k", "came in")
     for where, text, kind in (
         ("talk", "something else", "notice"),
         ("other", "came in", "notice"),
         ("talk", "came in", "process"),
     ):
         with steps.nothing_changes(db), pytest.raises(errors.IdTaken):
-            db.mail.receive(where, "k", text, kind=kind)
+            db.mail.add_inbox_entry(where, "k", text, kind=kind)
 
 
 def test_what_waits_is_given_oldest_first_of_one_conversation_or_of_all(db: SessionDB) -> None:
     for name in ("talk", "other"):
         steps.begin(db, name, "a")
-    made = [db.mail.receive(where, key, key) for where, key in (("talk", "z"), ("other", "y"), ("talk", "x"))]
-    assert db.mail.waiting() == made
-    assert db.mail.waiting(limit=2) == made[:2]
-    assert db.mail.waiting("talk") == [made[0], made[2]]
-    assert db.mail.settle(made[0].id, "completed")
-    assert db.mail.waiting("talk") == [made[2]]
+    made = [db.mail.add_inbox_entry(where, key, key) for where, key in (("talk", "z"), ("other", "y"), ("talk", "x"))]
+    assert db.mail.inbox_entries() == made
+    assert db.mail.inbox_entries(limit=2) == made[:2]
+    assert db.mail.inbox_entries("talk") == [made[0], made[2]]
+    assert db.mail.settle_inbox_entry(made[0].id, "completed")
+    assert db.mail.inbox_entries("talk") == [made[2]]
 
 
 def test_first_outcome_wins_and_stays(db: SessionDB) -> None:
     steps.begin(db, "talk", "a", "b")
-    row = db.mail.receive("talk", "k", "came in")
+    row = db.mail.add_inbox_entry("talk", "k", "came in")
     outcomes = [("completed", 2), ("failed", 1), ("completed", 2)]
-    assert [db.mail.settle(row.id, outcome, seq) for outcome, seq in outcomes] == [True, False, False]
-    assert db.mail.receive("talk", "k", "came in").outcome == "completed"
-    assert not db.mail.settle(99, "completed")
+    assert [db.mail.settle_inbox_entry(row.id, outcome, seq) for outcome, seq in outcomes] == [True, False, False]
+    assert db.mail.add_inbox_entry("talk", "k", "came in").outcome == "completed"
+    assert not db.mail.settle_inbox_entry(99, "completed")
 
 
 def test_message_that_is_not_there_settles_nothing(db: SessionDB) -> None:
     steps.begin(db, "talk", "a")
-    row = db.mail.receive("talk", "k", "came in")
+    row = db.mail.add_inbox_entry("talk", "k", "came in")
     with pytest.raises(errors.InvalidArgument):
-        db.mail.settle(row.id, "completed", 2)
-    assert db.mail.waiting() == [row]
+        db.mail.settle_inbox_entry(row.id, "completed", 2)
+    assert db.mail.inbox_entries() == [row]
 
 
 @pytest.mark.parametrize("text", ["", "\ud800", "x" * 1_000_001])
 def test_text_that_cannot_be_kept_is_refused(db: SessionDB, text: str) -> None:
     steps.begin(db, "talk", "a")
     with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
-        db.mail.receive("talk", "k", text)
+        db.mail.add_inbox_entry("talk", "k", text)
 
 
 @pytest.mark.parametrize("key", ["", "a\nb", "x" * 201, "process:1"])
 def test_key_that_is_none_or_the_stores_own_is_refused(db: SessionDB, key: str) -> None:
     steps.begin(db, "talk", "a")
     with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
-        db.mail.receive("talk", key, "x")
+        db.mail.add_inbox_entry("talk", key, "x")
 
 
 def test_nothing_comes_in_for_a_conversation_that_is_not_there(db: SessionDB) -> None:
     steps.begin(db, "gone", "a")
-    db.mail.receive("gone", "k", "came in")
+    db.mail.add_inbox_entry("gone", "k", "came in")
     db.delete_conversation("gone")
-    assert db.mail.waiting() == []
+    assert db.mail.inbox_entries() == []
     for name, kind in (("gone", errors.ConversationDeleted), ("nobody", errors.NoSuchSession)):
         with pytest.raises(kind):
-            db.mail.receive(name, "k", "came in")
+            db.mail.add_inbox_entry(name, "k", "came in")
         with pytest.raises(kind):
-            db.mail.waiting(name)
+            db.mail.inbox_entries(name)
 
 
 def test_what_came_in_is_in_no_branch_and_no_export(db: SessionDB) -> None:
     steps.begin(db, "talk", "a")
     before, after = io.StringIO(), io.StringIO()
     db.admin.export_to(before)
-    db.mail.receive("talk", "k", "came in")
+    db.mail.add_inbox_entry("talk", "k", "came in")
     db.admin.export_to(after)
     assert before.getvalue() == after.getvalue()
     db.branch("talk", branch_id="branch")
-    assert db.mail.waiting("branch") == []
+    assert db.mail.inbox_entries("branch") == []
 
 
 def test_redaction_takes_the_text_of_what_became_the_message(db: SessionDB) -> None:
     steps.begin(db, "talk", "a", "b")
-    rows = [db.mail.receive("talk", key, f"secret {key}") for key in ("one", "two")]
+    rows = [db.mail.add_inbox_entry("talk", key, f"secret {key}") for key in ("one", "two")]
     for seq, row in enumerate(rows, 1):
-        db.mail.settle(row.id, "completed", seq)
+        db.mail.settle_inbox_entry(row.id, "completed", seq)
     db.redact("talk", 1)
-    assert db.mail.receive("talk", "one", "secret one").text == ""
-    assert db.mail.receive("talk", "two", "secret two").text == "secret two"
+    assert db.mail.add_inbox_entry("talk", "one", "secret one").text == ""
+    assert db.mail.add_inbox_entry("talk", "two", "secret two").text == "secret two"
 
 
 def test_message_with_something_waiting_is_not_let_go(db: SessionDB, clock: steps.Clock) -> None:
     """Neither as old, nor as empty: somebody would wait for ever."""
     steps.begin(db, "old", "a")
     steps.begin(db, "ghost")
-    rows = [db.mail.receive(name, name, "came in") for name in ("old", "ghost")]
+    rows = [db.mail.add_inbox_entry(name, name, "came in") for name in ("old", "ghost")]
     clock.advance(100 * steps.DAY)
     plan = db.admin.plan_prune(older_than_days=30)
     assert [each.conversation_id for each in plan.going if each.messages] == []
     assert db.admin.prune_empty_sessions() == 0
     for row in rows:
-        db.mail.settle(row.id, "completed")
+        db.mail.settle_inbox_entry(row.id, "completed")
     assert "old" in [each.conversation_id for each in db.admin.plan_prune(older_than_days=30).going]
     assert db.admin.prune_empty_sessions() == 1
 
@@ -132,20 +132,20 @@ def test_message_with_something_waiting_is_not_let_go(db: SessionDB, clock: step
 def test_racing_settlers_have_one_winner(db: SessionDB) -> None:
     steps.begin(db, "talk", "a")
     for number in range(10):
-        row = db.mail.receive("talk", f"k{number}", "came in")
-        outcomes = steps.at_once(*(lambda n=n, i=row.id: db.mail.settle(i, f"by {n}") for n in range(6)))
+        row = db.mail.add_inbox_entry("talk", f"k{number}", "came in")
+        outcomes = steps.at_once(*(lambda n=n, i=row.id: db.mail.settle_inbox_entry(i, f"by {n}") for n in range(6)))
         assert sorted(outcomes) == [False] * 5 + [True]
-        assert db.mail.receive("talk", f"k{number}", "came in").outcome == f"by {outcomes.index(True)}"
+        assert db.mail.add_inbox_entry("talk", f"k{number}", "came in").outcome == f"by {outcomes.index(True)}"
 
 
 def test_inbox_comes_back_with_a_backup(make_db: MakeDb, tmp_path: object) -> None:
     db, other = make_db(), make_db("other")
     steps.begin(db, "talk", "a")
-    row = db.mail.receive("talk", "k", "came in")
+    row = db.mail.add_inbox_entry("talk", "k", "came in")
     db.admin.backup(f"{tmp_path}/copy.db")
-    db.mail.settle(row.id, "completed", 1)
+    db.mail.settle_inbox_entry(row.id, "completed", 1)
     other.admin.restore(f"{tmp_path}/copy.db")
-    assert other.mail.waiting("talk") == [row]
+    assert other.mail.inbox_entries("talk") == [row]
 
 
 def test_damaged_row_is_named(db: SessionDB) -> None:
@@ -157,18 +157,18 @@ def test_damaged_row_is_named(db: SessionDB) -> None:
 def test_conversations_with_a_chat_are_told_of_and_others_hide_none_of_them(db: SessionDB) -> None:
     steps.begin(db, "terminal", "a")
     for number in range(3):
-        db.mail.receive("terminal", f"t{number}", "nobody spoke to it from outside")
+        db.mail.add_inbox_entry("terminal", f"t{number}", "nobody spoke to it from outside")
     for name, key in (("one", "1"), ("two", "2")):
         mail.answered(db, name, key)
     (moved,) = mail.came(db, "3", route="agent:main:far:dm:2", chat="2")
-    db.mail.settle_arrival(None, moved.id, "command", conversation_id="two")
+    db.mail.settle_inbound(None, moved.id, "command", conversation_id="two")
     second, _, first = (
-        db.mail.receive(name, key, "came in") for name, key in (("two", "b"), ("two", "c"), ("one", "a"))
+        db.mail.add_inbox_entry(name, key, "came in") for name, key in (("two", "b"), ("two", "c"), ("one", "a"))
     )
-    awaited = [types.Awaited("two", second.id, "agent:main:far:dm:2"), types.Awaited("one", first.id, mail.ROUTE)]
-    assert db.mail.waiting_homes() == awaited
-    assert db.mail.waiting_homes(limit=1) == awaited[:1]
-    db.mail.settle(second.id, "answered")
-    assert [each.conversation_id for each in db.mail.waiting_homes()] == ["two", "one"]
+    awaited = [types.OpenInbox("two", second.id, "agent:main:far:dm:2"), types.OpenInbox("one", first.id, mail.ROUTE)]
+    assert db.mail.open_inboxes() == awaited
+    assert db.mail.open_inboxes(limit=1) == awaited[:1]
+    db.mail.settle_inbox_entry(second.id, "answered")
+    assert [each.conversation_id for each in db.mail.open_inboxes()] == ["two", "one"]
     db.delete_conversation("two")
-    assert db.mail.waiting_homes() == awaited[1:]
+    assert db.mail.open_inboxes() == awaited[1:]

@@ -57,12 +57,12 @@ def test_what_a_conversation_asked_is_told_the_last_first(db: SessionDB) -> None
 
 def test_every_attempt_counts_and_an_overtaken_claim_sends_nothing(db: SessionDB) -> None:
     sent = db.mail.post(mail.reply(), key="k")
-    stale = db.mail.claim("out:far:1", holder="me")
+    stale = db.mail.acquire_chat_lease("out:far:1", holder="me")
     begun = db.mail.begin_sending(stale, sent.id)
     assert begun is not None
     assert begun.attempts == 1
     assert begun.text == "a reply"
-    fresh = db.mail.claim("out:far:1", holder="me")
+    fresh = db.mail.acquire_chat_lease("out:far:1", holder="me")
     with mail.nothing_changes(db), pytest.raises(errors.LeaseLost):
         db.mail.begin_sending(stale, sent.id)
     again = db.mail.begin_sending(fresh, sent.id)
@@ -90,8 +90,8 @@ def test_how_it_ended_is_said_once(db: SessionDB, clock: steps.Clock) -> None:
 
 def test_whoever_has_sent_it_says_so_whoever_has_the_claim(db: SessionDB) -> None:
     sent = db.mail.post(mail.reply(), key="k")
-    db.mail.begin_sending(db.mail.claim("out:far:1", holder="me"), sent.id)
-    db.mail.claim("out:far:1", holder="me")
+    db.mail.begin_sending(db.mail.acquire_chat_lease("out:far:1", holder="me"), sent.id)
+    db.mail.acquire_chat_lease("out:far:1", holder="me")
     assert db.mail.mark_delivered(sent.id, "there")
 
 
@@ -139,7 +139,7 @@ def test_what_cannot_be_sent_is_refused(db: SessionDB, more: dict[str, object]) 
         with pytest.raises(errors.InvalidArgument):
             db.mail.post(mail.reply(**more))
         with pytest.raises(errors.InvalidArgument):
-            db.mail.settle_arrival(None, arrival.id, "answered", outgoing=[mail.reply(), mail.reply(**more)])
+            db.mail.settle_inbound(None, arrival.id, "answered", outgoing=[mail.reply(), mail.reply(**more)])
 
 
 def test_attachments_go_by_their_digests(db: SessionDB) -> None:
@@ -156,7 +156,7 @@ def test_what_only_one_process_can_send_is_begun_without_a_claim(db: SessionDB) 
         assert db.mail.begin_sending(None, 99) is None
         with pytest.raises(errors.InvalidArgument):
             db.mail.begin_sending("no claim", sent.id)  # type: ignore[arg-type]
-    assert db.mail.claims() == []
+    assert db.mail.chat_leases() == []
 
 
 def test_two_attempts_in_one_group_are_two_attempts(make_db: MakeDb) -> None:

@@ -56,21 +56,21 @@ def test_end_and_notice_are_written_together_and_once(db: SessionDB, clock: step
         == db.processes.all("talk", running_only=True)
         == [steps.process("q", "talk")]
     )
-    (notice,) = db.mail.waiting("talk")
+    (notice,) = db.mail.inbox_entries("talk")
     assert (notice.key, notice.kind, notice.text) == ("process:p", "process", "p ended with 3")
 
 
 def test_end_is_dated_when_it_was_and_its_notice_when_it_was_told(db: SessionDB, clock: steps.Clock) -> None:
     begun(db, "p")
     db.processes.record_end("p", "gone", None, "it is gone", at=7.0)
-    assert (db.processes.all()[0].ended_at, db.mail.waiting()[0].at) == (7.0, clock())
+    assert (db.processes.all()[0].ended_at, db.mail.inbox_entries()[0].at) == (7.0, clock())
 
 
 def test_process_nobody_knows_ends_without_a_word(db: SessionDB) -> None:
     begun(db, "p")
     db.delete_conversation("talk")
     assert not db.processes.record_end("p", "exited", 0, "ended")
-    assert (db.processes.all(), db.mail.waiting()) == ([], [])
+    assert (db.processes.all(), db.mail.inbox_entries()) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_conversation_with_a_running_process_is_not_let_go_as_old(db: SessionDB,
     (needed,) = db.admin.plan_prune(older_than_days=30).needed
     assert "running processes" in str(needed)
     db.processes.record_end("p", "exited", 0, "ended")
-    db.mail.settle(db.mail.waiting()[0].id, "completed")
+    db.mail.settle_inbox_entry(db.mail.inbox_entries()[0].id, "completed")
     assert len(db.admin.plan_prune(older_than_days=30).going) == 1
 
 
@@ -120,10 +120,10 @@ def test_redaction_of_the_call_takes_the_command_and_its_notice(db: SessionDB) -
         db.redact("talk", seq)
     assert [each.command for each in db.processes.all()] == ["", "", "other make"]
     # What nobody can read is not delivered any more; what was running goes on, and its end is told.
-    assert [each.text for each in db.mail.waiting()] == ["ended: other make"]
+    assert [each.text for each in db.mail.inbox_entries()] == ["ended: other make"]
     # Whoever reports it may have read its command and its output before.
     assert db.processes.record_end("q", "exited", 0, "ended: KEY=2 make\n> the key is 2")
-    notice = db.mail.waiting()[-1]
+    notice = db.mail.inbox_entries()[-1]
     assert (notice.key, notice.kind) == ("process:q", "process")
     assert "process q ended" in notice.text
     assert "redacted" in notice.text
@@ -136,9 +136,9 @@ def test_redaction_of_the_notice_takes_the_command_of_that_process_only(db: Sess
     begun(db, "p", "q")
     for name in ("p", "q"):
         db.processes.record_end(name, "exited", 0, f"{name} ended")
-    for notice in db.mail.waiting():
+    for notice in db.mail.inbox_entries():
         receipt = db.append_message("talk", role="user", content=notice.text)
-        db.mail.settle(notice.id, "completed", receipt.seq)
+        db.mail.settle_inbox_entry(notice.id, "completed", receipt.seq)
     db.redact("talk", 3)
     assert [(each.id, bool(each.command)) for each in db.processes.all()] == [("p", False), ("q", True)]
     assert db.admin.fsck().ok
@@ -152,7 +152,7 @@ def test_racing_watchers_tell_once(db: SessionDB) -> None:
         ]  # fmt: skip
         outcomes = steps.at_once(*ends)
         assert sorted(outcomes) == [False] * 5 + [True]
-        (notice,) = [each for each in db.mail.waiting() if each.key == f"process:p{number}"]
+        (notice,) = [each for each in db.mail.inbox_entries() if each.key == f"process:p{number}"]
         assert notice.text == f"told by {outcomes.index(True)}"
 
 

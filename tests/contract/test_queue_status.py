@@ -12,7 +12,7 @@ def test_what_waits_is_told_by_chat_and_by_platform(db: SessionDB, clock: steps.
     assert (db.mail.backlog(), db.mail.unsent(), db.mail.failed()) == ([], [], [])
     start = clock()
     a, _ = mail.came(db, "a", "b")
-    db.mail.begin_arrival(db.mail.claim(mail.CLAIM), a.id, "talk")
+    db.mail.begin_inbound(db.mail.acquire_chat_lease(mail.CLAIM), a.id, "talk")
     clock.advance(10)
     mail.came(db, "c", route="other")
     assert db.mail.backlog() == [(mail.ROUTE, 2, start, 1), ("other", 1, start + 10, 0)]
@@ -36,7 +36,7 @@ def test_what_could_not_be_sent_is_sent_again_once_to_the_same_place(db: Session
     assert [each.id for each in db.mail.failed(1)] == [two.id]
     new = db.mail.resend(one.id)
     assert db.mail.resend(one.id) == new
-    assert (new.text, new.chat, new.address, new.arrival, new.conversation_id) == (
+    assert (new.text, new.chat, new.address, new.inbound_id, new.conversation_id) == (
         "one",
         one.chat,
         one.address,

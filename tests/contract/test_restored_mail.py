@@ -19,16 +19,16 @@ def arranged(db: SessionDB) -> None:
     mail.answered(db, "talk", "unsent", "one", "two")
     db.mail.post(mail.reply("posted"), key="posted")
     first, joined, _ = mail.came(db, "begun", "joined", "waiting")
-    claim = db.mail.claim(mail.CLAIM)
-    db.mail.begin_arrival(claim, first.id, "talk", [joined.id])
+    claim = db.mail.acquire_chat_lease(mail.CLAIM)
+    db.mail.begin_inbound(claim, first.id, "talk", [joined.id])
     mail.said(db, "talk", "begun")
-    db.mail.receive("talk", "told", "The build ended.", kind="process")
+    db.mail.add_inbox_entry("talk", "told", "The build ended.", kind="process")
     db.create_session("at home", source="test")
-    db.mail.receive("at home", "kept", "The build ended.", kind="process")
+    db.mail.add_inbox_entry("at home", "kept", "The build ended.", kind="process")
 
 
-def arrival(db: SessionDB, key: str) -> types.Arrival:
-    found = db.mail.arrival_by_key("far", key)
+def arrival(db: SessionDB, key: str) -> types.InboundMessage:
+    found = db.mail.inbound_by_key("far", key)
     assert found is not None
     return found
 
@@ -43,8 +43,8 @@ def test_restored_store_sends_and_answers_nothing_by_itself(
     db.admin.restore(path)
     assert db.mail.open_routes() == []
     assert db.mail.due_outgoing("far") == []
-    assert ([each.key for each in db.mail.waiting()], db.mail.waiting_homes()) == (["kept"], [])
-    assert db.mail.receive("talk", "told", "The build ended.", kind="process").outcome == "restored"
+    assert ([each.key for each in db.mail.inbox_entries()], db.mail.open_inboxes()) == (["kept"], [])
+    assert db.mail.add_inbox_entry("talk", "told", "The build ended.", kind="process").outcome == "restored"
     assert [arrival(db, key).outcome for key in ("done", "unsent", "begun", "joined", "waiting")] == [
         "answered",
         "answered",
@@ -58,8 +58,8 @@ def test_restored_store_sends_and_answers_nothing_by_itself(
     assert (one.text, one.error, one.open, two.error) == ("one", backup.NOT_SENT, False, backup.NOT_SENT)
     assert db.admin.fsck().ok
     # What comes now is a message like any other, and what came then is known.
-    assert db.mail.add_arrival(mail.new("next"))[1]
-    assert not db.mail.add_arrival(mail.new("waiting"))[1]
+    assert db.mail.add_inbound(mail.new("next"))[1]
+    assert not db.mail.add_inbound(mail.new("waiting"))[1]
     # The store the backup is of goes on as if nothing had been.
-    assert [each.key for each in source.mail.waiting()] == ["told", "kept"]
+    assert [each.key for each in source.mail.inbox_entries()] == ["told", "kept"]
     assert source.mail.counts() == {"arrivals_open": 3, "routes_waiting": 1, "outgoing_open": 3, "outgoing_failed": 0}

@@ -39,7 +39,7 @@ def deliver(stage: zygote.Stage) -> bool:
                 first = await book.ended(stage.args["process"], "exited", 0, NOTICE)
                 with run.listen(stage.args["conversation"]):
                     await run.deliver(stage.args["conversation"])
-                    while await db.mail.waiting(stage.args["conversation"]):
+                    while await db.mail.inbox_entries(stage.args["conversation"]):
                         await asyncio.sleep(0.002)
                 return first
 
@@ -52,6 +52,6 @@ def wrongs(db: SessionDB, conversation: str) -> list[Any]:
     """What is not as it should be when a notice was delivered: once in the log, answered once, settled."""
     said = [(each.role, parts.text(each.content)) for each in db.transcript(conversation)[2:]]
     found: list[Any] = [] if said == [("user", NOTICE), ("assistant", f"re {NOTICE}")] else [said]
-    found += [each.key for each in db.mail.waiting(conversation)]
+    found += [each.key for each in db.mail.inbox_entries(conversation)]
     found += [each.state for each in db.processes.all(conversation) if each.state != "exited"]
     return found + [f"{bad.promise} {bad.detail}" for bad in db.admin.fsck().violations]

@@ -63,8 +63,8 @@ def _act(db: SessionDB, c: str) -> None:
     grants (1 everywhere, 2 here), acts (1 ended, 2 open, 3 denied)."""
     db.memory.add("o", "likes tea", source=c)
     db.memory.add("o", "likes rain")
-    db.mail.settle(db.mail.receive(c, "k", "text").id, "completed", 2)
-    db.mail.receive(c, "w", "text")
+    db.mail.settle_inbox_entry(db.mail.add_inbox_entry(c, "k", "text").id, "completed", 2)
+    db.mail.add_inbox_entry(c, "w", "text")
     for name in ("p", "q"):
         db.processes.record_start(process(name, c))
     db.processes.record_end("p", "exited", 0, "p ended")

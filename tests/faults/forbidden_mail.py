@@ -24,14 +24,14 @@ def furnish(db: SessionDB) -> None:
     for key in "abcd":
         _came(db, key, "route")
     _came(db, "e", "other")
-    claim = db.mail.claim("k", 300.0, "me")
-    db.mail.begin_arrival(claim, 1, "m", [2])
+    claim = db.mail.acquire_chat_lease("k", 300.0, "me")
+    db.mail.begin_inbound(claim, 1, "m", [2])
     born = types.NewConversation(source="test")
     db.append_message("m", role="user", content="a", uid="inbox:far:a", create=born)
-    db.mail.settle_arrival(claim, 1, "answered", seq=1, conversation_id="m", outgoing=[_out(), _out()])
-    db.mail.begin_arrival(claim, 3, "m")
-    db.mail.post(_out(), key="q", arrival=3, conversation_id="m")
-    db.mail.settle(db.mail.receive("m", "noticed", "came in").id, "answered", outgoing=[_out()])
+    db.mail.settle_inbound(claim, 1, "answered", seq=1, conversation_id="m", outgoing=[_out(), _out()])
+    db.mail.begin_inbound(claim, 3, "m")
+    db.mail.post(_out(), key="q", inbound_id=3, conversation_id="m")
+    db.mail.settle_inbox_entry(db.mail.add_inbox_entry("m", "noticed", "came in").id, "answered", outgoing=[_out()])
     db.mail.begin_sending(claim, 1)
     db.mail.mark_delivered(1, "there")
     db.mail.mark_failed(2, "no", None)
@@ -41,8 +41,8 @@ def furnish(db: SessionDB) -> None:
 
 
 def _came(db: SessionDB, key: str, route: str) -> None:
-    db.mail.add_arrival(
-        types.NewArrival(platform="far", key=key, route=route, chat="1", sender="7", address={}, text=key)
+    db.mail.add_inbound(
+        types.NewInboundMessage(platform="far", key=key, route=route, chat="1", sender="7", address={}, text=key)
     )
 
 

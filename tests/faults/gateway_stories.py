@@ -128,7 +128,7 @@ def kill_one_of_two(story: Story, point: str, most: int) -> bool:
 def still_open(db: SessionDB) -> list[str]:
     """What somebody would still have to do, or does."""
     found = [f"{count} {name}" for name, count in db.mail.counts().items() if count]
-    found += [f"{each.key} is claimed" for each in db.mail.claims() if each.state == "held"]
+    found += [f"{each.key} is claimed" for each in db.mail.chat_leases() if each.state == "held"]
     return found + [f"{each.conversation_id} is leased" for each in db.leases() if each.state == "held"]
 
 
@@ -173,7 +173,7 @@ def _wrongs_of_log(chat: str, updates: Sequence[Update], log: Sequence[types.Mes
 
 def _wrongs_of_update(db: SessionDB, each: Update, log: Sequence[types.Message], rows: dict[int, Update]) -> list[str]:
     """One outcome, one message, one reply that is marked as delivered; that goes into `rows`."""
-    arrival = db.mail.arrival_by_key(PLATFORM, each.key)
+    arrival = db.mail.inbound_by_key(PLATFORM, each.key)
     if arrival is None:
         return [f"{each.key} was acknowledged and is lost"]
     found, outcome = list[str](), "command" if _is_command(each) else "answered"

@@ -48,19 +48,19 @@ MUTANTS: dict[str, Mutant] = {
     ),
     # who is at work
     "arrival settled by a claim that was overtaken": Mutant(
-        "answering", (Edit(inbound, "settle", "chat_leases.verify(said.claim, found.pop(0))", "pass"),)
+        "answering", (Edit(inbound, "settle", "chat_leases.verify(said.lease, found.pop(0))", "pass"),)
     ),
     "arrival begun by a claim that was overtaken": Mutant(
-        "answering", (Edit(inbound, "begin", "chat_leases.verify(claim, held)", "pass"),)
+        "answering", (Edit(inbound, "begin", "chat_leases.verify(lease, held)", "pass"),)
     ),
     "route taken up by a claim that was overtaken": Mutant(
-        "answering", (Edit(inbound.Taking, "__call__", "chat_leases.verify(claim, held)", "pass"),)
+        "answering", (Edit(inbound.Taking, "__call__", "chat_leases.verify(lease, held)", "pass"),)
     ),
     "sent by a claim that was overtaken": Mutant(
-        "answering", (Edit(outbox, "begin", "chat_leases.verify(claim, held[0])", "pass"),)
+        "answering", (Edit(outbox, "begin", "chat_leases.verify(lease, held[0])", "pass"),)
     ),
     "claim that does not look at its token": Mutant(
-        "answering", (Edit(chat_leases, "_is_of", "row[0] == claim.token and ", ""),)
+        "answering", (Edit(chat_leases, "_is_of", "row[0] == lease.token and ", ""),)
     ),
     "claim that is taken with the same token": Mutant(
         "answering",
@@ -74,7 +74,7 @@ MUTANTS: dict[str, Mutant] = {
         "answering", (Edit(chat_leases, "_take_over", '_state(tx.clock, row) == "held" and', "False and"),)
     ),
     "claim that is kept by whoever has answered": Mutant(
-        "answering", (Edit(inbound, "settle", "said.claim is not None and said.release", "False"),)
+        "answering", (Edit(inbound, "settle", "said.lease is not None and said.release", "False"),)
     ),
     # what goes out
     "outcome without what is to be sent": Mutant(

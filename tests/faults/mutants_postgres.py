@@ -148,13 +148,13 @@ MUTANTS: dict[str, Mutant] = {
     # mail
     "no lock on a claim": Mutant("overtaken meanwhile", (Query("claim_row", " FOR UPDATE", "", "postgres"),)),
     "begun by a claim that was overtaken": Mutant(
-        "overtaken meanwhile", (Edit(inbound, "begin", "chat_leases.verify(claim, held)", "pass"),)
+        "overtaken meanwhile", (Edit(inbound, "begin", "chat_leases.verify(lease, held)", "pass"),)
     ),
     "settled by a claim that was overtaken": Mutant(
-        "overtaken meanwhile", (Edit(inbound, "settle", "chat_leases.verify(said.claim, found.pop(0))", "pass"),)
+        "overtaken meanwhile", (Edit(inbound, "settle", "chat_leases.verify(said.lease, found.pop(0))", "pass"),)
     ),
     "sent by a claim that was overtaken": Mutant(
-        "overtaken meanwhile", (Edit(outbox, "begin", "chat_leases.verify(claim, held[0])", "pass"),)
+        "overtaken meanwhile", (Edit(outbox, "begin", "chat_leases.verify(lease, held[0])", "pass"),)
     ),
     "attempt that is counted twice": Mutant(
         "mail in doubt", (Edit(inbound, "begun", "if found.attempts == before:", "if True:"),)

@@ -60,15 +60,15 @@ def _correspond(db: SessionDB, shim: disk.Disk, key: str) -> None:
     arrival = steps.came(db, "c", key)
     shim.note(f"arrived {key}")
     taken = db.mail.take_up(ROUTE, lambda waiting, _: (waiting[0].id, "c", ()))
-    assert taken.claim is not None
-    shim.note(f"claimed {msgspec.json.encode(taken.claim).decode()}")
+    assert taken.lease is not None
+    shim.note(f"claimed {msgspec.json.encode(taken.lease).decode()}")
     try:
-        _answer(db, shim, taken.claim, arrival)
+        _answer(db, shim, taken.lease, arrival)
     finally:
-        db.mail.release_claim(taken.claim)
+        db.mail.release_chat_lease(taken.lease)
 
 
-def _answer(db: SessionDB, shim: disk.Disk, claim: types.Claim, arrival: types.Arrival) -> None:
+def _answer(db: SessionDB, shim: disk.Disk, claim: types.ChatLease, arrival: types.InboundMessage) -> None:
     key = arrival.key
     seq = db.append_message("c", role="user", content=arrival.text, uid=uid_of(key)).seq
     shim.note(f"said {uid_of(key)}")
@@ -169,7 +169,7 @@ def wrong(moment: Moment, folder: Path) -> list[str]:
 
 def _mail_missing(db: SessionDB, moment: Moment) -> list[str]:
     found = list[str]()
-    arrived = {key: db.mail.arrival_by_key("far", key) for key in moment.noted("arrived")}
+    arrived = {key: db.mail.inbound_by_key("far", key) for key in moment.noted("arrived")}
     for key, arrival in arrived.items():
         replies = [] if arrival is None else db.mail.replies(arrival.id)
         sent = {f"{key} {each.part}" for each in replies if each.delivered_at is not None}
@@ -189,10 +189,10 @@ def _still_good(db: SessionDB, moment: Moment) -> list[str]:
     """
     found = list[str]()
     for text in moment.noted("claimed")[-1:]:
-        old = msgspec.json.decode(text, type=types.Claim)
+        old = msgspec.json.decode(text, type=types.ChatLease)
         last = steps.came(db, "c", "last").id
-        db.mail.claim(CLAIM)
-        found += _not_refused("a claim", lambda old=old, last=last: db.mail.settle_arrival(old, last, "ignored"))
+        db.mail.acquire_chat_lease(CLAIM)
+        found += _not_refused("a claim", lambda old=old, last=last: db.mail.settle_inbound(old, last, "ignored"))
     for text in moment.noted("leased")[-1:]:
         lease = msgspec.json.decode(text, type=types.Lease)
         db.acquire_lease("c", "compact")

@@ -187,9 +187,9 @@ def _process(name: str) -> types.Process:
 
 def _arrivals(stage: zygote.Stage, db: SessionDB, number: int) -> list[Any]:
     """The same thing comes in by all of them, and all of them say what became of it."""
-    inbound = db.mail.receive("c", f"k{number}", "came in")
+    inbound = db.mail.add_inbox_entry("c", f"k{number}", "came in")
     stage.barrier.wait()
-    return [inbound.id, db.mail.settle(inbound.id, f"settled by {stage.index}", 1)]
+    return [inbound.id, db.mail.settle_inbox_entry(inbound.id, f"settled by {stage.index}", 1)]
 
 
 def _facts(stage: zygote.Stage, db: SessionDB, number: int) -> list[int]:

@@ -160,19 +160,19 @@ def _arriving(without_triggers: Sequence[str]) -> list[str]:
     """What comes in twice is one. The second who settles it, or ends a process, is told so; a repeated attempt not."""
     with opened(":memory:", without_triggers) as db:
         steps.say(db, "c")
-        first, again = (db.mail.receive("c", "k", "came in") for _ in range(2))
+        first, again = (db.mail.add_inbox_entry("c", "k", "came in") for _ in range(2))
         found = [] if first == again else ["what came in twice is two"]
-        found += refused("another text", errors.IdTaken, lambda: db.mail.receive("c", "k", "something else"))
-        told = [db.mail.settle(first.id, outcome, 1) for outcome in ("completed", "failed")]
+        found += refused("another text", errors.IdTaken, lambda: db.mail.add_inbox_entry("c", "k", "something else"))
+        told = [db.mail.settle_inbox_entry(first.id, outcome, 1) for outcome in ("completed", "failed")]
         found += [] if told == [True, False] else [f"of those who settled it {told} were told they were first"]
         db.processes.record_start(steps.process("c"))
         told = [db.processes.record_end("c", "exited", code, f"ended with {code}") for code in (0, 1)]
         found += [] if told == [True, False] else [f"of the watchers {told} were told they were first"]
-        other = db.mail.receive("c", "other", "came in").id
+        other = db.mail.add_inbox_entry("c", "other", "came in").id
         again_ = [db.driver.write("inbox", lambda tx: inbox.settle(tx, other, "x", 1, "mine", 1.0)) for _ in range(2)]
         if again_ != [True, True]:
             found.append("a repeated attempt to settle took itself for another's")
-        notices = [each.text for each in db.mail.waiting("c")]
+        notices = [each.text for each in db.mail.inbox_entries("c")]
         if notices != ["ended with 0"] or db.processes.all("c")[0].exit_code != 0:
             found.append(f"the process was told of with {notices}")
         return found + checker.verify(db, also=["c"])

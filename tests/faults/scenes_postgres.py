@@ -22,7 +22,7 @@ Without = Sequence[str]
 Inside = Sequence[Function]
 Played = Callable[[Callable[[Tx], Any], Callable[[], Any]], Any]
 IN_DOUBT = ("append_batch", "undo", "redo", "hide", "delete", "redact", "route")
-MAIL_IN_DOUBT = ("arrive", "begin_arrival", "settle_arrival", "begin_sending", "delivered")
+MAIL_IN_DOUBT = ("arrive", "begin_inbound", "settle_inbound", "begin_sending", "delivered")
 
 
 def play(scene: str, inside: Inside = (), without_triggers: Without = ()) -> list[str]:
@@ -271,19 +271,19 @@ def _overtaken_meanwhile(inside: Inside, without_triggers: Without) -> list[str]
     """A claim is taken over, which is not committed yet, while the one that had it begins, settles or sends."""
     with pair(inside, without_triggers) as both:
         arrival, key = steps.came(both.one, "c"), "route:chat:c"
-        old = both.one.mail.claim(key, 300.0, "me")
-        both.one.mail.begin_arrival(old, arrival.id, "c")
+        old = both.one.mail.acquire_chat_lease(key, 300.0, "me")
+        both.one.mail.begin_inbound(old, arrival.id, "c")
         posted = both.one.mail.post(
             types.NewOutgoing(platform="far", chat="c", address={"chat": "c"}, text="a question")
         ).id
         seq, found = both.say(both.one, "c", "inbox:far:c").seq, list[str]()
-        calls: dict[str, Callable[[types.Claim], Any]] = {
-            "begun": lambda claim: both.other.mail.begin_arrival(claim, arrival.id, "c"),
+        calls: dict[str, Callable[[types.ChatLease], Any]] = {
+            "begun": lambda claim: both.other.mail.begin_inbound(claim, arrival.id, "c"),
             "settled": lambda claim: steps.answer(both.other, claim, arrival.id, seq),
             "sent": lambda claim: both.other.mail.begin_sending(claim, posted),
         }
         for what, call in calls.items():
-            held = both.one.mail.claim(key, 300.0, "me")
+            held = both.one.mail.acquire_chat_lease(key, 300.0, "me")
 
             def taken(tx: Tx) -> object:
                 return chat_leases.take(tx, key, leases.this_process("me"), 300.0)

@@ -103,7 +103,7 @@ def process(c: str) -> types.Process:
 
 def _received(db: SessionDB, c: str) -> Args:
     args = say(db, c)
-    return {**args, "inbound": db.mail.receive(c, f"key of {c}", "came in").id}
+    return {**args, "inbound": db.mail.add_inbox_entry(c, f"key of {c}", "came in").id}
 
 
 def _running(db: SessionDB, c: str) -> Args:
@@ -121,7 +121,7 @@ def _acted(db: SessionDB, c: str) -> Args:
     """A message that called, what the call did and started, and what came in and became it."""
     args, call = say(db, c, 0), {"id": "call", "name": "start_process", "arguments": {"command": "make"}}
     db.append_message(c, role="assistant", tool_calls=[call], uid=f"{c}:1")
-    db.mail.settle(db.mail.receive(c, f"key of {c}", "came in").id, "completed", 1)
+    db.mail.settle_inbox_entry(db.mail.add_inbox_entry(c, f"key of {c}", "came in").id, "completed", 1)
     db.permissions.begin_audit(c, "call", "start_process", "make", True, "me")
     db.processes.record_start(process(c))
     db.processes.record_end(c, "exited", 0, "ended: make", at=2.0)
@@ -141,7 +141,7 @@ def _audited(db: SessionDB, c: str) -> Args:
 
 def _all_of_it(db: SessionDB, c: str) -> Args:
     args = _bound(db, c)
-    db.mail.receive(c, f"key of {c}", "came in")
+    db.mail.add_inbox_entry(c, f"key of {c}", "came in")
     db.processes.record_start(process(c))
     db.memory.add(c, "likes tea", source=c)
     db.pin(c, 2)
@@ -150,15 +150,15 @@ def _all_of_it(db: SessionDB, c: str) -> Args:
     return args
 
 
-def came(db: SessionDB, c: str, key: str = "") -> types.Arrival:
+def came(db: SessionDB, c: str, key: str = "") -> types.InboundMessage:
     """What came in on the route of a conversation."""
     return arrived(db, c, key)[0]
 
 
-def arrived(db: SessionDB, c: str, key: str = "") -> tuple[types.Arrival, bool]:
+def arrived(db: SessionDB, c: str, key: str = "") -> tuple[types.InboundMessage, bool]:
     """The same, and whether it was new."""
     place = {"route": f"chat:{c}", "chat": c, "sender": c, "address": {"chat": c}}
-    return db.mail.add_arrival(types.NewArrival(platform="far", key=key or c, text=f"said {c}", **place))
+    return db.mail.add_inbound(types.NewInboundMessage(platform="far", key=key or c, text=f"said {c}", **place))
 
 
 def _out(c: str, text: str) -> types.NewOutgoing:
@@ -167,12 +167,12 @@ def _out(c: str, text: str) -> types.NewOutgoing:
 
 def _arrived(db: SessionDB, c: str) -> Args:
     args = say(db, c)
-    claim = msgspec.to_builtins(db.mail.claim(f"route:chat:{c}", 300.0, "me"))
+    claim = msgspec.to_builtins(db.mail.acquire_chat_lease(f"route:chat:{c}", 300.0, "me"))
     return {**args, "claim": claim, "arrival": came(db, c).id, "other": came(db, c, f"{c}+").id}
 
 
-def _begin(db: SessionDB, args: Args) -> types.Arrival | None:
-    return db.mail.begin_arrival(_claim(args), args["arrival"], args["id"], [args["other"]])
+def _begin(db: SessionDB, args: Args) -> types.InboundMessage | None:
+    return db.mail.begin_inbound(_claim(args), args["arrival"], args["id"], [args["other"]])
 
 
 def _waiting(db: SessionDB, c: str) -> Args:
@@ -182,7 +182,7 @@ def _waiting(db: SessionDB, c: str) -> Args:
 
 
 def _take_up(db: SessionDB, args: Args) -> types.TakenUp:
-    def choose(waiting: Sequence[types.Arrival], _: types.Route) -> tuple[int, str, list[int]]:
+    def choose(waiting: Sequence[types.InboundMessage], _: types.Route) -> tuple[int, str, list[int]]:
         return waiting[0].id, args["id"], [args["other"]]
 
     return db.mail.take_up(f"chat:{args['id']}", choose)
@@ -195,10 +195,10 @@ def _worked(db: SessionDB, c: str) -> Args:
     return args
 
 
-def answer(db: SessionDB, claim: types.Claim, arrival: int, seq: int, c: str = "c") -> bool:
+def answer(db: SessionDB, claim: types.ChatLease, arrival: int, seq: int, c: str = "c") -> bool:
     """What came in became this message, and was answered in two parts."""
     where = {"seq": seq, "conversation_id": c, "outgoing": [_out(c, "one"), _out(c, "two")]}
-    return db.mail.settle_arrival(claim, arrival, "answered", **where)
+    return db.mail.settle_inbound(claim, arrival, "answered", **where)
 
 
 def _answer(db: SessionDB, args: Args) -> bool:
@@ -215,8 +215,8 @@ def _asked(db: SessionDB, c: str) -> Args:
     return {**say(db, c), "code": db.contacts.create_pairing_code(f"far {c}", c)}
 
 
-def _claim(args: Args) -> types.Claim:
-    return msgspec.convert(args["claim"], types.Claim)
+def _claim(args: Args) -> types.ChatLease:
+    return msgspec.convert(args["claim"], types.ChatLease)
 
 
 def _nothing(db: SessionDB, c: str) -> Args:
@@ -308,8 +308,10 @@ STEPS: dict[str, Step] = {
         lambda db, args: db.memory.revise(args["id"], args["memory"], "likes rain"),
     ),
     "forget": Step(("memory",), _remembered, lambda db, args: db.memory.forget(args["id"], args["memory"])),
-    "receive": Step(("inbox",), say, lambda db, args: db.mail.receive(args["id"], f"key of {args['id']}", "came in")),
-    "settle": Step(("inbox",), _received, lambda db, args: db.mail.settle(args["inbound"], "completed", 2)),
+    "receive": Step(
+        ("inbox",), say, lambda db, args: db.mail.add_inbox_entry(args["id"], f"key of {args['id']}", "came in")
+    ),
+    "settle": Step(("inbox",), _received, lambda db, args: db.mail.settle_inbox_entry(args["inbound"], "completed", 2)),
     "process_started": Step(("process",), say, lambda db, args: db.processes.record_start(process(args["id"]))),
     "process_ended": Step(
         ("process",), _running, lambda db, args: db.processes.record_end(args["id"], "exited", 0, "it ended", at=2.0)
@@ -330,14 +332,19 @@ STEPS: dict[str, Step] = {
     ),
     "audit_end": Step(("audit",), _audited, lambda db, args: db.permissions.end_audit(args["act"], True)),
     "arrive": Step(("arrive",), say, lambda db, args: arrived(db, args["id"])[1]),
-    "take": Step(("take",), say, lambda db, args: db.mail.claim(f"route:chat:{args['id']}", 300.0, "me"), again=False),
-    "begin_arrival": Step(("begin",), _arrived, _begin, again=False),
+    "take": Step(
+        ("take",),
+        say,
+        lambda db, args: db.mail.acquire_chat_lease(f"route:chat:{args['id']}", 300.0, "me"),
+        again=False,
+    ),
+    "begin_inbound": Step(("begin",), _arrived, _begin, again=False),
     "take_up": Step(("begin",), _waiting, _take_up, again=False),
-    "settle_arrival": Step(("settle",), _worked, _answer),
+    "settle_inbound": Step(("settle",), _worked, _answer),
     "settle_sending": Step(
         ("inbox",),
         _received,
-        lambda db, args: db.mail.settle(args["inbound"], "answered", 2, [_out(args["id"], "told")]),
+        lambda db, args: db.mail.settle_inbox_entry(args["inbound"], "answered", 2, [_out(args["id"], "told")]),
     ),
     "post": Step(("post",), say, lambda db, args: db.mail.post(_out(args["id"], "asked"), key=f"post {args['id']}")),
     "begin_sending": Step(
@@ -407,7 +414,7 @@ def _seen(db: SessionDB, name: str) -> Any:
 
 def _mail(db: SessionDB, c: str) -> list[Any]:
     """What came in from outside and what goes out, but for numbers and times; who works on it; who is let in."""
-    arrivals = [each for key in (c, f"{c}+") if (each := db.mail.arrival_by_key("far", key))]
+    arrivals = [each for key in (c, f"{c}+") if (each := db.mail.inbound_by_key("far", key))]
     post = db.driver.read(lambda tx: tx.one("outgoing_by_key", key=f"post {c}"))
     sent = [each for arrival in arrivals for each in db.mail.replies(arrival.id)] + (
         [db.mail.outgoing(post[0])] if post else []
@@ -417,7 +424,7 @@ def _mail(db: SessionDB, c: str) -> list[Any]:
         for each in arrivals
     ]
     out = [(each.text, each.part, each.attempts, each.external, each.error, each.redacted) for each in sent if each]
-    claims = [held.token for held in db.mail.claims() if held.key == f"route:chat:{c}"]
+    claims = [held.token for held in db.mail.chat_leases() if held.key == f"route:chat:{c}"]
     person = db.contacts.get(f"far {c}", c)
     # A notice's reply is told by how many there are.
     waiting = [each.text for each in db.mail.due_outgoing("far", 100_000, 1e11) if each.chat == c]

@@ -29,7 +29,7 @@ WRITERS = [
     "acquire",
     "hide",
     "redact",
-    "settle_arrival",
+    "settle_inbound",
 ]
 # Each of these writes a row or two, as appends do: every second write does.
 MAIL = ["arrive", "take_up", "delivered", "send_failed", "post", "pair"]

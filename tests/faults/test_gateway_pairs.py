@@ -34,7 +34,7 @@ def test_of_two_at_once_one_is_killed_and_the_other_finishes_its_turns(
 def taken_over(story: gateway_stories.Story) -> int:
     """How many were begun by one and ended by another."""
     with SessionDB(story.target) as db:
-        found = [db.mail.arrival_by_key(gateways.PLATFORM, each.key) for each in story.updates]
+        found = [db.mail.inbound_by_key(gateways.PLATFORM, each.key) for each in story.updates]
         return len([each for each in found if each is not None and each.attempts > 1])
 
 

@@ -21,7 +21,7 @@ KILLS = int(os.environ.get("HOLDFAST_KILLS") or 0)
 MAIL = {"arrive", "take", "begin", "settle", "send", "delivered"}
 OFTEN = {"append", "acquire", "renew", "commit", "end"} | MAIL
 # One of each way to write; `make chaos` takes all of all steps.
-EVERY_WRITE = {"append", "acquire", "renew", "commit", "end", "settle_arrival"}
+EVERY_WRITE = {"append", "acquire", "renew", "commit", "end", "settle_inbound"}
 
 
 def kills_of(name: str, point: str) -> int:

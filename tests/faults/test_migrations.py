@@ -210,7 +210,7 @@ def test_older_version_deletes_a_conversation_with_rows_it_does_not_know(place: 
     with SessionDB(path) as db:
         assert db.admin.fsck().ok
         assert db.driver.read(lambda tx: tx.one("budget_get", conversation=1)) is None
-        assert (db.mail.waiting(), db.processes.all(), db.permissions.audit_log()) == ([], [], [])
+        assert (db.mail.inbox_entries(), db.processes.all(), db.permissions.audit_log()) == ([], [], [])
         assert db.driver.read(lambda tx: tx.all("pins_of", conversation=1)) == []
         assert [(each.text, each.source) for each in db.memory.all("c")] == [("likes tea", None)]
 

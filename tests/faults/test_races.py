@@ -158,8 +158,8 @@ def test_one_of_all_spenders_wins_each_version_though_they_write_the_same(zygote
 def test_one_of_all_watchers_tells_of_a_process_and_there_is_one_notice(zygote: zygotes.Zygote, store: str) -> None:
     race = Race(zygote, store, "ends")
     with SessionDB(store) as db:
-        notices = {each.key: each.text for each in db.mail.waiting("c", limit=1_000)}
-        assert len(notices) == len(db.mail.waiting(limit=1_000)) == race.count
+        notices = {each.key: each.text for each in db.mail.inbox_entries("c", limit=1_000)}
+        assert len(notices) == len(db.mail.inbox_entries(limit=1_000)) == race.count
         for number, results in enumerate(race.rounds):
             assert sorted(results) == [False] * (PROCESSES - 1) + [True]
             assert notices[f"process:p{number}"] == f"told by {results.index(True)}"
@@ -170,11 +170,11 @@ def test_one_of_all_watchers_tells_of_a_process_and_there_is_one_notice(zygote: 
 def test_what_comes_in_by_all_at_once_is_one_and_is_settled_once(zygote: zygotes.Zygote, store: str) -> None:
     race = Race(zygote, store, "arrivals")
     with SessionDB(store) as db:
-        assert db.mail.waiting() == []
+        assert db.mail.inbox_entries() == []
         for number, results in enumerate(race.rounds):
             assert len({id_ for id_, _ in results}) == 1
             (winner,) = [index for index, (_, first) in enumerate(results) if first]
-            assert db.mail.receive("c", f"k{number}", "came in").outcome == f"settled by {winner}"
+            assert db.mail.add_inbox_entry("c", f"k{number}", "came in").outcome == f"settled by {winner}"
         assert checker.verify(db, race.history) == []
 
 

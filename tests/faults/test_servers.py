@@ -71,17 +71,17 @@ def test_token_that_a_server_forgot_is_good_for_nothing(server: postgres.Server,
             c = f"c of {name}"
             steps.say(db, c)
             key, arrival = f"route:chat:{c}", steps.came(db, c).id
-            lease, claim = db.acquire_lease(c, "turn", name, 30.0), db.mail.claim(key, 30.0, name)
+            lease, claim = db.acquire_lease(c, "turn", name, 30.0), db.mail.acquire_chat_lease(key, 30.0, name)
             server.kill()
             server.start()
             now[0] += 31
             db.acquire_lease(c, "turn", name, 30.0)
-            db.mail.claim(key, 30.0, name)
+            db.mail.acquire_chat_lease(key, 30.0, name)
             with pytest.raises(errors.LeaseLost):
                 db.append_message(c, role="user", content="late", lease=lease)
             with pytest.raises(errors.LeaseLost):
-                db.mail.begin_arrival(claim, arrival, c)
-            assert (len(db.transcript(c)), db.mail.open_arrivals(f"chat:{c}")[0].attempts) == (4, 0)
+                db.mail.begin_inbound(claim, arrival, c)
+            assert (len(db.transcript(c)), db.mail.open_inbound(f"chat:{c}")[0].attempts) == (4, 0)
 
 
 def processes(pid: int) -> list[int]:

@@ -81,12 +81,12 @@ async def until(wanted: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(0.01)
 
 
-async def settled(db: AsyncSessionDB, *keys: str, platform: str = "loopback") -> list[types.Arrival]:
+async def settled(db: AsyncSessionDB, *keys: str, platform: str = "loopback") -> list[types.InboundMessage]:
     """What became of these, once it is known of all."""
-    found: list[types.Arrival] = []
+    found: list[types.InboundMessage] = []
 
     async def known() -> bool:
-        found[:] = [each for key in keys if (each := await db.mail.arrival_by_key(platform, key)) is not None]
+        found[:] = [each for key in keys if (each := await db.mail.inbound_by_key(platform, key)) is not None]
         return len(found) == len(keys) and not any(each.open for each in found)
 
     await until(known)

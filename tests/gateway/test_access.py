@@ -31,8 +31,8 @@ def came(sender: str = "eve", **given: Any) -> port.Came:
     return port.Came(**{**known, **given, "sender": sender})
 
 
-def known(role: types.PersonRole, platform: str = "telegram", sender: str = "eve") -> types.Person:
-    return types.Person(platform=platform, sender=sender, role=role, name="", at=1.0, by="")
+def known(role: types.ContactRole, platform: str = "telegram", sender: str = "eve") -> types.Contact:
+    return types.Contact(platform=platform, sender=sender, role=role, name="", at=1.0, by="")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def known(role: types.PersonRole, platform: str = "telegram", sender: str = "eve
     ],
 )
 def test_denied_beats_allowed_and_nobody_is_allowed_by_default(
-    platform: str, sender: str, person: types.Person | None, wanted: str
+    platform: str, sender: str, person: types.Contact | None, wanted: str
 ) -> None:
     found = access.judged(RULES, platform, sender, person)
     told = "stranger" if found is None else "denied" if not found.allowed else "admin" if found.admin else "user"

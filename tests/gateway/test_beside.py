@@ -79,12 +79,12 @@ def test_by_default_a_message_waits_for_the_turn(mode: busy.Mode) -> None:
 
 def test_what_was_collected_before_a_process_died_is_the_same_message_after_it() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        first, _ = await db.mail.add_arrival(new("1", "One"))
-        second, _ = await db.mail.add_arrival(new("2", "Two"))
-        claim = await db.mail.claim(f"route:{ROUTE}")
-        await db.mail.begin_arrival(claim, first.id, "talk", [second.id])
-        await db.mail.release_claim(claim)
-        await db.mail.add_arrival(new("3", "Three"))
+        first, _ = await db.mail.add_inbound(new("1", "One"))
+        second, _ = await db.mail.add_inbound(new("2", "Two"))
+        claim = await db.mail.acquire_chat_lease(f"route:{ROUTE}")
+        await db.mail.begin_inbound(claim, first.id, "talk", [second.id])
+        await db.mail.release_chat_lease(claim)
+        await db.mail.add_inbound(new("3", "Three"))
         model = ScriptedModel(["Both.", "Third."])
         async with stage.open_gateway(db, model, settings=settings("queue")) as (_, chat):
             assert stage.texts(await chat.replies(2)) == ["Both.", "Third."]
@@ -116,10 +116,10 @@ def test_a_running_turn_can_be_told_something_before_its_next_step(mode: busy.Mo
 
 def test_what_a_turn_could_not_be_told_any_more_is_a_message_like_any_other() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        arrival, _ = await db.mail.add_arrival(new("1", "/steer Quickly"))
-        claim = await db.mail.claim(f"route:{ROUTE}")
-        await db.mail.begin_arrival(claim, arrival.id, "talk")
-        await db.mail.release_claim(claim)
+        arrival, _ = await db.mail.add_inbound(new("1", "/steer Quickly"))
+        claim = await db.mail.acquire_chat_lease(f"route:{ROUTE}")
+        await db.mail.begin_inbound(claim, arrival.id, "talk")
+        await db.mail.release_chat_lease(claim)
         async with stage.open_gateway(db, ScriptedModel(["As you say."])) as (_, chat):
             assert stage.texts(await chat.replies(1)) == ["As you say."]
             (found,) = await stage.settled(db, "1")
@@ -134,13 +134,13 @@ def test_what_a_turn_was_told_before_a_process_died_is_not_told_again() -> None:
         elsewhere = actors.agent(db, model, session_id="talk", route=ROUTE, tools=[tool("wait", gate)])
         running = asyncio.create_task(elsewhere.run_conversation("One"))
         await gate.reached.wait()
-        arrival, _ = await db.mail.add_arrival(new("2", "Quickly"))
-        claim = await db.mail.claim(f"route:{ROUTE}")
-        await db.mail.begin_arrival(claim, arrival.id, "talk")
+        arrival, _ = await db.mail.add_inbound(new("2", "Quickly"))
+        claim = await db.mail.acquire_chat_lease(f"route:{ROUTE}")
+        await db.mail.begin_inbound(claim, arrival.id, "talk")
         assert elsewhere.steer("Quickly", "inbox:loopback:2")
         gate.go.set()
         await running
-        await db.mail.release_claim(claim)
+        await db.mail.release_chat_lease(claim)
         async with stage.open_gateway(db, model, settings=settings("steer")) as (opened, chat):
             (found,) = await stage.settled(db, "2")
             await stage.quiet(opened, db)
@@ -186,7 +186,7 @@ def test_what_waits_is_listed_and_can_be_taken_back() -> None:
         assert sent[:2] == ["1  Two\n2  Three", "Dropped: Two"]
         assert sent[2].startswith("No message 9 waits")
         assert sent[3:] == ["First.", "Third."]
-        dropped = await db.mail.arrival_by_key("loopback", "2")
+        dropped = await db.mail.inbound_by_key("loopback", "2")
         assert dropped is not None
         assert dropped.outcome == "dropped"
 
@@ -301,7 +301,7 @@ def test_a_message_that_was_stopped_before_it_began_is_asked_for_again() -> None
 
 
 async def told(db: AsyncSessionDB, key: str) -> bool:
-    found = await db.mail.arrival_by_key("loopback", key)
+    found = await db.mail.inbound_by_key("loopback", key)
     return found is not None and found.attempts > 0
 
 
@@ -310,7 +310,7 @@ def test_a_platform_sees_the_turn_as_it_goes() -> None:
         seen: list[str] = []
 
         class Shows(stage.loopback.Loopback):
-            def heard(self, arrival: types.Arrival, event: object) -> None:
+            def heard(self, arrival: types.InboundMessage, event: object) -> None:
                 seen.append(f"{arrival.key} {type(event).__name__}")
                 raise RuntimeError("the screen is broken")
 

@@ -53,7 +53,7 @@ def test_a_message_has_one_outcome_and_one_reply(point: str, error: Exception, m
             (found,) = await stage.settled(db, "1")
             await stage.quiet(opened, db)
             monkeypatch.setattr(fault_points, "hook", None)
-            sent = [each for each in chat.sent if each.arrival == found.id]
+            sent = [each for each in chat.sent if each.inbound_id == found.id]
         assert wrong.went_wrong
         assert (found.seq, [each.address for each in sent]) == (3, [{"chat": "local"}])
         assert (await db.mail.replies(found.id))[0].text == sent[0].text
@@ -76,7 +76,7 @@ def test_a_command_is_carried_out_at_most_once(step: str, monkeypatch: pytest.Mo
             (found,) = await stage.settled(db, "1")
             await stage.quiet(opened, db)
             monkeypatch.setattr(fault_points, "hook", None)
-            (said,) = [each.text for each in chat.sent if each.arrival == found.id]
+            (said,) = [each.text for each in chat.sent if each.inbound_id == found.id]
         done = len(await db.list_sessions(owner="loopback:local")) - 1
         assert wrong.went_wrong
         assert (done, said == commanding.ONCE.format(line="/branch")) in ((1, False), (0, True))

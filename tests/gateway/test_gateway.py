@@ -205,7 +205,7 @@ def test_of_two_gateways_on_one_store_the_other_finishes_what_the_one_that_stops
             assert "The whole answer." in shape(said)[1][1]
             assert (one.attempts, two.attempts) == (2, 1)
             assert [each.text for each in await db.mail.replies(one.id)] == ["The whole answer."]
-            assert (await db.mail.claims()) == []
+            assert (await db.mail.chat_leases()) == []
             assert (await db.admin.fsck()).ok
 
     asyncio.run(story())
@@ -228,7 +228,7 @@ def test_what_two_gateways_are_given_at_once_is_one_message_and_is_answered_once
                 found = await stage.settled(db, *keys)
                 await stage.until(lambda: _sent_all(db))
                 sent = one.sent + other.sent
-            assert sorted(each.arrival or 0 for each in sent) == sorted(each.id for each in found)
+            assert sorted(each.inbound_id or 0 for each in sent) == sorted(each.id for each in found)
             assert len(model.requests) == len(keys)
             for name in ("c0", "c1", "c2"):
                 here = [each for each in found if each.chat == f"dm:{name}"]
@@ -241,12 +241,12 @@ def test_what_two_gateways_are_given_at_once_is_one_message_and_is_answered_once
 def test_what_was_answered_before_a_process_died_is_sent_and_not_asked_again() -> None:
     async def story(db: AsyncSessionDB) -> None:
         model = ScriptedModel(["Yes."])
-        arrival, _ = await db.mail.add_arrival(new("1", "Hi"))
-        claim = await db.mail.claim(f"route:{ROUTE}")
-        await db.mail.begin_arrival(claim, arrival.id, "talk")
+        arrival, _ = await db.mail.add_inbound(new("1", "Hi"))
+        claim = await db.mail.acquire_chat_lease(f"route:{ROUTE}")
+        await db.mail.begin_inbound(claim, arrival.id, "talk")
         uid = delivery.uid_of("loopback:1")
         await agent(db, model, session_id="talk", route=ROUTE).run_conversation("Hi", uid=uid)
-        await db.mail.release_claim(claim)
+        await db.mail.release_chat_lease(claim)
         async with stage.open_gateway(db, model) as (_, chat):
             assert stage.texts(await chat.replies(1)) == ["Yes."]
         (found,) = await stage.settled(db, "1")
@@ -260,11 +260,11 @@ def test_what_was_answered_before_a_process_died_is_sent_and_not_asked_again() -
 
 def test_what_never_comes_to_an_end_is_given_up_with_a_word() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        arrival, _ = await db.mail.add_arrival(new("1", "Hi"))
-        claim = await db.mail.claim(f"route:{ROUTE}")
+        arrival, _ = await db.mail.add_inbound(new("1", "Hi"))
+        claim = await db.mail.acquire_chat_lease(f"route:{ROUTE}")
         for _ in range(5):
-            await db.mail.begin_arrival(claim, arrival.id, "talk")
-        await db.mail.release_claim(claim)
+            await db.mail.begin_inbound(claim, arrival.id, "talk")
+        await db.mail.release_chat_lease(claim)
         async with stage.open_gateway(db, ScriptedModel()) as (_, chat):
             (sent,) = await chat.replies(1)
         (found,) = await stage.settled(db, "1")
@@ -331,7 +331,7 @@ def test_a_conversation_that_is_deleted_during_its_turn_takes_its_mail_with_it()
             await chat.say("/stop", key="2")
             await stage.settled(db, "1", "2")
             await stage.quiet(opened, db)
-        found = await db.mail.arrival_by_key("loopback", "1")
+        found = await db.mail.inbound_by_key("loopback", "1")
         assert found is not None
         assert (found.outcome, found.text) == ("deleted", "")
 
@@ -396,7 +396,7 @@ def test_two_chats_of_one_person_in_one_conversation_are_each_answered_with_thei
         seen: dict[str, list[str]] = {}
 
         class Shows(loopback.Loopback):
-            def heard(self, arrival: types.Arrival, event: events.AnyEvent) -> None:
+            def heard(self, arrival: types.InboundMessage, event: events.AnyEvent) -> None:
                 if isinstance(event, events.TextDelta):
                     seen.setdefault(arrival.key, []).append(event.text)
 
@@ -429,10 +429,10 @@ def test_two_chats_of_one_person_in_one_conversation_are_each_answered_with_thei
 
 def test_a_message_whose_route_was_bound_before_its_conversation_was_born_goes_on_there() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        arrival, _ = await db.mail.add_arrival(new("1", "Hi"))
-        claim = await db.mail.claim(f"route:{ROUTE}")
-        await db.mail.begin_arrival(claim, arrival.id, "never")
-        await db.mail.release_claim(claim)
+        arrival, _ = await db.mail.add_inbound(new("1", "Hi"))
+        claim = await db.mail.acquire_chat_lease(f"route:{ROUTE}")
+        await db.mail.begin_inbound(claim, arrival.id, "never")
+        await db.mail.release_chat_lease(claim)
         await db.create_session("talk", source="test")
         await db.bind_route(ROUTE, "talk", version=0)
         async with stage.open_gateway(db, ScriptedModel(["Yes."])) as (_, chat):
@@ -457,13 +457,13 @@ def test_who_lost_the_chat_in_the_middle_of_a_turn_settles_nothing_and_the_answe
         async with stage.open_gateway(db, model, tools=[tool("wait", wait)]) as (opened, chat):
             await chat.say("Wait", key="1")
             await reached.wait()
-            (held,) = [each for each in await db.mail.claims() if each.key.startswith("route:")]
-            theirs = await db.mail.claim(held.key, holder=held.holder)
+            (held,) = [each for each in await db.mail.chat_leases() if each.key.startswith("route:")]
+            theirs = await db.mail.acquire_chat_lease(held.key, holder=held.holder)
             assert theirs.token > held.token
             go.set()
             await stage.until(lambda: _idle(opened))
-            assert await db.mail.open_arrivals(ROUTE) != []
-            await db.mail.release_claim(theirs)
+            assert await db.mail.open_inbound(ROUTE) != []
+            await db.mail.release_chat_lease(theirs)
             opened.router.wake()
             await stage.settled(db, "1")
             await stage.quiet(opened, db)
@@ -481,13 +481,13 @@ async def _idle(opened: gateway.Gateway) -> bool:
     return opened.router.busy == 0
 
 
-def new(key: str, text: str, **more: Any) -> types.NewArrival:
+def new(key: str, text: str, **more: Any) -> types.NewInboundMessage:
     place = {"platform": "loopback", "chat": "dm:local", "sender": "local", "address": {"chat": "local"}}
-    return types.NewArrival(key=key, text=text, **{"route": ROUTE, **place, **more})
+    return types.NewInboundMessage(key=key, text=text, **{"route": ROUTE, **place, **more})
 
 
 async def _begun(db: AsyncSessionDB, key: str) -> bool:
-    found = await db.mail.arrival_by_key("loopback", key)
+    found = await db.mail.inbound_by_key("loopback", key)
     return found is not None and found.attempts > 0
 
 

@@ -183,7 +183,7 @@ def test_a_client_with_a_key_that_goes_away_stops_no_turn_and_what_it_missed_is_
             await stage.quiet(open_.gateway, db)
             (row,) = await db.mail.replies(1)
             assert (row.delivered_at, row.error) == (None, chats.GONE)
-            arrival = await db.mail.arrival(1)
+            arrival = await db.mail.inbound(1)
             assert arrival is not None
             assert arrival.outcome == "answered"
             assert web.text_of(await open_.ask("Hi", headers=key)) == "Late."
@@ -193,11 +193,11 @@ def test_a_client_with_a_key_that_goes_away_stops_no_turn_and_what_it_missed_is_
 
 
 async def has_arrived(db: AsyncSessionDB, number: int) -> bool:
-    return await db.mail.arrival(number) is not None
+    return await db.mail.inbound(number) is not None
 
 
 async def is_begun(db: AsyncSessionDB, number: int) -> bool:
-    found = await db.mail.arrival(number)
+    found = await db.mail.inbound(number)
     return found is not None and found.attempts > 0
 
 
@@ -229,7 +229,7 @@ def test_a_connection_that_breaks_stops_its_turn_and_the_next_message_does_not_w
             model.released.set()
             assert web.text_of(await next_one) == "Next."
             await stage.quiet(open_.gateway, db)
-        found = [each and each.outcome for each in [await db.mail.arrival(number) for number in (1, 2, 3)]]
+        found = [each and each.outcome for each in [await db.mail.inbound(number) for number in (1, 2, 3)]]
         assert found == ["interrupted", "answered", "interrupted"]
         assert [await db.mail.replies(1), await db.mail.replies(3)] == [[], []]
         assert len(model.requests) == 2
@@ -255,7 +255,7 @@ def test_a_client_that_goes_away_leaves_the_turn_of_another_alone() -> None:
             model.released.set()
             assert web.text_of(await running) == "First."
             await stage.quiet(open_.gateway, db)
-        assert (found := await db.mail.arrival(2)) is not None
+        assert (found := await db.mail.inbound(2)) is not None
         assert (found.outcome, len(model.requests)) == ("interrupted", 1)
 
     stage.run(story)

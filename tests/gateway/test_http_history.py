@@ -58,7 +58,7 @@ def test_thirty_requests_with_the_whole_history_are_one_conversation(backend: ba
                     assert web.text_of(await open_.ask(side)) == f"Re: {side}"
                 if number == 10:
                     await db.run(lambda: steps.compact(db.db, chat.ids[0], 12))
-                    await db.mail.forget_arrivals(0)
+                    await db.mail.forget_inbound(0)
             other.said = list(chat.said)
             await other.say("mine")
         assert (await db.conversation(other.ids[0])).owner == "http:bob"
@@ -67,7 +67,7 @@ def test_thirty_requests_with_the_whole_history_are_one_conversation(backend: ba
         found = await logs(db)
         assert found == {chat.ids[0]: chat.said, other.ids[0]: other.said}
         assert len(found[chat.ids[0]]) == 60
-        assert await db.mail.arrival(33) is None
+        assert await db.mail.inbound(33) is None
 
     stage.run(story, backend.target(tmp_path, "store"))
 
@@ -351,7 +351,7 @@ def test_side_requests_are_answered_and_leave_nothing_behind() -> None:
             failed = await open_.ask(TITLE)
             assert (failed.status_code, web.error_of(failed)["code"]) == (502, "turn_failed")
         assert [each.max_output for each in model.requests] == [9, None, None]
-        assert (await db.list_sessions(), await db.mail.arrival(1), await db.routes()) == ([], None, [])
+        assert (await db.list_sessions(), await db.mail.inbound(1), await db.routes()) == ([], None, [])
 
     stage.run(story)
 

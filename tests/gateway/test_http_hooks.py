@@ -81,7 +81,7 @@ def test_a_delivery_is_one_message_however_often_it_comes_and_its_reply_is_kept(
             assert kept.json() == {"id": 1, "outcome": "answered", "text": "I look at it."}
             assert (await open_.fetch(2)).status_code == 404
         assert len(model.requests) == 1
-        arrival = await db.mail.arrival(1)
+        arrival = await db.mail.inbound(1)
         assert arrival is not None
         assert arrival.text == "Look at this:\n\nIt broke."
 
@@ -243,7 +243,7 @@ def test_hooks_that_are_not_there_or_bodies_that_are_none_are_refused() -> None:
             ):
                 assert refused.status_code == status, refused.text
                 web.error_of(refused)
-        assert await db.mail.arrival(1) is None
+        assert await db.mail.inbound(1) is None
 
     stage.run(story)
 

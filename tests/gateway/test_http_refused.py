@@ -81,7 +81,7 @@ def test_what_cannot_be_meant_is_refused_by_name_and_nothing_is_stored() -> None
             unknown = await open_.ask("Hi", model="gpt-4")
             assert (unknown.status_code, web.error_of(unknown)["code"]) == (404, "model_not_found")
         assert (await db.mail.counts())["arrivals_open"] == 0
-        assert await db.mail.arrival(1) is None
+        assert await db.mail.inbound(1) is None
 
     stage.run(story)
 
@@ -121,7 +121,7 @@ def test_bodies_and_headers_that_are_wrong_are_refused() -> None:
                 refused = await open_.client.post(web.PATH, content=whole, headers=sent)
                 assert refused.status_code == status, (body[:40], headers, refused.text)
                 web.error_of(refused)
-        assert await db.mail.arrival(1) is None
+        assert await db.mail.inbound(1) is None
 
     stage.run(story)
 

@@ -22,8 +22,8 @@ def came(text: str = "Hi", **given: Any) -> port.Came:
 
 async def arrived(db: AsyncSessionDB, count: int, at: float = NOW, route: str = ROUTE) -> None:
     for number in range(count):
-        await db.mail.add_arrival(
-            types.NewArrival(
+        await db.mail.add_inbound(
+            types.NewInboundMessage(
                 platform="loopback",
                 key=f"{route}:{at}:{number}",
                 route=route,

@@ -28,7 +28,7 @@ def test_stop_ends_a_compaction_and_nothing_is_changed_by_it() -> None:
             await reached.wait()
             await chat.say("After it", key="2")
             await chat.say("/stop", key="3")
-            said = {each.arrival: each.text for each in await chat.replies(3)}
+            said = {each.inbound_id: each.text for each in await chat.replies(3)}
             one, two, three = await stage.settled(db, "1", "2", "3")
             await stage.quiet(opened, db)
         assert [said[each.id] for each in (one, two, three)] == [

@@ -50,7 +50,7 @@ def test_of_several_messages_that_interrupt_a_turn_none_is_lost_and_they_are_ans
 def test_what_waited_before_a_start_is_answered_together_where_messages_interrupt() -> None:
     async def story(db: AsyncSessionDB) -> None:
         for key in "123":
-            await db.mail.add_arrival(new(key, f"Part {key}"))
+            await db.mail.add_inbound(new(key, f"Part {key}"))
         model = ScriptedModel(["All of it."])
         async with stage.open_gateway(db, model, settings=settings("interrupt")) as (opened, chat):
             found = await stage.settled(db, "1", "2", "3")
@@ -168,7 +168,7 @@ def test_a_message_is_not_told_to_the_turn_of_a_notice() -> None:
             (old,) = await stage.settled(db, "1")
             await chat.say("/new", key="2")
             await stage.settled(db, "2")
-            await db.mail.receive(old.conversation_id or "", "n", "The build ended.")
+            await db.mail.add_inbox_entry(old.conversation_id or "", "n", "The build ended.")
             opened.router.wake()
             await gate.reached.wait()
             await chat.say("For the new one", key="3")
@@ -258,9 +258,9 @@ class Hindered(AsyncSessionDB):
         self.wrong = list[Exception]()
         self.failed, self.read, self.go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.go_on.set()
-        self._open, self.mail.open_arrivals = self.mail.open_arrivals, self._looked
+        self._open, self.mail.open_inbound = self.mail.open_inbound, self._looked
 
-    async def _looked(self, route: str, limit: int = 100) -> list[types.Arrival]:
+    async def _looked(self, route: str, limit: int = 100) -> list[types.InboundMessage]:
         if self.wrong:
             self.failed.set()
             raise self.wrong.pop()
@@ -294,7 +294,7 @@ def test_what_comes_at_the_very_end_of_a_turn_is_worked_on_right_after_it(monkey
             await chat.say("Two", key="2")
             await db.read.wait()
             gate.go.set()
-            arrival = await db.mail.arrival_by_key("loopback", "1")
+            arrival = await db.mail.inbound_by_key("loopback", "1")
             async with opened.desks.at("loopback:local") as runtime:
                 await runtime.over((arrival and arrival.target) or "")
             await db.contacts.all()  # Whoever waits for the turn has seen that it is over.

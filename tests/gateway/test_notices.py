@@ -22,12 +22,16 @@ def test_a_notice_is_answered_and_the_reply_goes_to_the_chat() -> None:
     async def story(db: AsyncSessionDB) -> None:
         async with stage.open_gateway(db, ScriptedModel(["Hello!", "The build is through."])) as (opened, chat):
             here = await spoken(db, chat)
-            inbound = await db.mail.receive(here, "n1", "The build ended with 0.", kind="process")
+            inbound = await db.mail.add_inbox_entry(here, "n1", "The build ended with 0.", kind="process")
             opened.router.wake()
             _, reply = await chat.replies(2)
             await stage.quiet(opened, db)
-        assert (reply.text, reply.address, reply.inbound) == ("The build is through.", {"chat": "42"}, inbound.id)
-        assert await db.mail.waiting(here) == []
+        assert (reply.text, reply.address, reply.inbox_entry_id) == (
+            "The build is through.",
+            {"chat": "42"},
+            inbound.id,
+        )
+        assert await db.mail.inbox_entries(here) == []
         assert [role for role, _ in shape(await db.transcript(here))] == ["user", "assistant"] * 2
 
     stage.run(story)
@@ -48,13 +52,13 @@ def test_memory_note_is_shown_in_the_chat() -> None:
 def test_a_notice_of_a_conversation_no_chat_ever_spoke_to_is_left_to_others() -> None:
     async def story(db: AsyncSessionDB) -> None:
         await db.create_session("talk", source="terminal")
-        await db.mail.receive("talk", "n1", "The build ended.")
+        await db.mail.add_inbox_entry("talk", "n1", "The build ended.")
         async with stage.open_gateway(db, ScriptedModel(["Hello!"])) as (opened, chat):
             await spoken(db, chat)
             opened.router.wake()
             await stage.quiet(opened, db)
             assert len(chat.sent) == 1
-        assert len(await db.mail.waiting("talk")) == 1
+        assert len(await db.mail.inbox_entries("talk")) == 1
 
     stage.run(story)
 
@@ -74,7 +78,7 @@ def test_a_notice_never_interrupts_a_turn_and_comes_before_the_next_message() ->
             here = await spoken(db, chat)
             await chat.say("Wait", key="2", chat="42", sender="42")
             await reached.wait()
-            await db.mail.receive(here, "n1", "The build ended.")
+            await db.mail.add_inbox_entry(here, "n1", "The build ended.")
             opened.router.wake()
             go.set()
             await chat.replies(3)
@@ -90,13 +94,13 @@ def test_a_notice_whose_turn_is_left_to_another_process_is_answered_by_that_one(
         async with stage.open_gateway(db, ScriptedModel(["Hello!"])) as (_, chat):
             here = await spoken(db, chat)
         async with stage.open_gateway(db, slow) as (_, chat):
-            await db.mail.receive(here, "n1", "The build ended.")
+            await db.mail.add_inbox_entry(here, "n1", "The build ended.")
             await slow.stuck.reached.wait()
-        assert len(await db.mail.waiting(here)) == 1
+        assert len(await db.mail.inbox_entries(here)) == 1
         async with stage.open_gateway(db, ScriptedModel(["Told."])) as (opened, chat):
             assert stage.texts(await chat.replies(1)) == ["Told."]
             await stage.quiet(opened, db)
-        assert await db.mail.waiting(here) == []
+        assert await db.mail.inbox_entries(here) == []
 
     stage.run(story)
 
@@ -107,12 +111,12 @@ def test_the_turn_of_a_notice_can_be_stopped() -> None:
         model = ScriptedModel(["Hello!", calls("wait")])
         async with stage.open_gateway(db, model, tools=[tool("wait", stuck)]) as (opened, chat):
             here = await spoken(db, chat)
-            await db.mail.receive(here, "n1", "The build ended.")
+            await db.mail.add_inbox_entry(here, "n1", "The build ended.")
             opened.router.wake()
             await stuck.reached.wait()
             await chat.say("/stop", key="2", chat="42", sender="42")
             await stage.settled(db, "2")
             await stage.quiet(opened, db)
-        assert await db.mail.waiting(here) == []
+        assert await db.mail.inbox_entries(here) == []
 
     stage.run(story)

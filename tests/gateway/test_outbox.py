@@ -141,9 +141,9 @@ def test_what_was_marked_is_not_sent_again_after_a_restart_and_what_was_not_is()
         async with sending(db, first):
             await stage.until(lambda: _delivered(db))
         lost = await db.mail.post(message("Sent, and not marked"))
-        claim = await db.mail.claim("out:loopback:dm:local")
+        claim = await db.mail.acquire_chat_lease("out:loopback:dm:local")
         await db.mail.begin_sending(claim, lost.id)
-        await db.mail.release_claim(claim)
+        await db.mail.release_chat_lease(claim)
         async with sending(db, second):
             await second.replies(1)
         assert (first.tried, second.tried) == (["Marked"], ["Sent, and not marked"])
@@ -178,7 +178,7 @@ def test_what_takes_long_to_send_is_sent_by_nobody_else_meanwhile(monkeypatch: p
             return await super().send(outgoing)
 
     async def renewed(db: AsyncSessionDB) -> bool:
-        return (await db.mail.claims())[0].expires_in > 0.25
+        return (await db.mail.chat_leases())[0].expires_in > 0.25
 
     async def story(db: AsyncSessionDB) -> None:
         slow, other = Slow(), Moody()
@@ -206,11 +206,11 @@ def test_a_reply_that_would_go_elsewhere_than_its_turn_came_from_is_not_sent(wro
     async def story() -> None:
         platform = Moody()
         async with AsyncSessionDB(SessionDB(":memory:")) as db:
-            arrival, _ = await db.mail.add_arrival(new("1", "Hi"))
+            arrival, _ = await db.mail.add_inbound(new("1", "Hi"))
             right = types.NewOutgoing(
                 platform="loopback", chat="dm:local", address={"chat": "local"}, text="Wrong", kind="notice"
             )
-            posted = await db.mail.post(right, arrival=arrival.id)
+            posted = await db.mail.post(right, inbound_id=arrival.id)
             file = db.db.driver
             assert isinstance(file, sqlite_driver.SqliteDriver)
             file._writer.execute(f"DROP TRIGGER outgoing_is_what_was_said; UPDATE outbox SET {wrong}")
@@ -250,7 +250,7 @@ def test_a_chat_that_another_process_sends_to_is_left_alone_for_a_while(
     async def story(db: AsyncSessionDB) -> None:
         asked: list[str] = []
         await db.mail.post(message("One"))
-        theirs = await db.mail.claim("out:loopback:dm:local")
+        theirs = await db.mail.acquire_chat_lease("out:loopback:dm:local")
         platform = Moody()
         sender = outbox.Sender(db, platform, db.db._clock)
         monkeypatch.setattr(
@@ -261,7 +261,7 @@ def test_a_chat_that_another_process_sends_to_is_left_alone_for_a_while(
             await asyncio.gather(*sender._sending.values())
         assert (len(asked), platform.tried) == (1, [])
         monkeypatch.undo()
-        await db.mail.release_claim(theirs)
+        await db.mail.release_chat_lease(theirs)
         async with sending(db, platform):
             await platform.replies(1)
 
@@ -348,7 +348,7 @@ def test_of_two_processes_that_have_connections_neither_is_in_the_others_way(alo
             for text, chat in (("ours", ours), ("theirs", theirs)):
                 await db.mail.post(message(text))
                 await chat.replies(1)
-        assert await db.mail.claims() == []
+        assert await db.mail.chat_leases() == []
 
     stage.run(story, path)
 

@@ -47,16 +47,16 @@ class Draws:
     def __init__(self, db: AsyncSessionDB, text: str) -> None:
         self._db, self._text = db, text
 
-    async def came(self, came: port.Came) -> types.Arrival | None:
+    async def came(self, came: port.Came) -> types.InboundMessage | None:
         raise NotImplementedError
 
-    async def answered(self, came: port.Came) -> types.Arrival | port.NotTaken:
+    async def answered(self, came: port.Came) -> types.InboundMessage | port.NotTaken:
         blob = await self._db.blobs.put(PIXEL, "image/png")
         place: dict[str, Any] = {"platform": came.platform, "chat": keys.chat(came), "address": came.address}
-        new = types.NewArrival(key=came.key, route="r", sender=came.sender, text=came.text, **place)
-        arrival, _ = await self._db.mail.add_arrival(new)
+        new = types.NewInboundMessage(key=came.key, route="r", sender=came.sender, text=came.text, **place)
+        arrival, _ = await self._db.mail.add_inbound(new)
         reply = types.NewOutgoing(text=self._text, attachments=[blob.digest], **place)
-        await self._db.mail.settle_arrival(None, arrival.id, "answered", outgoing=[reply])
+        await self._db.mail.settle_inbound(None, arrival.id, "answered", outgoing=[reply])
         return arrival
 
 

@@ -56,10 +56,10 @@ def test_what_came_to_another_profile_or_for_a_platform_that_is_not_served_is_le
 ) -> None:
     async def story(db: AsyncSessionDB) -> None:
         route = f"agent:{profile}:{platform}:dm:eve"
-        new = types.NewArrival(
+        new = types.NewInboundMessage(
             platform=platform, key="f1", route=route, chat="dm:eve", sender="eve", address={}, text="Hi"
         )
-        foreign, _ = await db.mail.add_arrival(new)
+        foreign, _ = await db.mail.add_inbound(new)
         model = ScriptedModel(["Hello!"])
         async with stage.open_gateway(db, model, only=only) as (running, chat):
             running.router.poke(route)
@@ -68,7 +68,7 @@ def test_what_came_to_another_profile_or_for_a_platform_that_is_not_served_is_le
             running.router.wake()
             await chat.say("/status", key="2")
             await stage.settled(db, "2")
-        left = await db.mail.arrival(foreign.id)
+        left = await db.mail.inbound(foreign.id)
         assert left is not None
         assert (left.open, left.attempts, len(model.requests)) == (True, 0, 1)
 

@@ -36,10 +36,10 @@ def test_a_notice_to_a_hooks_conversation_asks_nobody_either() -> None:
         async with open_hooks(db, model, tools=[shell.tool], build=hook(to="loopback:ann")) as open_:
             await open_.post()
             await open_.chat.replies(1)
-            arrival = await db.mail.arrival(1)
+            arrival = await db.mail.inbound(1)
             assert arrival is not None
             assert arrival.conversation_id is not None
-            await db.mail.receive(arrival.conversation_id, "n1", "The build ended.", kind="process")
+            await db.mail.add_inbox_entry(arrival.conversation_id, "n1", "The build ended.", kind="process")
             _, sent = await open_.chat.replies(2)
         assert (sent.kind, sent.text, shell.ran) == ("reply", "I may not.", [])
 
@@ -125,8 +125,8 @@ def test_for_ever_is_for_admins_with_a_number_too(line: str) -> None:
     assert not commanding.for_admins(line.lower().replace("always", "once"))
 
 
-def arrival(sender: str, route: str) -> types.Arrival:
-    return types.Arrival(
+def arrival(sender: str, route: str) -> types.InboundMessage:
+    return types.InboundMessage(
         id=1, platform="far", key="1", route=route, home="far", chat="c", sender=sender, address={}, text="/approve",
         parts=[], name="", at=0.0,
     )  # fmt: skip
@@ -160,8 +160,10 @@ def test_a_question_is_for_the_person_whose_turn_it_is_or_an_admin(
         turn = None
         if asker is not None:
             platform, sender, where = asker
-            turn, _ = await db.mail.add_arrival(
-                types.NewArrival(platform=platform, key="1", route=where, chat="c", sender=sender, address={}, text="?")
+            turn, _ = await db.mail.add_inbound(
+                types.NewInboundMessage(
+                    platform=platform, key="1", route=where, chat="c", sender=sender, address={}, text="?"
+                )
             )
         of = turn.id if turn else None
         assert await asking._may(home, arrival("bob", route), of) is wanted
@@ -179,7 +181,7 @@ def test_nobody_answers_what_another_chat_of_the_same_conversation_was_asked() -
             first = await chat.say("Start", key="1", **ann)
             await chat.replies(1)
             assert first is not None
-            target = (await db.mail.arrival(first.id) or first).target
+            target = (await db.mail.inbound(first.id) or first).target
             await chat.say(f"/resume {target}", key="2", **mallory)
             await stage.settled(db, "2")
             # Her own turn waits behind that of the other thread.
@@ -267,10 +269,10 @@ def test_a_number_is_not_given_again_by_the_next_process() -> None:
 def test_what_a_notices_turn_asks_is_not_the_question_of_whose_message_waits_behind_it(notice: bool) -> None:
     async def story(db: AsyncSessionDB) -> None:
         await db.create_session("talk", source="test")
-        came = types.NewArrival(
+        came = types.NewInboundMessage(
             platform="loopback", key="1", route=GROUP, chat="c", sender="bob", address={}, text="Hi"
         )
-        waits, _ = await db.mail.add_arrival(came)
+        waits, _ = await db.mail.add_inbound(came)
         asked = events.ApprovalAsked("r", "c1", "shell", "Run it.")
         async with stage.open_gateway(db, ScriptedModel()) as (opened, _), opened.desks.at("bob") as runtime:
             home, where = opened.router._home, house.place_of(waits)
@@ -283,7 +285,7 @@ def test_what_a_notices_turn_asks_is_not_the_question_of_whose_message_waits_beh
             await stage.until(lambda: _asked(db))
             watch.close()
         (row,) = await db.mail.questions("talk")
-        assert row.arrival == (None if notice else waits.id)
+        assert row.inbound_id == (None if notice else waits.id)
 
     stage.run(story)
 

@@ -23,7 +23,7 @@ def test_where_there_is_no_room_for_all_no_chat_waits_for_the_end_of_another() -
     async def story(db: AsyncSessionDB) -> None:
         every = [f"{chat}{number}" for chat in "abc" for number in range(3)]
         for key in every:
-            await db.mail.add_arrival(new(key, "Hi", route=f"agent:main:loopback:dm:{key[0]}", sender=key[0]))
+            await db.mail.add_inbound(new(key, "Hi", route=f"agent:main:loopback:dm:{key[0]}", sender=key[0]))
         model, settings = ScriptedModel(["Yes."] * 9), house.Settings(most=1)
         async with stage.open_gateway(db, model, settings=settings):
             found = await stage.settled(db, *every)
@@ -54,8 +54,8 @@ def test_chats_that_another_process_has_are_not_asked_for_again_and_again_where_
         async with Counting(SessionDB(":memory:")) as db, asyncio.timeout(60):
             for chat in "abc":
                 route = f"agent:main:loopback:dm:{chat}"
-                await db.mail.add_arrival(new(chat, "Hi", route=route, sender=chat))
-                await db.mail.claim(f"route:{route}", holder="another")
+                await db.mail.add_inbound(new(chat, "Hi", route=route, sender=chat))
+                await db.mail.acquire_chat_lease(f"route:{route}", holder="another")
 
             async def asked() -> bool:
                 return db.asked.total() >= 2
@@ -86,7 +86,7 @@ def test_a_gateway_that_stops_begins_nothing_more_and_the_next_one_carries_it_ou
             gate.go.set()
             await stops
             assert stage.texts(chat.sent) == ["Done."]
-        left = await db.mail.arrival_by_key("loopback", "2")
+        left = await db.mail.inbound_by_key("loopback", "2")
         assert left is not None
         assert (left.attempts, left.outcome) == (0, None)
         async with stage.open_gateway(db, ScriptedModel()) as (opened, chat):
@@ -183,18 +183,18 @@ def test_a_message_that_the_store_never_takes_is_given_up_in_the_end(monkeypatch
 
 def test_what_is_given_up_goes_with_the_message_it_became() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        arrival, _ = await db.mail.add_arrival(new("1", "my password"))
-        claim = await db.mail.claim(f"route:{ROUTE}")
+        arrival, _ = await db.mail.add_inbound(new("1", "my password"))
+        claim = await db.mail.acquire_chat_lease(f"route:{ROUTE}")
         for _ in range(5):
-            await db.mail.begin_arrival(claim, arrival.id, "talk")
-        await db.mail.release_claim(claim)
+            await db.mail.begin_inbound(claim, arrival.id, "talk")
+        await db.mail.release_chat_lease(claim)
         born = types.NewConversation(source="loopback")
         await db.append_message("talk", role="user", content="my password", uid=working.uid_of(arrival), create=born)
         async with stage.open_gateway(db, ScriptedModel()):
             (found,) = await stage.settled(db, "1")
         assert (found.outcome, found.conversation_id, found.seq) == ("gave_up", "talk", 1)
         await db.redact("talk", 1)
-        gone = await db.mail.arrival(arrival.id)
+        gone = await db.mail.inbound(arrival.id)
         assert gone is not None
         assert (gone.text, gone.redacted) == ("", True)
 
@@ -207,14 +207,14 @@ class Unwell(AsyncSessionDB):
     def __init__(self, db: SessionDB, when: str) -> None:
         super().__init__(db)
         self.when = when
-        self._renew, self.mail.renew_claim = self.mail.renew_claim, self._renewed
+        self._renew, self.mail.renew_chat_lease = self.mail.renew_chat_lease, self._renewed
 
     def reached(self, what: str) -> None:
         if what == self.when:
             self.when = ""
             raise errors.StoreBusy
 
-    async def _renewed(self, claim: types.Claim) -> None:
+    async def _renewed(self, claim: types.ChatLease) -> None:
         self.reached("renew")
         await self._renew(claim)
 
@@ -235,7 +235,7 @@ def test_a_command_is_not_lost_because_of_a_store_that_was_busy_before_it(
 
             await db.create_session("talk", source="loopback", owner="loopback:local")
             await db.bind_route(ROUTE, "talk", version=0)
-            await db.mail.add_arrival(new("1", "/title Hey", at=db.db._clock() - 60))
+            await db.mail.add_inbound(new("1", "/title Hey", at=db.db._clock() - 60))
             async with stage.open_gateway(db, ScriptedModel(), may_speak=may_speak) as (_, chat):
                 (sent,) = await chat.replies(1)
             assert (db.when, sent.text) == ("", "The title is now: Hey")
@@ -264,7 +264,7 @@ def test_who_was_overtaken_after_a_command_was_begun_does_not_carry_it_out(monke
         def overtaken(point: str) -> None:
             if point == "gateway.begun":
                 clock.advance(31)
-                db.db.mail.claim(f"route:{ROUTE}", holder="another")
+                db.db.mail.acquire_chat_lease(f"route:{ROUTE}", holder="another")
 
         async with stage.open_gateway(db, ScriptedModel(["Hello!"])) as (opened, chat):
             await chat.say("Hi", key="1")
@@ -282,7 +282,7 @@ def test_who_was_overtaken_after_a_command_was_begun_does_not_carry_it_out(monke
 
 
 async def _left_alone(db: AsyncSessionDB, opened: stage.gateway.Gateway) -> bool:
-    found = await db.mail.arrival_by_key("loopback", "2")
+    found = await db.mail.inbound_by_key("loopback", "2")
     return found is not None and found.attempts == 1 and not opened.router.busy
 
 
@@ -292,7 +292,7 @@ def test_who_was_denied_while_a_message_waited_is_not_answered() -> None:
 
     async def story(db: AsyncSessionDB) -> None:
         for sender in ("mallory", "ann"):
-            late = types.NewArrival(
+            late = types.NewInboundMessage(
                 platform="loopback",
                 key=sender,
                 route=f"agent:main:loopback:dm:{sender}",
@@ -302,7 +302,7 @@ def test_who_was_denied_while_a_message_waited_is_not_answered() -> None:
                 text="Hi",
                 at=db.db._clock() - 60,
             )
-            await db.mail.add_arrival(late)
+            await db.mail.add_inbound(late)
         async with stage.open_gateway(db, ScriptedModel(["Yes."] * 2), may_speak=denied) as (_, chat):
             mallory, ann = await stage.settled(db, "mallory", "ann")
             await chat.replies(1)

@@ -46,14 +46,14 @@ def test_a_question_of_one_line_stays_one() -> None:
     ]
 
 
-def came(sender: str, name: str) -> types.Arrival:
-    return types.Arrival(
+def came(sender: str, name: str) -> types.InboundMessage:
+    return types.InboundMessage(
         id=1, platform="far", key="1", route="agent:main:far:group:g", home="far", chat="group:g", sender=sender,
         address={}, text="Hi", parts=[], name=name, at=0.0,
     )  # fmt: skip
 
 
-def told(*arrivals: types.Arrival) -> str:
+def told(*arrivals: types.InboundMessage) -> str:
     found = saying.content(arrivals, "Hi", shared=True)
     assert isinstance(found, list)
     assert found[0]["type"] == "note"

@@ -73,7 +73,7 @@ def furnish(db: SessionDB, clock: steps.Clock) -> None:
     db.branch("talk", 2, branch_id="branch", title="Branch")
     clock.advance(1)
     steps.begin(db, "redacted", "a secret")
-    db.mail.settle(db.mail.receive("redacted", "third", "a secret").id, "completed", 1)
+    db.mail.settle_inbox_entry(db.mail.add_inbox_entry("redacted", "third", "a secret").id, "completed", 1)
     call = [{"id": "c", "name": "shell", "arguments": {"command": "make secret"}}]
     db.append_message("redacted", role="assistant", tool_calls=call)
     db.permissions.end_audit(db.permissions.begin_audit("redacted", "c", "shell", "make secret", True, "me"), False)
@@ -205,8 +205,8 @@ def _raising_at(wanted: str) -> Callable[[str], None]:
 def live_on(db: SessionDB, clock: steps.Clock) -> None:
     """Of everything a furnished store has, something goes on, changes places or goes."""
     clock.advance(100)
-    for inbound in db.mail.waiting("talk"):
-        db.mail.settle(inbound.id, "completed", 2)
+    for inbound in db.mail.inbox_entries("talk"):
+        db.mail.settle_inbox_entry(inbound.id, "completed", 2)
     db.processes.record_end("running", "killed", None, "It was killed.")
     db.processes.record_start(steps.process("later", "talk"))
     db.permissions.end_audit(db.permissions.begin_audit("talk", "late", "shell", "ls", True, "me"), True)

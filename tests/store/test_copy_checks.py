@@ -18,7 +18,7 @@ CHANGES: dict[str, Callable[[SessionDB], object]] = {
     "grants": lambda db: db.permissions.grant("o", "shell", by="me"),
     "routes": lambda db: db.bind_route("chat", "talk", version=0),
     "blobs": lambda db: db.blobs.put(b"only here"),
-    "inbox": lambda db: db.mail.receive("talk", "key", "only here"),
+    "inbox": lambda db: db.mail.add_inbox_entry("talk", "key", "only here"),
     "audit": lambda db: db.permissions.begin_audit("talk", "call", "shell", "ls", True, "me"),
     "processes": lambda db: db.processes.record_start(steps.process("p", "talk")),
     "tombstones": lambda db: [steps.begin(db, "gone", "a"), db.delete_conversation("gone")],

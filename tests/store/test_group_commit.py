@@ -23,7 +23,7 @@ from tests.faults import storms
 from tests.store import hosts
 
 Group = group_commit.GroupCommit
-Arrive = write_step.WriteStep[tuple[types.Arrival, bool]]
+Arrive = write_step.WriteStep[tuple[types.InboundMessage, bool]]
 
 
 @pytest.fixture
@@ -78,11 +78,11 @@ def tell(db: SessionDB, story: Callable[[Group], Awaitable[None]]) -> list[str]:
         group.close()
 
     asyncio.run(told())
-    return [arrival.key for arrival in db.mail.open_arrivals(mail.ROUTE)]
+    return [arrival.key for arrival in db.mail.open_inbound(mail.ROUTE)]
 
 
 def test_step_that_the_database_refuses_fails_alone(db: SessionDB, first: First) -> None:
-    a, b, c, d = (steps.prepared(db.mail.add_arrival, mail.new(key)) for key in "abcd")
+    a, b, c, d = (steps.prepared(db.mail.add_inbound, mail.new(key)) for key in "abcd")
     assert isinstance(c.run, inbound.Prepared)
     refused = c._replace(run=msgspec.structs.replace(c.run, values={**c.run.values, "sender": ""}))
 
@@ -97,9 +97,9 @@ def test_step_that_the_database_refuses_fails_alone(db: SessionDB, first: First)
 
 @pytest.mark.parametrize("wrong", [errors.StoreCorrupt("a damaged row"), RuntimeError("a bug"), StopIteration()])
 def test_step_that_goes_wrong_in_its_own_way_fails_alone(db: SessionDB, first: First, wrong: Exception) -> None:
-    a, b, c, d = (steps.prepared(db.mail.add_arrival, mail.new(key)) for key in "abcd")
+    a, b, c, d = (steps.prepared(db.mail.add_inbound, mail.new(key)) for key in "abcd")
 
-    def goes_wrong(tx: Tx) -> tuple[types.Arrival, bool]:
+    def goes_wrong(tx: Tx) -> tuple[types.InboundMessage, bool]:
         c.run(tx)
         raise wrong
 
@@ -114,11 +114,11 @@ def test_step_that_goes_wrong_in_its_own_way_fails_alone(db: SessionDB, first: F
 
 
 def test_group_goes_on_after_an_error_that_no_future_takes(db: SessionDB) -> None:
-    def ends(_: Tx) -> tuple[types.Arrival, bool]:
+    def ends(_: Tx) -> tuple[types.InboundMessage, bool]:
         raise StopIteration
 
     async def story(group: Group) -> None:
-        a = steps.prepared(db.mail.add_arrival, mail.new("a"))
+        a = steps.prepared(db.mail.add_inbound, mail.new("a"))
         with pytest.raises(RuntimeError):
             await group.write(a._replace(run=ends))
         await group.write(a)
@@ -127,7 +127,7 @@ def test_group_goes_on_after_an_error_that_no_future_takes(db: SessionDB) -> Non
 
 
 def test_all_who_share_a_commit_that_fails_are_told(db: SessionDB, first: First) -> None:
-    a, b, c, d = (steps.prepared(db.mail.add_arrival, mail.new(key)) for key in "abcd")
+    a, b, c, d = (steps.prepared(db.mail.add_inbound, mail.new(key)) for key in "abcd")
 
     async def story(group: Group) -> None:
         first.next = errors.StoreFull()
@@ -142,23 +142,25 @@ def test_all_who_share_a_commit_that_fails_are_told(db: SessionDB, first: First)
 
 
 def test_who_is_refused_is_alone_with_that(db: SessionDB, first: First) -> None:
-    mine = db.mail.claim("k", holder="me")
-    a, b = (steps.prepared(db.mail.add_arrival, mail.new(key)) for key in "ab")
+    mine = db.mail.acquire_chat_lease("k", holder="me")
+    a, b = (steps.prepared(db.mail.add_inbound, mail.new(key)) for key in "ab")
     held, lost = (
-        steps.prepared(db.mail.claim, "k", holder="other"),
-        steps.prepared(db.mail.begin_sending, types.Claim("k", 7, "me", 30.0), 1),
+        steps.prepared(db.mail.acquire_chat_lease, "k", holder="other"),
+        steps.prepared(db.mail.begin_sending, types.ChatLease("k", 7, "me", 30.0), 1),
     )
 
     async def story(group: Group) -> None:
-        tasks = await first.given(group, a, held, lost, b, steps.prepared(db.mail.claim, "free", holder="me"))
+        tasks = await first.given(
+            group, a, held, lost, b, steps.prepared(db.mail.acquire_chat_lease, "free", holder="me")
+        )
         first.let_go()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        expected = [tuple, errors.Busy, errors.LeaseLost, tuple, types.Claim]
+        expected = [tuple, errors.Busy, errors.LeaseLost, tuple, types.ChatLease]
         assert [type(outcome) for outcome in outcomes] == expected
 
     assert tell(db, story) == ["a", "b"]
-    assert [each.key for each in db.mail.claims()] == ["free", "k"]
-    db.mail.renew_claim(mine)
+    assert [each.key for each in db.mail.chat_leases()] == ["free", "k"]
+    db.mail.renew_chat_lease(mine)
 
 
 @pytest.mark.parametrize(("others", "synced"), [("claims", False), ("a claim and what came in", True)])
@@ -167,15 +169,15 @@ def test_group_is_synced_if_one_of_it_must_be(
 ) -> None:
     with SessionDB(tmp_path / "store.db") as file:
         given = [
-            steps.prepared(file.mail.claim, "one"),
-            steps.prepared(file.mail.claim, "two")
+            steps.prepared(file.mail.acquire_chat_lease, "one"),
+            steps.prepared(file.mail.acquire_chat_lease, "two")
             if others == "claims"
-            else steps.prepared(file.mail.add_arrival, mail.new()),
+            else steps.prepared(file.mail.add_inbound, mail.new()),
         ]
         syncs = list[int]()
 
         async def story(group: Group) -> None:
-            tasks = await first.given(group, steps.prepared(file.mail.add_arrival, mail.new("first")), *given)
+            tasks = await first.given(group, steps.prepared(file.mail.add_inbound, mail.new("first")), *given)
             monkeypatch.setattr(wal_sync, "_sync_data", syncs.append)
             first.let_go()
             await asyncio.gather(*tasks)
@@ -185,7 +187,7 @@ def test_group_is_synced_if_one_of_it_must_be(
 
 
 def test_who_stops_waiting_takes_nothing_back(db: SessionDB, first: First) -> None:
-    a, b = (steps.prepared(db.mail.add_arrival, mail.new(key)) for key in "ab")
+    a, b = (steps.prepared(db.mail.add_inbound, mail.new(key)) for key in "ab")
 
     async def story(group: Group) -> None:
         for task in await first.given(group, a, b):
@@ -198,18 +200,18 @@ def test_who_stops_waiting_takes_nothing_back(db: SessionDB, first: First) -> No
 def test_two_hosts_that_bring_the_same_in_another_order_do_not_wait_in_a_circle(pair: hosts.Pair) -> None:
     met = threading.Barrier(2, timeout=10)
 
-    def bring(db: SessionDB, *keys: str) -> list[tuple[types.Arrival, bool]]:
-        first, second = (steps.prepared(db.mail.add_arrival, mail.new(key)) for key in keys)
+    def bring(db: SessionDB, *keys: str) -> list[tuple[types.InboundMessage, bool]]:
+        first, second = (steps.prepared(db.mail.add_inbound, mail.new(key)) for key in keys)
         apart = [True]
 
-        def meets(tx: Tx) -> tuple[types.Arrival, bool]:
+        def meets(tx: Tx) -> tuple[types.InboundMessage, bool]:
             found = first.run(tx)
             if apart:
                 apart.pop()
                 met.wait()
             return found
 
-        async def both() -> list[tuple[types.Arrival, bool]]:
+        async def both() -> list[tuple[types.InboundMessage, bool]]:
             group = Group(db.driver)
             found = await asyncio.gather(group.write(first._replace(run=meets)), group.write(second))
             group.close()
@@ -227,13 +229,13 @@ def test_two_hosts_that_bring_the_same_in_another_order_do_not_wait_in_a_circle(
 def test_parts_of_a_reply_are_in_a_row_whatever_another_host_says_in_the_same_chat(pair: hosts.Pair, says: str) -> None:
     one, other = mail.came(pair.one, "1", "2")
     parts = [mail.reply("part")] * 3
-    several = steps.prepared(pair.one.mail.settle_arrival, None, one.id, "answered", outgoing=parts)
+    several = steps.prepared(pair.one.mail.settle_inbound, None, one.id, "answered", outgoing=parts)
     host, own = pair.other, parts[:1] if says == "one part" else parts
 
     def say() -> object:
         if says == "a question":
-            return host.mail.post(mail.reply(kind="question"), key="q", arrival=other.id)
-        return host.mail.settle_arrival(None, other.id, "answered", outgoing=own)
+            return host.mail.post(mail.reply(kind="question"), key="q", inbound_id=other.id)
+        return host.mail.settle_inbound(None, other.id, "answered", outgoing=own)
 
     assert pair.meanwhile(several.run, say)
     first, second = (pair.one.mail.replies(arrival.id) for arrival in (one, other))
@@ -250,7 +252,7 @@ def waiting_of(pair: hosts.Pair, longer_than: str = "0 ms") -> int:
 def test_steps_that_wait_for_another_host_keep_no_reader_waiting(pair: hosts.Pair) -> None:
     names = [str(number) for number in range(6)]
     for name in names:
-        pair.one.mail.claim(name, holder="me")
+        pair.one.mail.acquire_chat_lease(name, holder="me")
     has_them, done = threading.Event(), threading.Event()
 
     def hold(tx: Tx) -> None:
@@ -261,7 +263,7 @@ def test_steps_that_wait_for_another_host_keep_no_reader_waiting(pair: hosts.Pai
 
     async def told() -> None:
         async with AsyncSessionDB(pair.other) as db, asyncio.timeout(60):
-            waiting = [asyncio.create_task(db.mail.claim(name, holder="me")) for name in names]
+            waiting = [asyncio.create_task(db.mail.acquire_chat_lease(name, holder="me")) for name in names]
             await asyncio.to_thread(storms.wait_until, lambda: waiting_of(pair) == len(names), "all of them wait")
             try:
                 await asyncio.wait_for(db.contacts.all(), 30)
@@ -280,7 +282,7 @@ def test_steps_that_wait_for_another_host_keep_no_reader_waiting(pair: hosts.Pai
 def test_step_that_comes_just_when_the_last_one_is_answered_is_not_forgotten(db: SessionDB) -> None:
     async def story(group: Group) -> None:
         for number in range(50):
-            await group.write(steps.prepared(db.mail.add_arrival, mail.new(str(number))))
+            await group.write(steps.prepared(db.mail.add_inbound, mail.new(str(number))))
 
     assert tell(db, story) == [str(number) for number in range(50)]
 
@@ -290,23 +292,23 @@ def test_step_that_comes_just_when_the_last_one_is_answered_is_not_forgotten(db:
 def test_who_chooses_wrongly_has_the_claim_they_had_before(
     db: SessionDB, first: First, given: bool, wrong: tuple[int, str, list[int]]
 ) -> None:
-    had = db.mail.claim(mail.CLAIM) if given else None
-    step = steps.prepared(db.mail.take_up, mail.ROUTE, lambda *_: wrong, claim=had)
+    had = db.mail.acquire_chat_lease(mail.CLAIM) if given else None
+    step = steps.prepared(db.mail.take_up, mail.ROUTE, lambda *_: wrong, lease=had)
 
     async def story(group: Group) -> None:
         tasks = await first.given(
             group,
-            steps.prepared(db.mail.add_arrival, mail.new("a")),
+            steps.prepared(db.mail.add_inbound, mail.new("a")),
             step,
-            steps.prepared(db.mail.add_arrival, mail.new("b")),
+            steps.prepared(db.mail.add_inbound, mail.new("b")),
         )
         first.let_go()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         assert [isinstance(outcome, errors.HoldfastError) for outcome in outcomes] == [False, True, False]
 
     assert tell(db, story) == ["a", "b"]
-    assert [each.token for each in db.mail.claims()] == ([had.token] if had else [])
-    assert [each.attempts for each in db.mail.open_arrivals(mail.ROUTE)] == [0, 0]
+    assert [each.token for each in db.mail.chat_leases()] == ([had.token] if had else [])
+    assert [each.attempts for each in db.mail.open_inbound(mail.ROUTE)] == [0, 0]
 
 
 def test_what_may_have_been_done_is_not_done_again_because_somebody_was_in_the_way(

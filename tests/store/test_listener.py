@@ -38,7 +38,7 @@ class Hosts:
     def heard(self) -> set[notifications.Hint]:
         """What came since the last look: hints come in their order, and one that stands for the end is behind them."""
         self._looks += 1
-        self.one.mail.receive("end", f"look {self._looks}", "over")
+        self.one.mail.add_inbox_entry("end", f"look {self._looks}", "over")
         found = set()
         while (hint := self.next()) != END:
             found.add(hint)
@@ -77,7 +77,7 @@ def _batch(db: SessionDB) -> None:
         (lambda db: db.end_conversation("talk", "done"), {MOVED}),
         (lambda db: steps.compact(db, "talk", 1), {MOVED, FREED}),
         (lambda db: db.delete_conversation("talk"), {MOVED}),
-        (lambda db: db.mail.receive("talk", "k", "hello"), {CAME}),
+        (lambda db: db.mail.add_inbox_entry("talk", "k", "hello"), {CAME}),
         (_released, {FREED}),
         (lambda db: db.acquire_lease("talk", "turn", None, 30), set()),
         (lambda db: db.set_session_title("talk", "A title"), set()),

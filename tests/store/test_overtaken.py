@@ -31,7 +31,7 @@ def test_a_process_that_was_told_of_meanwhile_is_not_told_of_again(pair: hosts.P
         assert processes.ended(tx, "p", "exited", 0, "told first", "u", steps.NOON, steps.NOON)
 
     assert pair.meanwhile(ends, lambda: pair.other.processes.record_end("p", "killed", None, "told second")) is False
-    assert [each.text for each in pair.one.mail.waiting()] == ["told first"]
+    assert [each.text for each in pair.one.mail.inbox_entries()] == ["told first"]
 
 
 def test_a_process_that_went_with_its_conversation_meanwhile_is_not_told_of(pair: hosts.Pair) -> None:
@@ -54,7 +54,7 @@ def test_a_command_that_was_redacted_meanwhile_is_not_told(pair: hosts.Pair) -> 
         lambda: pair.other.processes.record_end("p", "exited", 0, "KEY=1 ended"),
     )
     assert ended is True
-    assert "KEY" not in pair.one.mail.waiting()[0].text
+    assert "KEY" not in pair.one.mail.inbox_entries()[0].text
 
 
 def orphan(pair: hosts.Pair) -> None:
@@ -212,7 +212,7 @@ def test_a_key_that_came_in_elsewhere_meanwhile_is_reused(pair: hosts.Pair) -> N
         steps.begin(pair.one, name, "a")
     reused = pair.meanwhile(
         lambda tx: inbox.receive(tx, conversation_row.lock(tx, "talk"), "k", "notice", "text", steps.NOON),
-        lambda: pair.other.mail.receive("other", "k", "text"),
+        lambda: pair.other.mail.add_inbox_entry("other", "k", "text"),
     )
     assert isinstance(reused, errors.IdTaken)
 

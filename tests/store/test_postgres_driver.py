@@ -76,7 +76,7 @@ def test_only_what_need_not_outlast_a_power_cut_does_not_wait_for_the_disk(
 
     monkeypatch.setattr(transaction.Transaction, "begin", noted)
     (reply,) = pair.one.mail.replies(mail.answered(pair.one).id)
-    pair.one.mail.begin_sending(pair.one.mail.claim("out:far:1"), reply.id)
+    pair.one.mail.begin_sending(pair.one.mail.acquire_chat_lease("out:far:1"), reply.id)
     pair.one.mail.mark_delivered(reply.id)
     assert {operation for operation, value in waits.items() if value == "off"} == {"take", "begin", "send"}
     assert {"arrive", "append", "settle", "delivered"} <= waits.keys()

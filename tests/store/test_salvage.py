@@ -111,7 +111,7 @@ def test_memories_go_over_and_what_was_allowed_and_waited_does_not(damaged: Path
         db.memory.forget("o", db.memory.add("o", "likes nothing").id)
         known = [db.memory.add("o", "likes tea", source="one"), db.memory.add("", "likes rain")]
         known[0] = db.memory.revise("o", known[0].id, "likes coffee")
-        db.mail.receive("one", "k", "came in")
+        db.mail.add_inbox_entry("one", "k", "came in")
         db.permissions.grant("o", "shell(make)", by="me")
         db.permissions.begin_audit("one", "c", "shell", "make", True, "me")
     assert salvage.salvage(damaged, new).lost == ()
@@ -120,7 +120,7 @@ def test_memories_go_over_and_what_was_allowed_and_waited_does_not(damaged: Path
         assert [(each.text, each.at, each.source) for each in found] == [
             (each.text, each.at, each.source) for each in known
         ]
-        assert (db.mail.waiting(), db.permissions.grants("o"), db.permissions.audit_log()) == ([], [], [])
+        assert (db.mail.inbox_entries(), db.permissions.grants("o"), db.permissions.audit_log()) == ([], [], [])
 
 
 def test_work_begun_on_the_damaged_store_is_void_in_the_new_one(damaged: Path, new: Path) -> None:

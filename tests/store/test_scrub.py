@@ -303,7 +303,7 @@ def test_what_was_forgotten_and_what_acts_said_is_in_no_file(db: SessionDB, fold
             types.Process(id=name, conversation_id=name, command=command, folder="/", started_at=1.0, place="{}")
         )
         db.processes.record_end(name, "exited", 0, told)
-        db.mail.settle(db.mail.receive(name, name, came).id, "completed", 1)
+        db.mail.settle_inbox_entry(db.mail.add_inbox_entry(name, name, came).id, "completed", 1)
     first, second = (secret(400, seed=number) for number in (8, 9))
     known = db.memory.add("o", first)
     db.memory.revise("o", known.id, second)

@@ -457,7 +457,7 @@ def test_a_notice_is_answered_at_once_while_nobody_types() -> None:
     async def story(sits: Sitting) -> None:
         await talk.exchanges(sits.home.db, 1)
         sits.model.say("Seen.", None)
-        await sits.home.db.mail.receive("talk", "one", "process 1 ended", kind="process")
+        await sits.home.db.mail.add_inbox_entry("talk", "one", "process 1 ended", kind="process")
         sits.home.door.poke("talk")
         await sits.sees("· process 1 ended\nSeen.")
 

@@ -16,7 +16,7 @@ from tests.terminal.sitting import Dictated
 def test_what_a_program_tells_is_a_turn_of_its_own_and_the_prompt_behind_it_has_its_own_end() -> None:
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
         await filled(desk.db, 1)
-        await desk.db.mail.receive("talk", "build", "The build ended.", kind="process")
+        await desk.db.mail.add_inbox_entry("talk", "build", "The build ended.", kind="process")
         await client.ask("session.resume", session_id="talk")
         await client.ask("prompt.submit", session_id="talk", text="And now?", uid="mine")
         reply = await client.until("message.complete", uid="mine")
@@ -103,7 +103,7 @@ def test_a_prompt_says_how_many_come_before_it_also_while_the_inbox_is_looked_at
     model = Dictated()
 
     async def story(desk: calling.Desk, client: calling.Caller) -> None:
-        works = desk.db.mail.waiting
+        works = desk.db.mail.inbox_entries
 
         async def slow(*given: Any) -> Any:
             reached.set()
@@ -111,7 +111,7 @@ def test_a_prompt_says_how_many_come_before_it_also_while_the_inbox_is_looked_at
             return await works(*given)
 
         key = (await client.ask("session.create"))["session_id"]
-        desk.db.mail.waiting = slow  # type: ignore[method-assign]
+        desk.db.mail.inbox_entries = slow  # type: ignore[method-assign]
         queued = [(await client.ask("prompt.submit", session_id=key, text="a"))["queued"]]
         await reached.wait()
         queued.append((await client.ask("prompt.submit", session_id=key, text="b"))["queued"])

@@ -645,7 +645,7 @@ def test_over_the_store_every_end_is_one_notice_in_the_inbox(leash: Leash, tmp_p
             assert sum(ended for _, ended in looks) == 4
             rows = await db.processes.all("talk")
             assert [(row.state, row.exit_code) for row in rows] == [("exited", n) for n in range(4)]
-            waiting = await db.mail.waiting("talk")
+            waiting = await db.mail.inbox_entries("talk")
             assert sorted(each.key for each in waiting) == sorted(f"process:{each.id}" for each in started)
             assert {each.text.splitlines()[-1] for each in waiting} == {f"> {n}" for n in range(4)}
             assert (await db.admin.fsck()).ok

@@ -20,7 +20,7 @@ FROM_THE_PROGRAM = (
 _LATER: frozenset[events.Exit] = frozenset(("busy", "store", "lease_lost"))
 
 
-def submitted(inbound: types.Inbound) -> events.Submit:
+def submitted(inbound: types.InboxEntry) -> events.Submit:
     """What came in, as a message."""
     content = [parts.note(FROM_THE_PROGRAM), parts.notice(inbound.text, inbound.kind)]
     return events.Submit(inbound.text, uid_of(inbound.key), content)

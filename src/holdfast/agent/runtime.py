@@ -30,7 +30,7 @@ logger = logging.getLogger("holdfast.agent")
 MOST = 10_000
 """So many notices are delivered before a message of a person, which is more than ever wait."""
 
-Note = Callable[[types.Inbound, events.TurnResult | None, str, int | None], Awaitable[object]]
+Note = Callable[[types.InboxEntry, events.TurnResult | None, str, int | None], Awaitable[object]]
 """A notice, the result of its turn (None where it raised), the outcome, and the message it became."""
 
 ForOne = events.Say | events.Moved | events.Quit
@@ -415,10 +415,10 @@ class Runtime:
             lane.expected = True
             self._start(lane)
 
-    async def _inbox(self, conversation_id: str) -> list[types.Inbound]:
+    async def _inbox(self, conversation_id: str) -> list[types.InboxEntry]:
         """What waits; nothing where there is no conversation yet, or the store cannot say."""
         try:
-            return await self.db.mail.waiting(conversation_id, MOST)
+            return await self.db.mail.inbox_entries(conversation_id, MOST)
         except errors.NoSuchSession:
             return []
         except errors.HoldfastError as error:
@@ -433,7 +433,7 @@ class Runtime:
             if not wanted or lane.unwanted or self._closing or not await self._notice(lane, inbound):
                 return
 
-    async def _notice(self, lane: Lane, inbound: types.Inbound) -> bool:
+    async def _notice(self, lane: Lane, inbound: types.InboxEntry) -> bool:
         """The turn of one of them, and what became of it; whether the next may come."""
         begun: list[int] = []
         alone, result = False, None
@@ -462,9 +462,9 @@ class Runtime:
         return became != "interrupted"
 
     async def _settled(
-        self, inbound: types.Inbound, _: events.TurnResult | None, outcome: str, seq: int | None
+        self, inbound: types.InboxEntry, _: events.TurnResult | None, outcome: str, seq: int | None
     ) -> object:
-        return await self.db.mail.settle(inbound.id, outcome, seq)
+        return await self.db.mail.settle_inbox_entry(inbound.id, outcome, seq)
 
     async def _taken(self, lane: Lane, message: events.Submit, emit: commands.Emit) -> events.TurnResult:
         """The turn of a message; one that was stopped before it began is not taken."""

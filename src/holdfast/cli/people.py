@@ -132,12 +132,12 @@ def _by_settings(settings: config.Settings, platform: str | None) -> list[dict[s
     ]
 
 
-def _shape(person: types.Person) -> dict[str, Any]:
+def _shape(person: types.Contact) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.to_builtins(person)
     return found
 
 
-def _tell(out: console.Console, person: types.Person, as_json: bool) -> None:
+def _tell(out: console.Console, person: types.Contact, as_json: bool) -> None:
     if as_json:
         out.json(_shape(person))
         return

@@ -76,7 +76,7 @@ def _shape(each: types.Outgoing) -> dict[str, Any]:
         "platform": each.platform,
         "chat": each.chat,
         "kind": each.kind,
-        "arrival": each.arrival,
+        "arrival": each.inbound_id,
         "conversation": each.conversation_id,
         "attempts": each.attempts,
         "at": each.at,

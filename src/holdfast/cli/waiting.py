@@ -27,8 +27,8 @@ class Standing(NamedTuple):
     waiting: list[queue_status.Waiting]
     unsent: list[queue_status.Unsent]
     failed: list[types.Outgoing]
-    claims: list[types.ClaimHeld]
-    people: list[types.Person]
+    claims: list[types.ChatLeaseHeld]
+    people: list[types.Contact]
 
 
 @click.command(name="status")
@@ -43,7 +43,7 @@ def command(out: console.Console, path: str | None, as_json: bool) -> None:
             db.mail.backlog(),
             db.mail.unsent(),
             db.mail.failed(),
-            db.mail.claims(),
+            db.mail.chat_leases(),
             db.contacts.all(),
         )
     ways = _ways(out.settings.gateway)

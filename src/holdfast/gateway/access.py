@@ -51,7 +51,7 @@ def rules(said: settings.Settings) -> Rules:
     return Rules(allow, deny, admins, shared, said.strangers)
 
 
-def judged(rules: Rules, platform: str, sender: str, person: types.Person | None) -> port.Verdict | None:
+def judged(rules: Rules, platform: str, sender: str, person: types.Contact | None) -> port.Verdict | None:
     """Whether somebody may speak, and as what. None: a stranger. Pure."""
     if sender in rules.deny.get(platform, ()) or (person is not None and person.role == "denied"):
         return REFUSED

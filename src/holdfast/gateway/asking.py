@@ -47,7 +47,7 @@ async def next_number(db: async_db.AsyncSessionDB, conversation_id: str) -> int:
     return 1 + max((each.number for each in known if each is not None), default=0)
 
 
-async def answered(home: house.House, runtime: runtimes.Runtime, arrival: types.Arrival, here: str) -> str:
+async def answered(home: house.House, runtime: runtimes.Runtime, arrival: types.InboundMessage, here: str) -> str:
     """/approve or /deny from a chat: what there is to say about it."""
     name, argument = commands.split(arrival.text.strip())
     answer = permitting.deny if name.lower() == "deny" else permitting.approve
@@ -62,7 +62,7 @@ async def answered(home: house.House, runtime: runtimes.Runtime, arrival: types.
 
 
 async def _shown(
-    db: async_db.AsyncSessionDB, answer: types.Arrival, here: str, asked: set[str]
+    db: async_db.AsyncSessionDB, answer: types.InboundMessage, here: str, asked: set[str]
 ) -> dict[str, tuple[int, int | None]]:
     """Of these questions, those of which all was in the chat of an answer before that came: their numbers, and what
     came in that their turns are about."""
@@ -74,12 +74,12 @@ async def _shown(
         there = (row.platform, row.chat) == (answer.platform, answer.chat) and answer.platform == answer.home
         if there and row.delivered_at is not None and row.delivered_at <= answer.at:
             missing[part.request_id] = missing.get(part.request_id, part.parts) - 1
-            found[part.request_id] = (part.number, row.arrival)
+            found[part.request_id] = (part.number, row.inbound_id)
     return {id_: each for id_, each in found.items() if not missing[id_]}
 
 
-async def _may(home: house.House, answer: types.Arrival, of: int | None) -> bool:
-    turn = None if of is None else await home.db.mail.arrival(of)
+async def _may(home: house.House, answer: types.InboundMessage, of: int | None) -> bool:
+    turn = None if of is None else await home.db.mail.inbound(of)
     if turn is not None:
         mine = (turn.platform, turn.sender, turn.route) == (answer.platform, answer.sender, answer.route)
     else:

@@ -133,7 +133,7 @@ class Chats:
     def waiting(self) -> int:
         return len(self._heard)
 
-    def heard(self, arrival: types.Arrival, event: events.AnyEvent) -> None:
+    def heard(self, arrival: types.InboundMessage, event: events.AnyEvent) -> None:
         if (listening := self._heard.get(arrival.key)) is not None:
             listening.hear(event)
 
@@ -147,12 +147,12 @@ class Chats:
     async def send(self, outgoing: types.Outgoing) -> str:
         """Have the connection read it, and wait until that has given it to the client."""
         key, name = str(outgoing.address.get("key")), f"{NAME}-{outgoing.id}"
-        if key in self._written and outgoing.arrival is not None:
+        if key in self._written and outgoing.inbound_id is not None:
             return name
         listening = self._heard.get(key)
         if listening is None:
             raise errors.SendRefused(GONE)
-        if outgoing.arrival is None:
+        if outgoing.inbound_id is None:
             raise errors.SendRefused(NOT_ASKED)
         listening.sent = True
         listening.wake()
@@ -178,7 +178,7 @@ class Chats:
         listening.readers += 1
         return listening
 
-    def _leave(self, key: str, withdrawn: types.Arrival | None = None) -> None:
+    def _leave(self, key: str, withdrawn: types.InboundMessage | None = None) -> None:
         """Stop listening. The turn of `withdrawn` is stopped where no other connection waits for its answer."""
         listening = self._heard[key]
         listening.readers -= 1
@@ -218,7 +218,7 @@ class Chats:
         listening = self._join(key)
         try:
             async with listening.admitting:
-                arrival = await self._db.mail.arrival_by_key(NAME, key) if repeat else None
+                arrival = await self._db.mail.inbound_by_key(NAME, key) if repeat else None
                 if arrival is None:
                     arrival = await self._admit(self.door, owner, named, asked, key, digest)
             _check_same(arrival, digest)
@@ -231,7 +231,7 @@ class Chats:
 
     async def _admit(
         self, door: port.Door, owner: str, named: str | None, asked: openai.Asked, key: str, digest: str
-    ) -> types.Arrival:
+    ) -> types.InboundMessage:
         """Take in a request, in the conversation that it belongs to."""
         if named is not None:
             return await self._arrive(door, owner, asked, await self._named(owner, named), key, digest)
@@ -277,15 +277,15 @@ class Chats:
             finally:
                 if claim is not None:
                     try:
-                        await self._db.mail.release_claim(claim)
+                        await self._db.mail.release_chat_lease(claim)
                     except Exception as error:  # noqa: BLE001 -- it expires by itself
                         logger.warning("the claim %s could not be released and expires by itself: %s", slot, error)
 
-    async def _claim(self, slot: str) -> types.Claim | None:
+    async def _claim(self, slot: str) -> types.ChatLease | None:
         try:
             for _ in range(CLAIM_TRIES):
                 with suppress(errors.Busy):
-                    return await self._db.mail.claim(slot)
+                    return await self._db.mail.acquire_chat_lease(slot)
                 await asyncio.sleep(CLAIM_PAUSE)
             logger.warning("another process has held the claim %s for long; going on without it", slot)
         except Exception as error:  # noqa: BLE001 -- a claim saves trouble; a request is admitted without one, too
@@ -297,16 +297,16 @@ class Chats:
         with suppress(TimeoutError):
             async with asyncio.timeout(STOPPING):
                 for id_ in [id_ for key, id_ in self._withdrawn.items() if key.startswith(digest)]:
-                    while (found := await self._db.mail.arrival(id_)) is not None and found.open:
+                    while (found := await self._db.mail.inbound(id_)) is not None and found.open:
                         await asyncio.sleep(sse.SOON)
 
     async def _is_busy(self, route: str) -> bool:
         """Return whether a request of this chat is being answered."""
-        return any(each.key not in self._withdrawn for each in await self._db.mail.open_arrivals(route, REMEMBERED))
+        return any(each.key not in self._withdrawn for each in await self._db.mail.open_inbound(route, REMEMBERED))
 
     async def _arrive(
         self, door: port.Door, owner: str, asked: openai.Asked, place: Place, key: str, digest: str
-    ) -> types.Arrival:
+    ) -> types.InboundMessage:
         route = self._route(owner, place.name)
         came = port.Came(
             platform=NAME,
@@ -341,7 +341,7 @@ class Chats:
             return asked.instructions or ""
         here = place.target or (await self._db.route(route)).conversation_id
         with suppress(errors.NoSuchSession):
-            last = await self._db.mail.last_arrival(here, NAME) if here is not None else None
+            last = await self._db.mail.last_inbound(here, NAME) if here is not None else None
             return port.terms_of(last).instructions if last is not None else ""
         return ""
 
@@ -349,7 +349,7 @@ class Chats:
         """Whether a chat is there."""
         if (await self._db.route(route)).conversation_id is not None:
             return True
-        return bool(await self._db.mail.open_arrivals(route, 1))
+        return bool(await self._db.mail.open_inbound(route, 1))
 
     async def _write_before(self, route: str, owner: str, id_: str | None, before: Sequence[openai.Said]) -> None:
         """What was said before, as the beginning of the conversation; once, whoever else does the same now."""
@@ -400,7 +400,7 @@ class Chats:
 
     # --- the answer --------------------------------------------------------------------------------------
 
-    def _whole(self, arrival: types.Arrival, asked: openai.Asked, listening: sse.Overheard) -> Work:
+    def _whole(self, arrival: types.InboundMessage, asked: openai.Asked, listening: sse.Overheard) -> Work:
         async def work(scope: Scope, receive: Receive, send: Send) -> None:
             headers, settled = self._headers(arrival), None
             try:
@@ -417,7 +417,7 @@ class Chats:
 
         return work
 
-    def _stream(self, arrival: types.Arrival, asked: openai.Asked, listening: sse.Overheard) -> Work:
+    def _stream(self, arrival: types.InboundMessage, asked: openai.Asked, listening: sse.Overheard) -> Work:
         async def work(_scope: Scope, _receive: Receive, send: Send) -> None:
             writing = Writing(send, listening, _blank(arrival, asked.model), asked.usage)
             await writing.begin(self._headers(arrival))
@@ -432,12 +432,12 @@ class Chats:
 
         return work
 
-    def _headers(self, arrival: types.Arrival) -> dict[str, str]:
+    def _headers(self, arrival: types.InboundMessage) -> dict[str, str]:
         return {self._header: str(arrival.address.get("name", "")), "x-holdfast-arrival": str(arrival.id)}
 
     async def _settled(
-        self, arrival: types.Arrival, listening: sse.Overheard, go_on: Callable[[], Awaitable[None]]
-    ) -> types.Arrival:
+        self, arrival: types.InboundMessage, listening: sse.Overheard, go_on: Callable[[], Awaitable[None]]
+    ) -> types.InboundMessage:
         """An arrival once it is known what became of it, and its answer with it where it was collected into one."""
         wanted, looked = arrival.id, 0.0
         loop = asyncio.get_running_loop()
@@ -445,7 +445,7 @@ class Chats:
             seen, pause = listening.version, sse.SOON if listening.over else sse.EVERY
             await go_on()
             if listening.sent or loop.time() - looked >= pause:
-                found, looked = await self._db.mail.arrival(wanted), loop.time()
+                found, looked = await self._db.mail.inbound(wanted), loop.time()
                 if found is None:
                     raise wire.Refused(410, "What was asked is deleted.", code="deleted")
                 if not found.open and found.joined is None:
@@ -455,7 +455,7 @@ class Chats:
                 raise wire.Refused(503, STOPS, code="stops", headers=_RETRY_NOT)
             await listening.wait(seen, pause)
 
-    async def _answer(self, settled: types.Arrival, model: str) -> openai.Answered:
+    async def _answer(self, settled: types.InboundMessage, model: str) -> openai.Answered:
         said = [each for each in await self._db.mail.replies(settled.id) if each.kind == "reply"]
         text = "\n".join(each.text for each in said)
         if settled.redacted or any(each.redacted for each in said):
@@ -520,7 +520,7 @@ async def _nothing() -> None:
     return
 
 
-def _check_same(arrival: types.Arrival, digest: str) -> None:
+def _check_same(arrival: types.InboundMessage, digest: str) -> None:
     """That a key stands for one request only."""
     if arrival.redacted:
         raise wire.Refused(410, "What was asked under this key is deleted.", code="deleted")
@@ -528,7 +528,7 @@ def _check_same(arrival: types.Arrival, digest: str) -> None:
         raise wire.Refused(422, "This Idempotency-Key was used for another request.", code="idempotency_key_reused")
 
 
-def _blank(arrival: types.Arrival, model: str) -> openai.Answered:
+def _blank(arrival: types.InboundMessage, model: str) -> openai.Answered:
     return openai.Answered(f"chatcmpl-{arrival.id}", int(arrival.at), model)
 
 

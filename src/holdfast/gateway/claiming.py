@@ -21,7 +21,7 @@ TTL = 30.0
 class Held:
     """A claim, and whether it was given back already, together with what was written last under it."""
 
-    def __init__(self, claim: types.Claim, now: float) -> None:
+    def __init__(self, claim: types.ChatLease, now: float) -> None:
         self.claim = claim
         self.renewed_at = now
         self.given_back = False
@@ -36,7 +36,7 @@ class Claims:
         self._heart: asyncio.Task[None] | None = None
 
     @asynccontextmanager
-    async def held(self, claim: types.Claim) -> AsyncIterator[Held]:
+    async def held(self, claim: types.ChatLease) -> AsyncIterator[Held]:
         """A claim that was just taken, kept to the end of the block."""
         mine = Held(claim, _now())
         self._held.add(mine)
@@ -62,15 +62,15 @@ class Claims:
     async def _renew(self, mine: Held) -> None:
         mine.renewed_at = _now()
         try:
-            await self._db.mail.renew_claim(mine.claim)
+            await self._db.mail.renew_chat_lease(mine.claim)
         except errors.LeaseLost:
             self._held.discard(mine)
         except Exception as error:  # noqa: BLE001 -- only a lost claim stops the work
             logger.warning("a claim could not be renewed: %s", error)
 
-    async def give_back(self, claim: types.Claim) -> None:
+    async def give_back(self, claim: types.ChatLease) -> None:
         try:
-            await self._db.mail.release_claim(claim)
+            await self._db.mail.release_chat_lease(claim)
         except Exception as error:  # noqa: BLE001 -- it changes no outcome
             logger.warning("a claim could not be given back, and runs out by itself: %s", error)
 

@@ -54,7 +54,7 @@ def for_admins(line: str) -> bool:
     )
 
 
-async def refusal(home: house.House, arrival: types.Arrival) -> str:
+async def refusal(home: house.House, arrival: types.InboundMessage) -> str:
     """Why somebody may not give a command; empty where they may, as far as that does not depend on what is asked."""
     if not for_admins(arrival.text):
         return ""
@@ -64,7 +64,7 @@ async def refusal(home: house.House, arrival: types.Arrival) -> str:
         return UNSURE
 
 
-async def said_before(db: async_db.AsyncSessionDB, arrival: types.Arrival, uid: str) -> events.Submit | None:
+async def said_before(db: async_db.AsyncSessionDB, arrival: types.InboundMessage, uid: str) -> events.Submit | None:
     """The message that a command had asked for before a process died, as /retry does; None where it had not, or it is
     gone. It is in the log, so its turn goes on like that of any other."""
     try:
@@ -83,9 +83,9 @@ async def carry_out(
     home: house.House,
     runtime: runtimes.Runtime,
     bound: binding.Binding,
-    arrival: types.Arrival,
+    arrival: types.InboundMessage,
     here: str,
-    waiting: Sequence[types.Arrival],
+    waiting: Sequence[types.InboundMessage],
 ) -> Said:
     """Carry it out in this conversation. What goes wrong is said, and nothing of this family of errors is raised."""
     line = arrival.text.strip()
@@ -110,7 +110,7 @@ async def carry_out(
     return Said("\n".join(filter(None, lines)) or ("" if say else DONE), say[0] if say else None)
 
 
-async def _answer(home: house.House, runtime: runtimes.Runtime, arrival: types.Arrival, here: str) -> Said:
+async def _answer(home: house.House, runtime: runtimes.Runtime, arrival: types.InboundMessage, here: str) -> Said:
     try:
         return Said(await asking.answered(home, runtime, arrival, here))
     except errors.HoldfastError as error:
@@ -144,7 +144,7 @@ async def _titled(runtime: runtimes.Runtime, route: str, conversation_id: str) -
     return True
 
 
-def _queue(argument: str, waiting: Sequence[types.Arrival]) -> Said:
+def _queue(argument: str, waiting: Sequence[types.InboundMessage]) -> Said:
     """What waits in this chat, wherever it is going to be worked on."""
     known = [(each, events.Submit(each.text)) for each in waiting if not commands.is_command(each.text)]
     dropped = list[int]()

@@ -44,18 +44,18 @@ class Door:
         goes_out: Callable[[str], object] = lambda _: None,
         counted: Callable[[str], object] = lambda _: None,
         ask: Ask | None = None,
-        withdraw: Callable[[types.Arrival], None] = lambda _: None,
+        withdraw: Callable[[types.InboundMessage], None] = lambda _: None,
     ) -> None:
         self._db, self._poke, self._profile, self._guards = db, poke, profile, tuple(guards)
         self._shared, self._goes_out, self._counted = shared, goes_out, counted
         self._ask, self.withdraw = ask, withdraw
 
-    async def came(self, came: port.Came) -> types.Arrival | None:
+    async def came(self, came: port.Came) -> types.InboundMessage | None:
         """Store it, once however often it comes. None: it is not for the agent, or not from somebody who may."""
         found = await self._spanned(came, self._tell)
-        return found if isinstance(found, types.Arrival) else None
+        return found if isinstance(found, types.InboundMessage) else None
 
-    async def answered(self, came: port.Came) -> types.Arrival | port.NotTaken:
+    async def answered(self, came: port.Came) -> types.InboundMessage | port.NotTaken:
         """The same; why it is not taken is for whoever asks, and not sent to anybody."""
         return await self._spanned(came, _nobody)
 
@@ -79,15 +79,15 @@ class Door:
                 return verdict
         return None
 
-    async def _spanned(self, came: port.Came, tell: Tell) -> types.Arrival | port.NotTaken:
+    async def _spanned(self, came: port.Came, tell: Tell) -> types.InboundMessage | port.NotTaken:
         with spans.span("holdfast.arrival", platform=came.platform, chat_kind=came.kind) as put:
             found = await self._came(came, tell)
-            put("taken", isinstance(found, types.Arrival))
-            if isinstance(found, types.Arrival):
+            put("taken", isinstance(found, types.InboundMessage))
+            if isinstance(found, types.InboundMessage):
                 put("arrival", found.id)
             return found
 
-    async def _came(self, came: port.Came, tell: Tell) -> types.Arrival | port.NotTaken:
+    async def _came(self, came: port.Came, tell: Tell) -> types.InboundMessage | port.NotTaken:
         if not came.mentioned and came.kind != "dm":
             return port.NotTaken("empty")
         if not came.text.strip() and not came.attachments:
@@ -95,14 +95,14 @@ class Door:
         route = keys.route(self._profile, came, self._shared(came))
         key = _key(came.key)
         # Before anybody is asked: what is known already is not counted twice, and whoever sent it was let in.
-        known = await self._db.mail.arrival_by_key(came.platform, key) if self._guards else None
+        known = await self._db.mail.inbound_by_key(came.platform, key) if self._guards else None
         if known is not None:
             return known
         if (verdict := await self._judged(came, route)) is not None:
             await tell(came, key, verdict)
             return port.NotTaken(verdict.why, verdict.say, verdict.retry_after)
-        arrival, new = await self._db.mail.add_arrival(
-            types.NewArrival(
+        arrival, new = await self._db.mail.add_inbound(
+            types.NewInboundMessage(
                 platform=came.platform,
                 key=key,
                 route=route,

@@ -30,7 +30,7 @@ APART = 86_400.0
 class Match(NamedTuple):
     """A request that was answered with what the client sends as the last answer."""
 
-    arrival: types.Arrival
+    arrival: types.InboundMessage
     conversation_id: str
     answer_seq: int
     """The last message of its turn."""
@@ -73,7 +73,7 @@ async def find(db: async_db.AsyncSessionDB, platform: str, owner: str, before: S
     if len(before) < 2:
         return None
     sent, tip, other = normalize(before[-1].text), None, None
-    for arrival in await db.mail.arrivals_with_prefix(platform, digest(owner, before[:-1]), MOST_CANDIDATES):
+    for arrival in await db.mail.inbound_with_prefix(platform, digest(owner, before[:-1]), MOST_CANDIDATES):
         if tip is not None and tip.arrival.at - arrival.at >= APART:
             break
         turn = await _turn(db, arrival) if arrival.sender == owner else None
@@ -89,7 +89,7 @@ async def find(db: async_db.AsyncSessionDB, platform: str, owner: str, before: S
     return tip or other
 
 
-async def _turn(db: async_db.AsyncSessionDB, arrival: types.Arrival) -> _Turn | None:
+async def _turn(db: async_db.AsyncSessionDB, arrival: types.InboundMessage) -> _Turn | None:
     """Return the answer to a request from the log, and whether the conversation ends with it."""
     if arrival.conversation_id is None or arrival.seq is None or arrival.redacted:
         return None

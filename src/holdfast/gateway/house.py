@@ -77,8 +77,8 @@ class House(NamedTuple):
         return keys.is_of(self.profile, route) and self.only in (None, keys.platform(route))
 
 
-def place_of(came: types.Arrival | types.Home) -> Place:
+def place_of(came: types.InboundMessage | types.Home) -> Place:
     """Where the answer to something goes: there, and nowhere else."""
-    if isinstance(came, types.Arrival):
+    if isinstance(came, types.InboundMessage):
         return Place(came.home, came.chat, came.address, came.platform)
     return Place(came.platform, came.chat, came.address, keys.platform(came.route))

@@ -114,7 +114,7 @@ class Http:
     def owns(self, outgoing: types.Outgoing) -> bool:
         return self._chats.owns(outgoing)
 
-    def heard(self, arrival: types.Arrival, event: events.AnyEvent) -> None:
+    def heard(self, arrival: types.InboundMessage, event: events.AnyEvent) -> None:
         self._chats.heard(arrival, event)
 
     # --- the server --------------------------------------------------------------------------------------

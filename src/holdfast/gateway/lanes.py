@@ -23,7 +23,7 @@ class Lane:
         self._disturbed: asyncio.Future[None] | None = None
         self.notices = set[str]()
         """Conversations of this chat with something in their inbox."""
-        self.behind: Sequence[types.Arrival] = ()
+        self.behind: Sequence[types.InboundMessage] = ()
         """What waited behind the one that is worked on, when that was taken up."""
         self.inbox_empty = False
         """Whether the inbox of the conversation was empty when the chat was taken up."""
@@ -66,11 +66,11 @@ class Running:
     """A turn under way, for what comes in beside it."""
 
     def __init__(
-        self, runtime: runtimes.Runtime, here: str, arrival: types.Arrival | None, watch: watching.Watch
+        self, runtime: runtimes.Runtime, here: str, arrival: types.InboundMessage | None, watch: watching.Watch
     ) -> None:
         self.runtime, self.here, self.arrival, self.watch = runtime, here, arrival, watch
         self.seen = {arrival.id} if arrival else set[int]()
-        self.steered: dict[str, types.Arrival] = {}
+        self.steered: dict[str, types.InboundMessage] = {}
         """What the turn was told, by the uid it has in the log once the model was."""
         self.over = False
         self.command: asyncio.Task[Any] | None = None
@@ -82,7 +82,7 @@ class Running:
         own = {self.arrival.id} if self.arrival else set[int]()
         return own | {each.id for each in self.steered.values()}
 
-    def place(self, mode: busy.Mode, arrival: types.Arrival, ahead: bool) -> busy.Beside | None:
+    def place(self, mode: busy.Mode, arrival: types.InboundMessage, ahead: bool) -> busy.Beside | None:
         """What becomes of something that came in beside the turn; None: that is not known yet.
 
         Words are only told to the turn of the same chat that the person could mean: one that began with a message of

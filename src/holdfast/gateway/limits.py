@@ -63,11 +63,11 @@ class Limits:
         now = self._clock()
         # A client over HTTP chooses its chat: a limit of one would only hold for clients that keep to theirs.
         for limit, seconds, said in self._kinds if came.platform != OVER_HTTP else ():
-            if await self._db.mail.count_arrivals_on(route, now - seconds) >= allowance(limit, came.text):
+            if await self._db.mail.count_inbound_on(route, now - seconds) >= allowance(limit, came.text):
                 return self._over(route, limit, seconds, said, now)
         # A request chooses its chat: who has many is still one person.
         for limit, seconds, said in self._of_person:
-            if await self._db.mail.count_arrivals_from(came.platform, came.sender, now - seconds) >= allowance(
+            if await self._db.mail.count_inbound_from(came.platform, came.sender, now - seconds) >= allowance(
                 limit, came.text
             ):
                 return self._over(f"{came.platform}:{came.sender}", limit, seconds, said, now)

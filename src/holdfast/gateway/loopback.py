@@ -77,12 +77,12 @@ class Loopback:
             self._came.notify_all()
         await asyncio.Event().wait()
 
-    async def say(self, text: str, **given: Any) -> types.Arrival | None:
+    async def say(self, text: str, **given: Any) -> types.InboundMessage | None:
         """Have something come in; it is stored when this returns. `given` are the fields of a line."""
         await self.listening()
         return await self.bring(Line(text, **given))
 
-    async def bring(self, line: Line) -> types.Arrival | None:
+    async def bring(self, line: Line) -> types.InboundMessage | None:
         assert self.door is not None  # set before anything is brought
         return await self.door.came(self.came(line))
 
@@ -133,7 +133,7 @@ class Loopback:
         self.took(found)
         return _line({"type": "taken", "key": key, "arrival": found.id})
 
-    def took(self, arrival: types.Arrival) -> None:
+    def took(self, arrival: types.InboundMessage) -> None:
         """Something was taken in."""
 
     async def send(self, outgoing: types.Outgoing) -> str:
@@ -299,7 +299,7 @@ def encoded(outgoing: types.Outgoing) -> bytes:
         {
             "type": outgoing.kind,
             "id": outgoing.id,
-            "arrival": outgoing.arrival,
+            "arrival": outgoing.inbound_id,
             "part": outgoing.part,
             "chat": outgoing.address.get("chat"),
             "text": outgoing.text,

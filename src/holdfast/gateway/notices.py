@@ -38,20 +38,20 @@ class Notices:
         """The routes and conversations where something waits that was not tried just now."""
         now, found = monotonic(), list[tuple[str, str]]()
         self._tried = {id_: until for id_, until in self._tried.items() if until > now}
-        for each in await self._home.db.mail.waiting_homes(MOST):
+        for each in await self._home.db.mail.open_inboxes(MOST):
             if each.oldest not in self._tried:
                 found.append((each.route, each.conversation_id))
                 self._tried[each.oldest] = now + AGAIN
         return found
 
     async def note(
-        self, inbound: types.Inbound, result: events.TurnResult | None, outcome: str, seq: int | None
+        self, inbound: types.InboxEntry, result: events.TurnResult | None, outcome: str, seq: int | None
     ) -> object:
         """What became of a notice, and the reply to the chat of its conversation, in one."""
         home = await self._homes(inbound.conversation_id)
         text = replies.of(result, 0) if result is not None else None
         if home is None or not text or result is None:
-            return await self._home.db.mail.settle(inbound.id, outcome, seq)
+            return await self._home.db.mail.settle_inbox_entry(inbound.id, outcome, seq)
         last = result.messages[-1] if result.messages else None
         outgoing = saying.to(
             house.place_of(home),
@@ -60,7 +60,7 @@ class Notices:
             attachments=saying.pictures(result.messages),
             seq=last.seq if last and last.role == "assistant" else None,
         )
-        settled = await self._home.db.mail.settle(inbound.id, outcome, seq, outgoing)
+        settled = await self._home.db.mail.settle_inbox_entry(inbound.id, outcome, seq, outgoing)
         self._home.goes_out(home.platform)
         return settled
 

@@ -53,7 +53,7 @@ class Sender:
         """Due messages of the last look for which there was no room yet."""
         self._again = set[str]()
         """Chats in `_sending` that may have another message due once theirs is sent."""
-        self._claims: dict[str, tuple[types.Claim, float]] = {}
+        self._claims: dict[str, tuple[types.ChatLease, float]] = {}
         self._unmarked: dict[int, str] = {}
         """What the platform has taken while the store could not be told so: it is not sent again for that."""
         self._elsewhere: dict[str, float] = {}
@@ -153,7 +153,7 @@ class Sender:
             logger.exception("%s %d could not be sent", self._platform.name, outgoing.id)
         self._elsewhere[outgoing.chat] = monotonic() + EVERY
 
-    async def _send(self, claim: types.Claim | None, outgoing: types.Outgoing) -> None:
+    async def _send(self, claim: types.ChatLease | None, outgoing: types.Outgoing) -> None:
         try:
             if outgoing.id not in self._unmarked:
                 self._unmarked[outgoing.id] = await self._sent(claim, outgoing)
@@ -177,7 +177,7 @@ class Sender:
         logger.warning("%s %d will never be sent: %s", self._platform.name, outgoing.id, error)
         await self._db.mail.mark_failed(outgoing.id, str(error))
 
-    async def _sent(self, claim: types.Claim | None, outgoing: types.Outgoing) -> str:
+    async def _sent(self, claim: types.ChatLease | None, outgoing: types.Outgoing) -> str:
         """What the platform calls it; the claim is kept while that takes long, so that nobody else sends it, too."""
         if claim is None:
             async with asyncio.timeout(TAKES):
@@ -194,10 +194,10 @@ class Sender:
             for beat in beats:
                 beat.cancel()
 
-    async def _beat(self, claim: types.Claim) -> None:
+    async def _beat(self, claim: types.ChatLease) -> None:
         while True:
             try:
-                await self._db.mail.renew_claim(claim)
+                await self._db.mail.renew_chat_lease(claim)
             except errors.HoldfastError as error:
                 logger.warning("a claim could not be renewed while something was sent: %s", error)
             await asyncio.sleep(claim.ttl / 3)
@@ -213,7 +213,7 @@ class Sender:
 
     # --- claims: kept for a while, as one message seldom comes alone -----------------------------------
 
-    async def _claim(self, chat: str) -> types.Claim | None:
+    async def _claim(self, chat: str) -> types.ChatLease | None:
         """The right to send to a chat; Busy where another process does. None where no other can."""
         if self._alone:
             return None
@@ -222,7 +222,7 @@ class Sender:
             return known[0]
         if known is not None:
             await self._given_back(chat)
-        claim = await self._db.mail.claim(f"out:{self._platform.name}:{chat}", claiming.TTL)
+        claim = await self._db.mail.acquire_chat_lease(f"out:{self._platform.name}:{chat}", claiming.TTL)
         self._claims[chat] = (claim, monotonic() + claiming.TTL / 3)
         return claim
 
@@ -235,7 +235,7 @@ class Sender:
     async def _given_back(self, chat: str) -> None:
         claim, _ = self._claims.pop(chat)
         try:
-            await self._db.mail.release_claim(claim)
+            await self._db.mail.release_chat_lease(claim)
         except errors.HoldfastError as error:
             logger.warning("a claim could not be given back, and runs out by itself: %s", error)
 

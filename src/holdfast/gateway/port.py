@@ -38,7 +38,7 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", t
     """The conversation it belongs to, existing or new; None: the one that the chat is in."""
 
 
-def terms_of(arrival: types.Arrival) -> Terms:
+def terms_of(arrival: types.InboundMessage) -> Terms:
     """Return the terms of an arrival; the default ones where its client set none."""
     found = [part for part in arrival.parts if part.get("type") == "terms"]
     return msgspec.convert(found[0], Terms) if found else Terms()
@@ -106,19 +106,19 @@ IsAdmin = Callable[[str, str], Awaitable[bool]]
 class Door(Protocol):
     """Where platforms bring what came in."""
 
-    async def came(self, came: Came) -> types.Arrival | None:
+    async def came(self, came: Came) -> types.InboundMessage | None:
         """Store it; once this returns, the platform may acknowledge. None: it was not taken, for good.
 
         Raises StoreError where it could not be stored: then nothing is acknowledged, and it is brought again.
         """
 
-    async def answered(self, came: Came) -> types.Arrival | NotTaken:
+    async def answered(self, came: Came) -> types.InboundMessage | NotTaken:
         """The same for a platform that answers at once: it is told why something was not taken, and nobody else is."""
 
     async def ask(self, came: Came, request: models.Request) -> models.Reply | NotTaken:
         """Have the model answer a request outside any conversation. Nothing is stored."""
 
-    def withdraw(self, arrival: types.Arrival) -> None:
+    def withdraw(self, arrival: types.InboundMessage) -> None:
         """Stop the turn of a message whose client has gone, or never begin it."""
 
     async def refused(self, came: Came) -> NotTaken | None:
@@ -169,7 +169,7 @@ class Types(Protocol):
 class Watches(Protocol):
     """Shows a turn as it goes: streams it, or edits a draft. The reply comes by `send` all the same."""
 
-    def heard(self, arrival: types.Arrival, event: events.AnyEvent) -> None:
+    def heard(self, arrival: types.InboundMessage, event: events.AnyEvent) -> None:
         """Called with each event of the turn of an arrival, in order. It must not wait, and whatever it raises is
         logged and changes nothing."""
 

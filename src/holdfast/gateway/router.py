@@ -51,7 +51,7 @@ class Router:
         elif route not in self._paused:
             self._start(route)
 
-    def withdraw(self, arrival: types.Arrival) -> None:
+    def withdraw(self, arrival: types.InboundMessage) -> None:
         """Stop the turn of a message whose client has gone, or never begin it. A turn of another process goes on."""
         self._worker.withdraw(arrival)
 

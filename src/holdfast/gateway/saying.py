@@ -93,7 +93,7 @@ def _spelled(character: str) -> str:
     return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
 
 
-def content(arrivals: Sequence[types.Arrival], text: str, shared: bool) -> types.Content | None:
+def content(arrivals: Sequence[types.InboundMessage], text: str, shared: bool) -> types.Content | None:
     """A message with its parts; None where it is text and nothing else.
 
     In a chat that several people share the model is told who speaks. That stands with the message and not in the
@@ -111,7 +111,7 @@ def content(arrivals: Sequence[types.Arrival], text: str, shared: bool) -> types
     return [*said, *([{"type": "text", "text": text}] if text else []), *more]
 
 
-def _speaker(arrival: types.Arrival) -> str:
+def _speaker(arrival: types.InboundMessage) -> str:
     """A name cannot end where it seems to, and two people of one name are two."""
     name, id_ = (msgspec.json.encode(titles.plain(each)).decode() for each in (arrival.name, arrival.sender))
     return f"{name} (id {id_})" if arrival.name else f"id {id_}"

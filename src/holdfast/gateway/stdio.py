@@ -54,7 +54,7 @@ class Stdio(loopback.Loopback):
     def address(self, line: loopback.Line) -> dict[str, Any]:
         return {"chat": line.chat, "process": self._process}
 
-    def took(self, arrival: types.Arrival) -> None:
+    def took(self, arrival: types.InboundMessage) -> None:
         self._open.add(arrival.id)
 
     @property
@@ -81,7 +81,7 @@ class Stdio(loopback.Loopback):
             await asyncio.sleep(SOON)
 
     async def _is_over(self, arrival_id: int) -> bool:
-        found = await self._db.mail.arrival(arrival_id)
+        found = await self._db.mail.inbound(arrival_id)
         if found is None:
             return True
         return not found.open and not any(each.open for each in await self._db.mail.replies(found.joined or found.id))

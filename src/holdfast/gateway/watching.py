@@ -32,7 +32,7 @@ class Watch:
         runtime: runtimes.Runtime,
         conversation_id: str,
         where: house.Place,
-        arrival: types.Arrival | None,
+        arrival: types.InboundMessage | None,
         uid: str,
     ) -> None:
         self._home, self._runtime, self._here, self._where = home, runtime, conversation_id, where
@@ -125,7 +125,7 @@ class Watch:
         said = saying.to(self._where, text, self._home.platforms, kind="question")
         for place, part in enumerate(said):
             key = asking.Part(number, asked.request_id, place, len(said)).key
-            await self._home.db.mail.post(part, key=key, arrival=arrival, conversation_id=self._here)
+            await self._home.db.mail.post(part, key=key, inbound_id=arrival, conversation_id=self._here)
 
 
 @asynccontextmanager
@@ -134,7 +134,7 @@ async def watched(
     runtime: runtimes.Runtime,
     conversation_id: str,
     where: house.Place,
-    arrival: types.Arrival | None = None,
+    arrival: types.InboundMessage | None = None,
     uid: str = "",
 ) -> AsyncIterator[Watch]:
     """See the turns of a conversation to the end of the block; all that was emitted by then was seen.

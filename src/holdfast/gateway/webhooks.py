@@ -122,7 +122,7 @@ class Hooks:
         if hook.url is None:
             return f"kept-{outgoing.id}"
         told = {
-            "id": outgoing.arrival,
+            "id": outgoing.inbound_id,
             "hook": outgoing.address["hook"],
             "kind": outgoing.kind,
             "part": outgoing.part,
@@ -157,7 +157,7 @@ class Hooks:
         name, hook = self._hook(request)
         wanted = request.path_params["id"]
         signing.check(hook.secret, request.headers.get(signing.HEADER, ""), wanted.encode(), self._clock())
-        found = await self._db.mail.arrival(int(wanted)) if wanted.isdigit() and len(wanted) < 18 else None
+        found = await self._db.mail.inbound(int(wanted)) if wanted.isdigit() and len(wanted) < 18 else None
         if found is None or (found.platform, found.sender) != (NAME, name):
             raise wire.Refused(404, "Nothing was posted under this id.", code="not_found")
         if hook.place is not None or hook.url is not None:

@@ -74,7 +74,7 @@ class Worker:
         self._running: dict[int, tuple[lanes.Running, events.Submit, asyncio.Future[events.TurnResult]]] = {}
         """The turns under way, by arrival."""
 
-    def withdraw(self, arrival: types.Arrival) -> None:
+    def withdraw(self, arrival: types.InboundMessage) -> None:
         """Stop the turn of an arrival, or do not begin it: its client has gone."""
         self._withdrawn[arrival.id] = None
         if len(self._withdrawn) > MOST_WITHDRAWN:
@@ -95,9 +95,9 @@ class Worker:
     async def work(self, lane: lanes.Lane) -> None:
         """All that is open in a chat, until nothing is left. Busy where another works on it; Later."""
         taken = await async_db.kept(self._taken_up(lane), self._untaken)
-        if taken.claim is None:
+        if taken.lease is None:
             return
-        async with self.claims.held(taken.claim) as held:
+        async with self.claims.held(taken.lease) as held:
             fault_points.reach("gateway", "claimed")
             while taken.waiting or lane.notices:
                 if taken.waiting:
@@ -110,19 +110,19 @@ class Worker:
                     return
                 taken = await self._taken_up(lane, held.claim)
 
-    async def _taken_up(self, lane: lanes.Lane, claim: types.Claim | None = None) -> types.TakenUp:
+    async def _taken_up(self, lane: lanes.Lane, claim: types.ChatLease | None = None) -> types.TakenUp:
         """What is open in the chat, claimed, and the first of it begun where there is nothing to think about."""
         lane.look()
         lane.more = False
         return await self._db.mail.take_up(
-            lane.route, self._choose, claim=claim, idle=bool(lane.notices), ttl=self.claims.ttl, limit=LOOK
+            lane.route, self._choose, lease=claim, idle=bool(lane.notices), ttl=self.claims.ttl, limit=LOOK
         )
 
     async def _untaken(self, taken: types.TakenUp) -> None:
-        if taken.claim is not None:
-            await self.claims.give_back(taken.claim)
+        if taken.lease is not None:
+            await self.claims.give_back(taken.lease)
 
-    def _choose(self, waiting: Sequence[types.Arrival], route: types.Route) -> tuple[int, str, list[int]] | None:
+    def _choose(self, waiting: Sequence[types.InboundMessage], route: types.Route) -> tuple[int, str, list[int]] | None:
         """The first one, in the conversation that its route names. None where that is not all there is to it."""
         first = waiting[0]
         target = first.target or port.terms_of(first).conversation_id or self._bound.plainly(route)
@@ -153,7 +153,7 @@ class Worker:
                 return
             named = arrival.target or port.terms_of(arrival).conversation_id
             target = named or await self._bound.target(arrival.route)
-            begun = await self._db.mail.begin_arrival(held.claim, arrival.id, target, [each.id for each in joined])
+            begun = await self._db.mail.begin_inbound(held.claim, arrival.id, target, [each.id for each in joined])
         fault_points.reach("gateway", "begun")
         if begun is None:
             return
@@ -165,18 +165,20 @@ class Worker:
         else:
             await self._message(held, lane, begun)
 
-    def _is_enough(self, arrival: types.Arrival) -> bool:
+    def _is_enough(self, arrival: types.InboundMessage) -> bool:
         """Whether work on it was begun so often that it is given up. Where somebody else was at work, or the store
         could not be had, that is not because of the message."""
         counted = arrival.attempts - min(self._harmless[arrival.id], MOST_HARMLESS)
         return counted >= self._home.settings.attempts
 
-    def _is_late(self, arrival: types.Arrival) -> bool:
+    def _is_late(self, arrival: types.InboundMessage) -> bool:
         return self._home.clock() - arrival.at > WAITED
 
-    def _joined(self, arrival: types.Arrival, behind: Sequence[types.Arrival]) -> list[types.Arrival]:
+    def _joined(
+        self, arrival: types.InboundMessage, behind: Sequence[types.InboundMessage]
+    ) -> list[types.InboundMessage]:
         """What is answered together with a message: the messages of the same person that came right after it."""
-        joined = list[types.Arrival]()
+        joined = list[types.InboundMessage]()
         if self._home.settings.busy not in busy.JOINING or arrival.attempts or busy.message(arrival.text) is None:
             return joined
         for each in behind[: busy.ONE_AS_MANY - 1]:
@@ -187,7 +189,7 @@ class Worker:
 
     # --- a message -----------------------------------------------------------------------------------
 
-    async def _message(self, held: claiming.Held, lane: lanes.Lane, arrival: types.Arrival) -> None:
+    async def _message(self, held: claiming.Held, lane: lanes.Lane, arrival: types.InboundMessage) -> None:
         # A turn may have been told it before a process died.
         told = loop.steering_uid(uid_of(arrival))
         if arrival.attempts > 1 and (seq := await self._in_log(arrival, told)) is not None:
@@ -195,14 +197,14 @@ class Worker:
             return
         every = [arrival]
         if arrival.attempts > 1 or self._home.settings.busy in busy.JOINING:
-            every += await self._db.mail.joined_arrivals(arrival.id)
+            every += await self._db.mail.joined_inbound(arrival.id)
         text = busy.together([busy.message(each.text) or "" for each in every])
         content = saying.content(every, text, keys.is_shared(arrival.route))
         terms = port.terms_of(every[-1])
         submit = events.Submit(text, uid_of(arrival), content, arrival.route, terms.instructions, terms.max_output)
         await self._answer(held, lane, arrival, submit)
 
-    async def _in_log(self, arrival: types.Arrival, uid: str) -> int | None:
+    async def _in_log(self, arrival: types.InboundMessage, uid: str) -> int | None:
         """Where it stands in the log of the conversation it goes to, if it does."""
         try:
             return None if arrival.target is None else await self._db.seq_of(arrival.target, uid)
@@ -210,7 +212,12 @@ class Worker:
             return None
 
     async def _answer(
-        self, held: claiming.Held, lane: lanes.Lane, arrival: types.Arrival, message: events.Submit, said: str = ""
+        self,
+        held: claiming.Held,
+        lane: lanes.Lane,
+        arrival: types.InboundMessage,
+        message: events.Submit,
+        said: str = "",
     ) -> None:
         """Its turn, and the outcome with the reply; `said` is told before it."""
         here = arrival.target or ""
@@ -250,7 +257,7 @@ class Worker:
         return next((each.seq for each in after if each.role == "assistant" and not each.tool_calls), None)
 
     async def _turn(
-        self, held: claiming.Held, lane: lanes.Lane, arrival: types.Arrival, here: str, message: events.Submit
+        self, held: claiming.Held, lane: lanes.Lane, arrival: types.InboundMessage, here: str, message: events.Submit
     ) -> tuple[events.TurnResult, watching.Watch]:
         """The result of its turn. Later where that is no outcome."""
         with spans.span(
@@ -261,7 +268,7 @@ class Worker:
             return result, watch
 
     async def _took(
-        self, held: claiming.Held, lane: lanes.Lane, arrival: types.Arrival, here: str, message: events.Submit
+        self, held: claiming.Held, lane: lanes.Lane, arrival: types.InboundMessage, here: str, message: events.Submit
     ) -> tuple[events.TurnResult, watching.Watch]:
         where = house.place_of(arrival)
         async with (
@@ -327,7 +334,7 @@ class Worker:
                 await lane.came(EVERY)
                 if not running.over:
                     lane.look()
-                    waiting = await self._db.mail.open_arrivals(lane.route, LOOK)
+                    waiting = await self._db.mail.open_inbound(lane.route, LOOK)
             except errors.StoreError as error:
                 # What cannot be read now is looked at again: a turn that runs long must not be deaf to /stop.
                 logger.warning("what came in beside a turn of %s could not be looked at: %s", lane.route, error)
@@ -338,7 +345,7 @@ class Worker:
         lane.more = lane.more or any(arrival.id not in running.seen for arrival in waiting)
 
     async def _those_beside(
-        self, held: claiming.Held, lane: lanes.Lane, running: lanes.Running, waiting: Sequence[types.Arrival]
+        self, held: claiming.Held, lane: lanes.Lane, running: lanes.Running, waiting: Sequence[types.InboundMessage]
     ) -> None:
         ahead = undecided = False
         for arrival in waiting:
@@ -359,8 +366,8 @@ class Worker:
         held: claiming.Held,
         lane: lanes.Lane,
         running: lanes.Running,
-        arrival: types.Arrival,
-        waiting: Sequence[types.Arrival],
+        arrival: types.InboundMessage,
+        waiting: Sequence[types.InboundMessage],
         what: busy.Beside,
     ) -> None:
         lane.more = lane.more or what != "now"
@@ -370,7 +377,7 @@ class Worker:
         if what not in ("now", "steer") or arrival.attempts:
             return  # Its place is behind the turn.
         try:
-            begun = await self._db.mail.begin_arrival(held.claim, arrival.id, running.here)
+            begun = await self._db.mail.begin_inbound(held.claim, arrival.id, running.here)
         except errors.StoreError:
             running.seen.discard(arrival.id)  # Nothing was done with it: it is looked at again.
             raise
@@ -400,8 +407,8 @@ class Worker:
         self,
         held: claiming.Held,
         lane: lanes.Lane,
-        arrival: types.Arrival,
-        waiting: Sequence[types.Arrival],
+        arrival: types.InboundMessage,
+        waiting: Sequence[types.InboundMessage],
         running: lanes.Running | None = None,
     ) -> None:
         if running is not None:
@@ -428,7 +435,7 @@ class Worker:
                 slow = running is None and commanding.name(arrival.text) in commanding.SLOW
                 said = await (self._slowly(held, lane, arrival, runtime, carried) if slow else carried)
         for dropped in said.dropped:
-            await self._db.mail.settle_arrival(held.claim, dropped, "dropped")
+            await self._db.mail.settle_inbound(held.claim, dropped, "dropped")
         if said.say is not None and running is None:
             message = events.Submit(said.say.text, uid_of(arrival), said.say.content, arrival.route)
             await self._answer(held, lane, arrival, message, said.text)
@@ -439,7 +446,7 @@ class Worker:
         self,
         held: claiming.Held,
         lane: lanes.Lane,
-        arrival: types.Arrival,
+        arrival: types.InboundMessage,
         runtime: runtimes.Runtime,
         carried: Coroutine[Any, Any, commanding.Said],
     ) -> commanding.Said:
@@ -460,7 +467,7 @@ class Worker:
     async def _still_held(self, held: claiming.Held) -> None:
         """LeaseLost where it is not. A store that cannot say so now is no reason to leave a command that was begun."""
         try:
-            await self._db.mail.renew_claim(held.claim)
+            await self._db.mail.renew_chat_lease(held.claim)
         except errors.StoreError as error:
             logger.warning("a claim could not be renewed: %s", error)
 
@@ -498,7 +505,7 @@ class Worker:
         self,
         held: claiming.Held,
         lane: lanes.Lane,
-        arrival: types.Arrival,
+        arrival: types.InboundMessage,
         outcome: str,
         text: str | None,
         *,
@@ -512,7 +519,7 @@ class Worker:
         outgoing = saying.to(where, text, self._home.platforms, attachments=attachments, seq=answer)
         last = not (lane.more or lane.poked or lane.notices)
         try:
-            first = await self._db.mail.settle_arrival(
+            first = await self._db.mail.settle_inbound(
                 held.claim,
                 arrival.id,
                 outcome,
@@ -523,7 +530,7 @@ class Worker:
             )
         except errors.NoSuchSession:
             # Deleted at this moment, and everything that was said in it with it.
-            first, last = await self._db.mail.settle_arrival(held.claim, arrival.id, "deleted"), False
+            first, last = await self._db.mail.settle_inbound(held.claim, arrival.id, "deleted"), False
         fault_points.reach("gateway", "settled")
         self._harmless.pop(arrival.id, None)
         self._withdrawn.pop(arrival.id, None)
@@ -534,12 +541,12 @@ class Worker:
             self._home.goes_out(where.platform)
 
 
-def uid_of(arrival: types.Arrival) -> str:
+def uid_of(arrival: types.InboundMessage) -> str:
     """The uid of the message that an arrival becomes: the same however often it is worked on."""
     return delivery.uid_of(f"{arrival.platform}:{arrival.key}")
 
 
-def owner_of(arrival: types.Arrival) -> str:
+def owner_of(arrival: types.InboundMessage) -> str:
     return keys.owner(arrival.route, arrival.platform, arrival.sender)
 
 

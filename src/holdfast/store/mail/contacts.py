@@ -35,19 +35,19 @@ ANYWHERE = "*"
 class Contacts(Facet):
     """`db.contacts`: who may talk to the agent from outside, and pairing codes for strangers."""
 
-    def get(self, platform: str, sender: str) -> types.Person | None:
+    def get(self, platform: str, sender: str) -> types.Contact | None:
         """Somebody who was let in, or denied; None: a stranger."""
         where, who = _checked(platform, sender)
         return self.driver.read(lambda tx: get(tx, where, who))
 
-    def all(self, platform: str | None = None) -> list[types.Person]:
+    def all(self, platform: str | None = None) -> list[types.Contact]:
         """All who were let in or denied."""
         where = None if platform is None else validation.check_platform(platform)
         return self.driver.read(lambda tx: [_person(row) for row in tx.all("people_all", platform=where)])
 
     def allow(
-        self, platform: str, sender: str, role: types.PersonRole = "user", by: str = "", name: str = ""
-    ) -> types.Person:
+        self, platform: str, sender: str, role: types.ContactRole = "user", by: str = "", name: str = ""
+    ) -> types.Contact:
         """Let somebody in, as a user or an admin, whatever was said of them before."""
         if role not in ("user", "admin"):
             raise errors.InvalidArgument("`role` must be user or admin.")
@@ -55,7 +55,7 @@ class Contacts(Facet):
         giver, called, now = cleaned(by), cleaned(name), self._clock()
         return self.driver.write("people", lambda tx: put(tx, where, who, role, called, giver, now))
 
-    def deny(self, platform: str, sender: str, by: str = "") -> types.Person:
+    def deny(self, platform: str, sender: str, by: str = "") -> types.Contact:
         """Let somebody in no more; a code they were given is void."""
         where, who = _checked(platform, sender)
         giver, now = cleaned(by), self._clock()
@@ -84,7 +84,7 @@ class Contacts(Facet):
         asked = Asked(where, who, cleaned(name), digested(code, salt := os.urandom(16)), salt, when)
         return code if self.driver.write("people", lambda tx: ask(tx, asked)) else None
 
-    def pair(self, platform: str | None, code: str, by: str = "") -> types.Person:
+    def pair(self, platform: str | None, code: str, by: str = "") -> types.Contact:
         """Let in whoever was given this code, on this platform or (None) on any; PairingRefused."""
         where = None if platform is None else validation.check_platform(platform)
         if not isinstance(code, str):
@@ -146,12 +146,12 @@ def digested(code: str, salt: bytes) -> bytes:
     return blake2b(code.encode(), digest_size=32, salt=salt, person=b"pairing").digest()
 
 
-def get(tx: Tx, platform: str, sender: str) -> types.Person | None:
+def get(tx: Tx, platform: str, sender: str) -> types.Contact | None:
     row = tx.one("person_get", platform=platform, sender=sender)
     return None if row is None else _person(row)
 
 
-def put(tx: Tx, platform: str, sender: str, role: types.PersonRole, name: str, by: str, now: float) -> types.Person:
+def put(tx: Tx, platform: str, sender: str, role: types.ContactRole, name: str, by: str, now: float) -> types.Contact:
     tx.run("person_put", platform=platform, sender=sender, role=role, name=name, at=now, by=by)
     tx.run("stranger_code_void", platform=platform, sender=sender)
     found = get(tx, platform, sender)
@@ -186,7 +186,7 @@ def ask(tx: Tx, asked: Asked) -> bool:
     return tx.run("stranger_code", **who, **code, at=asked.at, expires_at=asked.at + GOOD_FOR) == 1
 
 
-def pair(tx: Tx, platform: str | None, code: str, by: str, now: float) -> types.Person | errors.PairingRefused:
+def pair(tx: Tx, platform: str | None, code: str, by: str, now: float) -> types.Contact | errors.PairingRefused:
     bucket = ANYWHERE if platform is None else platform
     tx.run("lockout_met", platform=bucket)
     failures, failed_at = tx.one("lockout_get", platform=bucket) or (0, 0.0)
@@ -220,6 +220,6 @@ def _locked_for(failures: int, failed_at: float, now: float) -> float:
     return failed_at + LOCKED_FOR - now if failures >= FAILURES else 0.0
 
 
-def _person(row: Row) -> types.Person:
+def _person(row: Row) -> types.Contact:
     platform, sender, role, name, at, by = row
-    return types.Person(platform=platform, sender=sender, role=role, name=name, at=at, by=by)
+    return types.Contact(platform=platform, sender=sender, role=role, name=name, at=at, by=by)

@@ -1,6 +1,6 @@
 """Tidying: what came in and went out long ago is forgotten, a little at a time, beside the work.
 
-`forget_arrivals` does it at once. Whoever runs for months does it here: each step is one short transaction over the
+`forget_inbound` does it at once. Whoever runs for months does it here: each step is one short transaction over the
 next few that came in, so that nobody who writes meanwhile waits for more than that.
 """
 

@@ -1,4 +1,4 @@
-"""Arrivals: inbound messages of chat platforms, and their outcomes.
+"""Inbound: inbound messages of chat platforms, and their outcomes.
 
 The platform's own message id is the key, so a message that is delivered repeatedly is one row. The session of its turn
 is fixed by the first attempt, so a process that takes over after a crash continues in the same session. A message is
@@ -32,7 +32,7 @@ REMEMBERED_DAYS = 30.0
 _REFUSED = "There is no message {seq} that it could have become."
 
 
-Choose = Callable[[Sequence[types.Arrival], types.Route], tuple[int, str, Sequence[int]] | None]
+Choose = Callable[[Sequence[types.InboundMessage], types.Route], tuple[int, str, Sequence[int]] | None]
 
 
 class Body(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -49,15 +49,15 @@ class Prepared(msgspec.Struct, frozen=True):
     uid: str
     values: dict[str, Any]
 
-    def __call__(self, tx: Tx) -> tuple[types.Arrival, bool]:
+    def __call__(self, tx: Tx) -> tuple[types.InboundMessage, bool]:
         return arrive(tx, self.uid, self.values)
 
 
-class Arrivals(Facet):
+class InboundMessages(Facet):
     """The methods of `db.mail` for messages that arrive from outside."""
 
     @write_step.shareable
-    def add_arrival(self, new: types.NewArrival) -> write_step.WriteStep[tuple[types.Arrival, bool]]:
+    def add_inbound(self, new: types.NewInboundMessage) -> write_step.WriteStep[tuple[types.InboundMessage, bool]]:
         """Store an inbound message; return it as it is stored, and whether it is new.
 
         When this returns, the message is durable and the platform may be sent its acknowledgement. A key that is stored
@@ -70,22 +70,22 @@ class Arrivals(Facet):
         validation.check(validation.WholeNumber, limit=limit)
         return self.driver.read(lambda tx: [row[0] for row in tx.all("routes_open", limit=limit)])
 
-    def open_arrivals(self, route: str, limit: int = 100) -> list[types.Arrival]:
+    def open_inbound(self, route: str, limit: int = 100) -> list[types.InboundMessage]:
         """Return the open messages of a route, oldest first, without those that were joined into another."""
         validation.check(validation.WholeNumber, limit=limit)
         named = validation.check_route(route)
         return self.driver.read(lambda tx: [from_row(row) for row in tx.all("arrivals_on", route=named, limit=limit)])
 
-    def arrival(self, arrival_id: int) -> types.Arrival | None:
-        validation.check(validation.WholeNumber, arrival_id=arrival_id)
-        return self.driver.read(lambda tx: _one(tx, "arrival_get", id=arrival_id))
+    def inbound(self, inbound_id: int) -> types.InboundMessage | None:
+        validation.check(validation.WholeNumber, inbound_id=inbound_id)
+        return self.driver.read(lambda tx: _one(tx, "arrival_get", id=inbound_id))
 
-    def arrival_by_key(self, platform: str, key: str) -> types.Arrival | None:
+    def inbound_by_key(self, platform: str, key: str) -> types.InboundMessage | None:
         """Return the inbound message with this id of the platform."""
         where, name = validation.check_platform(platform), validation.check_id(key, "key")
         return self.driver.read(lambda tx: _one(tx, "arrival_by_key", platform=where, key=name))
 
-    def arrivals_with_prefix(self, platform: str, prefix: str, limit: int = 100) -> list[types.Arrival]:
+    def inbound_with_prefix(self, platform: str, prefix: str, limit: int = 100) -> list[types.InboundMessage]:
         """Return the arrivals of a platform whose keys begin with `prefix`, newest first."""
         validation.check(validation.WholeNumber, limit=limit)
         first = validation.check_id(prefix, "prefix")
@@ -95,24 +95,24 @@ class Arrivals(Facet):
             lambda tx: [from_row(row) for row in tx.all("arrivals_between", platform=where, limit=limit, **between)]
         )
 
-    def last_arrival(self, session_id: str, platform: str) -> types.Arrival | None:
+    def last_inbound(self, session_id: str, platform: str) -> types.InboundMessage | None:
         """Return the latest arrival of a platform that became a message of this conversation."""
         where = validation.check_platform(platform)
         return self.driver.read(
             lambda tx: _one(tx, "arrival_last", conversation=conversation_row.look(tx, session_id).key, platform=where)
         )
 
-    def joined_arrivals(self, arrival_id: int) -> list[types.Arrival]:
+    def joined_inbound(self, inbound_id: int) -> list[types.InboundMessage]:
         """Return the messages that were joined into one, oldest first."""
-        validation.check(validation.WholeNumber, arrival_id=arrival_id)
-        return self.driver.read(lambda tx: [from_row(row) for row in tx.all("arrivals_joined_to", id=arrival_id)])
+        validation.check(validation.WholeNumber, inbound_id=inbound_id)
+        return self.driver.read(lambda tx: [from_row(row) for row in tx.all("arrivals_joined_to", id=inbound_id)])
 
-    def count_arrivals_on(self, route: str, at: float) -> int:
+    def count_inbound_on(self, route: str, at: float) -> int:
         """Count the inbound messages of a route since a time."""
         named, since = validation.check_route(route), validation.check_time(at)
         return int(self.driver.read(lambda tx: tx.one("arrivals_since", route=named, at=since) or (0,))[0])
 
-    def count_arrivals_from(self, platform: str, sender: str, at: float) -> int:
+    def count_inbound_from(self, platform: str, sender: str, at: float) -> int:
         """Count the inbound messages of a sender since a time, on all routes."""
         of = {"platform": validation.check_platform(platform), "sender": validation.check_id(sender, "sender")}
         since = validation.check_time(at)
@@ -124,15 +124,15 @@ class Arrivals(Facet):
         route: str,
         choose: Choose,
         *,
-        claim: types.Claim | None = None,
+        lease: types.ChatLease | None = None,
         idle: bool = False,
-        ttl: float = chat_leases.CLAIM_TTL,
+        ttl: float = chat_leases.CHAT_LEASE_TTL,
         limit: int = 100,
     ) -> write_step.WriteStep[types.TakenUp]:
         """Claim a route, look at what waits there and begin with what `choose` says, in one.
 
         `choose` is given what is open and what the route names, and says which is begun, in which conversation, with
-        which others; or None. It must be quick, and may be asked again. With `claim` that one is used and LeaseLost
+        which others; or None. It must be quick, and may be asked again. With `lease` that one is used and LeaseLost
         raised when it was taken over; else Busy, when another has it. Nothing is claimed where nothing waits, unless
         `idle`.
         """
@@ -141,29 +141,29 @@ class Arrivals(Facet):
         if not callable(choose):
             raise errors.InvalidArgument("`choose` must be a function.")
         validation.check(validation.LeaseTtl, ttl=ttl)
-        named, mine = validation.check_route(route), claim if claim is None else chat_leases.checked(claim)
+        named, mine = validation.check_route(route), lease if lease is None else chat_leases.checked(lease)
         taking = Taking(named, choose, mine, idle, ttl, limit, leases.this_process(None))
-        # Not synced, as neither claims nor beginnings are.
+        # Not synced, as neither chat leases nor beginnings are.
         return write_step.WriteStep("begin", taking, durable=False)
 
-    def begin_arrival(
-        self, claim: types.Claim, arrival_id: int, target: str, joined: Sequence[int] = ()
-    ) -> types.Arrival | None:
+    def begin_inbound(
+        self, lease: types.ChatLease, inbound_id: int, target: str, joined: Sequence[int] = ()
+    ) -> types.InboundMessage | None:
         """Say that its turn begins, in the conversation of `target`; as it stands then. None: it is settled.
 
         The first attempt decides: a target that is stored already is what is given back, and what is joined is
-        joined by the first attempt only. LeaseLost when the claim was taken over.
+        joined by the first attempt only. LeaseLost when the lease was taken over.
         """
-        chat_leases.checked(claim)
-        chosen = check_choice(arrival_id, target, joined)
+        chat_leases.checked(lease)
+        chosen = check_choice(inbound_id, target, joined)
         # Not synced: whatever the turn writes comes after it in the same log, and brings it along.
-        return self.driver.write("begin", lambda tx: begin(tx, claim, *chosen), durable=False)
+        return self.driver.write("begin", lambda tx: begin(tx, lease, *chosen), durable=False)
 
     @write_step.shareable
-    def settle_arrival(
+    def settle_inbound(
         self,
-        claim: types.Claim | None,
-        arrival_id: int,
+        lease: types.ChatLease | None,
+        inbound_id: int,
         outcome: str,
         *,
         seq: int | None = None,
@@ -175,19 +175,19 @@ class Arrivals(Facet):
 
         Whether this was the first to say so; if not, nothing is written. What was joined into it has the same
         outcome. `seq` is the message of that conversation it became, InvalidArgument when that is not it. LeaseLost
-        when the claim was taken over. With `release` the claim is given back in the same transaction.
+        when the lease was taken over. With `release` the lease is given back in the same transaction.
         """
-        if claim is not None:
-            chat_leases.checked(claim)
-        validation.check(validation.WholeNumber, arrival_id=arrival_id)
+        if lease is not None:
+            chat_leases.checked(lease)
+        validation.check(validation.WholeNumber, inbound_id=inbound_id)
         validation.check(validation.OptionalNumber, seq=seq)
         validation.check(validation.OptionalFlag, release=release)
         if seq is not None and conversation_id is None:
             raise errors.InvalidArgument("`conversation_id` must be given with `seq`.")
         now = self._clock()
         settling = Settling(
-            claim=claim,
-            id=arrival_id,
+            lease=lease,
+            id=inbound_id,
             outcome=validation.check_id(outcome, "outcome"),
             seq=seq,
             conversation_id=validation.check_optional_id(conversation_id),
@@ -208,7 +208,7 @@ class Arrivals(Facet):
 
         return self.driver.read(look)
 
-    def forget_arrivals(self, older_than_days: float = REMEMBERED_DAYS) -> int:
+    def forget_inbound(self, older_than_days: float = REMEMBERED_DAYS) -> int:
         """Forget what was settled that long ago, and what was sent because of it; how many arrivals went.
 
         One that is delivered once more after that is a new one. Where a conversation was last spoken to from stays,
@@ -230,36 +230,36 @@ class Taking(msgspec.Struct, frozen=True):
 
     route: str
     choose: Choose
-    claim: types.Claim | None
+    lease: types.ChatLease | None
     idle: bool
     ttl: float
     limit: int
     holder: leases.Holder
 
     def __call__(self, tx: Tx) -> types.TakenUp:
-        # Read under the claim: no other holder begins with these messages.
+        # Read under the lease: no other holder begins with these messages.
         reads = ("arrivals_on", {"route": self.route, "limit": self.limit}), ("route_with_inbox", {"key": self.route})
-        if self.claim is None:
-            claim, rows = chat_leases.take(tx, f"route:{self.route}", self.holder, self.ttl, *reads)
+        if self.lease is None:
+            lease, rows = chat_leases.take(tx, f"route:{self.route}", self.holder, self.ttl, *reads)
         else:
-            claim = self.claim
-            held, *rows = tx.batch(chat_leases.locked(claim), *reads)
-            chat_leases.verify(claim, held)
+            lease = self.lease
+            held, *rows = tx.batch(chat_leases.locked(lease), *reads)
+            chat_leases.verify(lease, held)
         waiting = [from_row(row) for row in rows[0]]
-        if not waiting and not self.idle and self.claim is None:
-            chat_leases.free(tx, claim)
+        if not waiting and not self.idle and self.lease is None:
+            chat_leases.free(tx, lease)
             return types.TakenUp(None, waiting)
         route, inbox_empty = _route_with_inbox(self.route, rows[1])
-        return self._begun(tx, types.TakenUp(claim, waiting), route, inbox_empty)
+        return self._begun(tx, types.TakenUp(lease, waiting), route, inbox_empty)
 
     def _begun(self, tx: Tx, taken: types.TakenUp, route: types.Route, inbox_empty: bool) -> types.TakenUp:
         chosen = self.choose(taken.waiting, route) if taken.waiting else None
         if chosen is None:
             return taken
-        arrival_id, target, joined = check_choice(*chosen)
-        found = next((each for each in taken.waiting if each.id == arrival_id), None)
+        inbound_id, target, joined = check_choice(*chosen)
+        found = next((each for each in taken.waiting if each.id == inbound_id), None)
         if found is None:
-            raise errors.InvalidArgument(f"Inbound message {arrival_id} does not wait on this route.")
+            raise errors.InvalidArgument(f"Inbound message {inbound_id} does not wait on this route.")
         inbox_empty = inbox_empty and target == route.conversation_id
         return msgspec.structs.replace(taken, begun=begun(tx, found, target, joined), inbox_empty=inbox_empty)
 
@@ -276,7 +276,7 @@ class Settling(NamedTuple):
     """What is said of an arrival, checked. The uid is minted before the first attempt: a repeated one finds that it
     was the first itself."""
 
-    claim: types.Claim | None
+    lease: types.ChatLease | None
     id: int
     outcome: str
     seq: int | None
@@ -287,17 +287,17 @@ class Settling(NamedTuple):
     now: float
 
 
-def check_choice(arrival_id: int, target: str, joined: object) -> tuple[int, str, tuple[int, ...]]:
+def check_choice(inbound_id: int, target: str, joined: object) -> tuple[int, str, tuple[int, ...]]:
     """What is to be begun, where, and with which others."""
     if not isinstance(joined, list | tuple) or len(joined) > MAX_JOINED:
         raise errors.InvalidArgument(f"`joined` must be a list of at most {MAX_JOINED:,} ids.")
-    for each in (arrival_id, *joined):
-        validation.check(validation.WholeNumber, arrival_id=each)
-    return arrival_id, validation.check_id(target, "target"), tuple(joined)
+    for each in (inbound_id, *joined):
+        validation.check(validation.WholeNumber, inbound_id=each)
+    return inbound_id, validation.check_id(target, "target"), tuple(joined)
 
 
 def prepared(given: object, now: float) -> Prepared:
-    new = validation.check_type(types.NewArrival, given, "new")
+    new = validation.check_type(types.NewInboundMessage, given, "new")
     validation.check_content(new.text, "text", LONGEST, min_length=0)
     home = new.platform if new.home is None else new.home
     return Prepared(
@@ -316,7 +316,7 @@ def prepared(given: object, now: float) -> Prepared:
     )
 
 
-def arrive(tx: Tx, uid: str, values: dict[str, Any]) -> tuple[types.Arrival, bool]:
+def arrive(tx: Tx, uid: str, values: dict[str, Any]) -> tuple[types.InboundMessage, bool]:
     retried, tx.retry_state[uid] = tx.retry_state.get(uid, False), True
     (inserted,) = tx.finish(("arrival_insert", values))
     if inserted:
@@ -328,18 +328,20 @@ def arrive(tx: Tx, uid: str, values: dict[str, Any]) -> tuple[types.Arrival, boo
     return found, tx.retry_state[uid]
 
 
-def begin(tx: Tx, claim: types.Claim, arrival_id: int, target: str, joined: tuple[int, ...]) -> types.Arrival | None:
-    held, rows = tx.batch(chat_leases.locked(claim), ("arrival_get", {"id": arrival_id}))
-    chat_leases.verify(claim, held)
+def begin(
+    tx: Tx, lease: types.ChatLease, inbound_id: int, target: str, joined: tuple[int, ...]
+) -> types.InboundMessage | None:
+    held, rows = tx.batch(chat_leases.locked(lease), ("arrival_get", {"id": inbound_id}))
+    chat_leases.verify(lease, held)
     found = from_row(rows[0]) if rows else None
     if found is None or not found.open:
         return None
     if found.joined is not None:
-        raise errors.InvalidArgument(f"Arrival {arrival_id} was joined into {found.joined}.")
+        raise errors.InvalidArgument(f"Arrival {inbound_id} was joined into {found.joined}.")
     return begun(tx, found, target, joined)
 
 
-def begun(tx: Tx, found: types.Arrival, target: str, joined: tuple[int, ...]) -> types.Arrival | None:
+def begun(tx: Tx, found: types.InboundMessage, target: str, joined: tuple[int, ...]) -> types.InboundMessage | None:
     """Count an attempt at an open message and fix its target; return the message as it is then."""
     before = tx.retry_state.setdefault(("begin", found.id), found.attempts)
     if found.attempts == before:
@@ -351,24 +353,24 @@ def begun(tx: Tx, found: types.Arrival, target: str, joined: tuple[int, ...]) ->
 
 
 def settle(tx: Tx, said: Settling) -> bool:
-    # Every writer locks in this order: the conversation, the claim, the inbound message.
+    # Every writer locks in this order: the conversation, the lease, the inbound message.
     places = [("lock_conversation", {"id": said.conversation_id})] if said.conversation_id is not None else []
-    claims = [chat_leases.locked(said.claim)] if said.claim is not None else []
-    *found, settled = tx.batch(*places, *claims, ("arrival_settled", {"id": said.id}))
+    held_leases = [chat_leases.locked(said.lease)] if said.lease is not None else []
+    *found, settled = tx.batch(*places, *held_leases, ("arrival_settled", {"id": said.id}))
     if not settled or settled[0][0] is not None:
         return bool(settled) and settled[0][0] == said.uid
     conversation = None
     if said.conversation_id is not None:
         conversation = conversation_row.state(tx, said.conversation_id, found.pop(0)).key
-    if said.claim is not None:
-        chat_leases.verify(said.claim, found.pop(0))
+    if said.lease is not None:
+        chat_leases.verify(said.lease, found.pop(0))
     what = {"outcome": said.outcome, "conversation": conversation, "seq": said.seq}
     writes: list[Query] = [("arrival_settle", {"id": said.id, "at": said.now, "uid": said.uid, **what})]
-    writes += outbox.parts_inserted(said.outgoing, arrival=said.id, conversation=conversation)
+    writes += outbox.parts_inserted(said.outgoing, inbound_id=said.id, conversation=conversation)
     if said.seq is not None:
         writes.append(("arrival_redact_settled", {"id": said.id, "at": said.now}))
-    if said.claim is not None and said.release:
-        writes.append(("claim_free", {"key": said.claim.key, "token": said.claim.token}))
+    if said.lease is not None and said.release:
+        writes.append(("claim_free", {"key": said.lease.key, "token": said.lease.token}))
     tx.finish(*writes)
     return True
 
@@ -391,19 +393,19 @@ def redact(tx: Tx, conversation: int, seq: int, now: float) -> None:
     tx.run("arrival_redact_message", conversation=conversation, seq=seq, at=now)
 
 
-def _one(tx: Tx, query: str, **values: Any) -> types.Arrival | None:
+def _one(tx: Tx, query: str, **values: Any) -> types.InboundMessage | None:
     row = tx.one(query, **values)
     return None if row is None else from_row(row)
 
 
-def from_row(row: Row) -> types.Arrival:
+def from_row(row: Row) -> types.InboundMessage:
     (id_, platform, key, route, home, chat, sender, address, body, at, attempts, target, joined) = row[:13]
     outcome, conversation_id, seq, settled_at, redacted = row[13:]
     try:
         said = msgspec.json.decode(body, type=Body) if body else Body()
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise errors.StoreCorrupt(f"What came in as {id_} is damaged and cannot be read.") from None
-    return types.Arrival(
+    return types.InboundMessage(
         id=id_,
         platform=platform,
         key=key,

@@ -22,7 +22,7 @@ PROCESS = "process:"
 class Inbox(Facet):
     """The inbox methods of `db.mail`: messages for a conversation that are answered once."""
 
-    def receive(self, session_id: str, key: str, text: str, *, kind: str = "notice") -> types.Inbound:
+    def add_inbox_entry(self, session_id: str, key: str, text: str, *, kind: str = "notice") -> types.InboxEntry:
         """Keep something for a conversation until it is answered; the same key again gives the stored row.
 
         IdTaken when the key names something else already: another text, another kind, another conversation. (Where
@@ -38,32 +38,32 @@ class Inbox(Facet):
             "inbox", lambda tx: receive(tx, conversation_row.lock(tx, session_id), named, sort, said, now)
         )
 
-    def waiting(self, session_id: str | None = None, limit: int = 100) -> list[types.Inbound]:
+    def inbox_entries(self, session_id: str | None = None, limit: int = 100) -> list[types.InboxEntry]:
         """What waits to be answered, oldest first: in one conversation, or in all."""
         validation.check(validation.WholeNumber, limit=limit)
         return self.driver.read(lambda tx: _waiting(tx, session_id, limit))
 
-    def waiting_homes(self, limit: int = 100) -> list[types.Awaited]:
+    def open_inboxes(self, limit: int = 100) -> list[types.OpenInbox]:
         """Conversations with a chat in which something waits to be answered; what waits longest first."""
         validation.check(validation.WholeNumber, limit=limit)
-        return self.driver.read(lambda tx: [types.Awaited(*row) for row in tx.all("inbound_homes", limit=limit)])
+        return self.driver.read(lambda tx: [types.OpenInbox(*row) for row in tx.all("inbound_homes", limit=limit)])
 
-    def settle(
-        self, inbound_id: int, outcome: str, seq: int | None = None, outgoing: Sequence[types.NewOutgoing] = ()
+    def settle_inbox_entry(
+        self, entry_id: int, outcome: str, seq: int | None = None, outgoing: Sequence[types.NewOutgoing] = ()
     ) -> bool:
         """Say what became of it, and which message of its conversation it is; whether this was the first to say so.
 
         What is to be sent because of it is written down with that: both or neither. False, too, when it is gone with
         its conversation. InvalidArgument when there is no such message.
         """
-        validation.check(validation.WholeNumber, inbound_id=inbound_id)
+        validation.check(validation.WholeNumber, entry_id=entry_id)
         validation.check(validation.OptionalNumber, seq=seq)
         said, uid, now = validation.check_id(outcome, "outcome"), message_codec.mint_uid(), self._clock()
         parts = outbox.prepared(outgoing, now)
-        return self.driver.write("inbox", lambda tx: settle(tx, inbound_id, said, seq, uid, now, parts))
+        return self.driver.write("inbox", lambda tx: settle(tx, entry_id, said, seq, uid, now, parts))
 
 
-def receive(tx: Tx, here: conversation_row.State, key: str, kind: str, text: str, now: float) -> types.Inbound:
+def receive(tx: Tx, here: conversation_row.State, key: str, kind: str, text: str, now: float) -> types.InboxEntry:
     row = tx.one("inbound_by_key", key=key)
     if row is None:
         tx.run("inbound_insert", conversation=here.key, key=key, kind=kind, text=text, at=now)
@@ -79,7 +79,7 @@ def receive(tx: Tx, here: conversation_row.State, key: str, kind: str, text: str
 
 def settle(
     tx: Tx,
-    inbound_id: int,
+    entry_id: int,
     outcome: str,
     seq: int | None,
     uid: str,
@@ -87,19 +87,19 @@ def settle(
     parts: Sequence[outbox.Prepared] = (),
 ) -> bool:
     """The uid is minted before the first attempt: a repeated one finds that it was the first itself."""
-    where = tx.one("inbound_conversation", id=inbound_id) if parts else None
+    where = tx.one("inbound_conversation", id=entry_id) if parts else None
     here = conversation_row.lock(tx, where[0]) if where is not None else None
     try:
-        if tx.run("inbound_settle", id=inbound_id, outcome=outcome, seq=seq, uid=uid, at=now) == 1:
-            tx.batch(*outbox.parts_inserted(parts, inbound=inbound_id, conversation=here.key if here else None))
+        if tx.run("inbound_settle", id=entry_id, outcome=outcome, seq=seq, uid=uid, at=now) == 1:
+            tx.batch(*outbox.parts_inserted(parts, inbox_entry_id=entry_id, conversation=here.key if here else None))
             return True
     except errors.StoreRefused:
         raise errors.InvalidArgument(f"There is no message {seq} that it could have become.") from None
-    row = tx.one("inbound_settled_by", id=inbound_id)
+    row = tx.one("inbound_settled_by", id=entry_id)
     return row is not None and row[0] == uid
 
 
-def _waiting(tx: Tx, session_id: str | None, limit: int) -> list[types.Inbound]:
+def _waiting(tx: Tx, session_id: str | None, limit: int) -> list[types.InboxEntry]:
     if session_id is None:
         return [_inbound(row) for row in tx.all("inbound_waiting_anywhere", limit=limit)]
     rows = tx.all("inbound_waiting", session=validation.check_id(session_id), limit=limit)
@@ -115,8 +115,8 @@ def _checked_key(key: object) -> str:
     return named
 
 
-def _inbound(row: Row) -> types.Inbound:
+def _inbound(row: Row) -> types.InboxEntry:
     id_, key, conversation_id, text, kind, at, outcome, seq = row
-    return types.Inbound(
+    return types.InboxEntry(
         id=id_, key=key, conversation_id=conversation_id, text=text, kind=kind, at=at, outcome=outcome, seq=seq
     )

@@ -59,27 +59,27 @@ class Outbox(Facet):
         new: types.NewOutgoing,
         *,
         key: str | None = None,
-        arrival: int | None = None,
+        inbound_id: int | None = None,
         conversation_id: str | None = None,
     ) -> types.Outgoing:
         """Have something sent by itself: a question or a notice in the middle of a turn.
 
-        The same key again gives what is stored. `arrival` is what is being answered meanwhile: then it can go
+        The same key again gives what is stored. `inbound_id` is what is being answered meanwhile: then it can go
         nowhere else than the reply, and StoreRefused says so.
         """
         (ready,) = prepared([new], self._clock())
-        validation.check(validation.OptionalNumber, arrival=arrival)
+        validation.check(validation.OptionalNumber, inbound_id=inbound_id)
         named = message_codec.mint_uid() if key is None else validation.check_id(key, "key")
-        return self.driver.write("post", lambda tx: post(tx, ready, named, arrival, conversation_id))
+        return self.driver.write("post", lambda tx: post(tx, ready, named, inbound_id, conversation_id))
 
     def outgoing(self, outgoing_id: int) -> types.Outgoing | None:
         validation.check(validation.WholeNumber, outgoing_id=outgoing_id)
         return self.driver.read(lambda tx: _one(tx, "outgoing_get", id=outgoing_id))
 
-    def replies(self, arrival_id: int) -> list[types.Outgoing]:
+    def replies(self, inbound_id: int) -> list[types.Outgoing]:
         """Return the messages that answer an inbound message, in order: posts and the parts of the reply."""
-        validation.check(validation.WholeNumber, arrival_id=arrival_id)
-        return self.driver.read(lambda tx: [from_row(row) for row in tx.all("outgoing_of", arrival=arrival_id)])
+        validation.check(validation.WholeNumber, inbound_id=inbound_id)
+        return self.driver.read(lambda tx: [from_row(row) for row in tx.all("outgoing_of", arrival=inbound_id)])
 
     def questions(self, conversation_id: str, limit: int = 100) -> list[types.Outgoing]:
         """Return the questions of a conversation, part by part, newest first. NoSuchSession."""
@@ -102,24 +102,26 @@ class Outbox(Facet):
         )
 
     @write_step.shareable
-    def begin_sending(self, claim: types.Claim | None, outgoing_id: int) -> write_step.WriteStep[types.Outgoing | None]:
+    def begin_sending(
+        self, lease: types.ChatLease | None, outgoing_id: int
+    ) -> write_step.WriteStep[types.Outgoing | None]:
         """Say that it is about to be sent; as it stands then. None: it went out already, or never will.
 
-        Without a claim for what only one process can send.
+        Without a lease for what only one process can send.
 
-        LeaseLost when the claim was taken over; SendRefused when it would go elsewhere than what it answers came
+        LeaseLost when the lease was taken over; SendRefused when it would go elsewhere than what it answers came
         from, though the database takes no such thing.
         """
-        if claim is not None:
-            chat_leases.checked(claim)
+        if lease is not None:
+            chat_leases.checked(lease)
         validation.check(validation.WholeNumber, outgoing_id=outgoing_id)
-        return write_step.WriteStep("send", lambda tx: begin(tx, claim, outgoing_id), durable=False)
+        return write_step.WriteStep("send", lambda tx: begin(tx, lease, outgoing_id), durable=False)
 
     @write_step.shareable
     def mark_delivered(self, outgoing_id: int, external: str | None = None) -> write_step.WriteStep[bool]:
         """It went out, and the platform calls it `external`; whether this was the first to say how it ended.
 
-        It takes no claim: whoever has sent something says so, whoever has the claim by then.
+        It takes no lease: whoever has sent something says so, whoever has the lease by then.
         """
         validation.check(validation.WholeNumber, outgoing_id=outgoing_id)
         name, now = None if external is None else _clipped(external, validation.MAX_ID), self._clock()
@@ -185,12 +187,12 @@ def _values(given: object, now: float) -> dict[str, Any]:
 def parts_inserted(
     several: Sequence[Prepared],
     *,
-    arrival: int | None = None,
-    inbound: int | None = None,
+    inbound_id: int | None = None,
+    inbox_entry_id: int | None = None,
     conversation: int | None = None,
 ) -> list[Query]:
     """Return the queries that insert the parts of one reply; they run after the query that records its outcome."""
-    of = {"arrival": arrival, "inbound": inbound, "conversation": conversation, "key": None}
+    of = {"arrival": inbound_id, "inbound": inbox_entry_id, "conversation": conversation, "key": None}
     inserts: list[Query] = [
         ("outgoing_insert", {"part": part, **of, **each.values}) for part, each in enumerate(several)
     ]
@@ -202,9 +204,9 @@ def _chat_locked(first: Prepared) -> Query:
     return "outgoing_chat", {"platform": first.values["platform"], "chat": first.values["chat"]}
 
 
-def post(tx: Tx, ready: Prepared, key: str, arrival: int | None, conversation_id: str | None) -> types.Outgoing:
+def post(tx: Tx, ready: Prepared, key: str, inbound_id: int | None, conversation_id: str | None) -> types.Outgoing:
     conversation = None if conversation_id is None else conversation_row.lock(tx, conversation_id).key
-    of = {"arrival": arrival, "inbound": None, "conversation": conversation, "key": key, "part": None}
+    of = {"arrival": inbound_id, "inbound": None, "conversation": conversation, "key": key, "part": None}
     by_key = "outgoing_by_key", {"key": key}
     (rows,) = tx.batch(by_key)
     if not rows:
@@ -212,13 +214,13 @@ def post(tx: Tx, ready: Prepared, key: str, arrival: int | None, conversation_id
     return from_row(rows[0])
 
 
-def begin(tx: Tx, claim: types.Claim | None, outgoing_id: int) -> types.Outgoing | None:
-    claims = [chat_leases.locked(claim)] if claim is not None else []
+def begin(tx: Tx, lease: types.ChatLease | None, outgoing_id: int) -> types.Outgoing | None:
+    leases = [chat_leases.locked(lease)] if lease is not None else []
     *held, rows, origin = tx.batch(
-        *claims, ("outgoing_get", {"id": outgoing_id}), ("outgoing_origin", {"id": outgoing_id})
+        *leases, ("outgoing_get", {"id": outgoing_id}), ("outgoing_origin", {"id": outgoing_id})
     )
-    if claim is not None:
-        chat_leases.verify(claim, held[0])
+    if lease is not None:
+        chat_leases.verify(lease, held[0])
     found = from_row(rows[0]) if rows else None
     if found is None or not found.open:
         return None
@@ -254,7 +256,7 @@ def _one(tx: Tx, query: str, **values: Any) -> types.Outgoing | None:
 
 
 def from_row(row: Row, behind: int = 0) -> types.Outgoing:
-    (id_, arrival, inbound, part, key, conversation_id, seq, platform, chat, where, kind, body) = row[:12]
+    (id_, inbound_id, inbox_entry_id, part, key, conversation_id, seq, platform, chat, where, kind, body) = row[:12]
     at, attempts, due_at, delivered_at, external, failed_at, error, redacted = row[12:]
     try:
         said = msgspec.json.decode(body, type=Body) if body else Body()
@@ -269,8 +271,8 @@ def from_row(row: Row, behind: int = 0) -> types.Outgoing:
         attachments=[named.blob for named in said.attachments],
         kind=kind,
         at=at,
-        arrival=arrival,
-        inbound=inbound,
+        inbound_id=inbound_id,
+        inbox_entry_id=inbox_entry_id,
         part=part,
         key=key,
         conversation_id=conversation_id,

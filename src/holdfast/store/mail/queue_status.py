@@ -80,4 +80,4 @@ class QueueStatus(outbox.Outbox):
             seq=found.seq,
         )
         key = AGAIN.format(id=outgoing_id)
-        return self.post(new, key=key, arrival=found.arrival, conversation_id=found.conversation_id)
+        return self.post(new, key=key, inbound_id=found.inbound_id, conversation_id=found.conversation_id)
