@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import nullcontext
 
 import pytest
@@ -87,22 +88,42 @@ def test_failed_notification_fails_no_write_and_the_next_one_reconnects() -> Non
     assert server.connected == 2
 
 
-def test_pause_after_a_failure_is_longer_than_between_batches() -> None:
-    pauses: list[float | None] = []
+class Pauses(threading.Event):
+    """Stands for the event that ends a pause: records the pauses, and writes during as many of them as asked."""
 
-    class Closing(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            pauses.append(timeout)
-            return self.is_set()
+    def __init__(self, write: Callable[[], None], writes: int) -> None:
+        super().__init__()
+        self.taken: list[float | None] = []
+        self._write, self._writes = write, writes
 
-    sender = notifier_of(Server(failures=1))
-    sender._closing = Closing()
+    def wait(self, timeout: float | None = None) -> bool:
+        if len(self.taken) < self._writes:
+            self._write()
+        self.taken.append(timeout)
+        return self.is_set()
+
+
+def test_pauses_grow_while_writes_go_on_and_are_short_again_after_a_quiet_one() -> None:
+    sender = notifier_of(Server())
+    pauses = sender._closing = Pauses(lambda: sender.notify({ONE}), 4)
     sender.notify({ONE})
-    steps.wait_until(lambda: len(pauses) == 1)
-    sender.notify({TWO})
-    steps.wait_until(lambda: len(pauses) == 2)
+    steps.wait_until(lambda: len(pauses.taken) == 5)
+    sender.notify({ONE})
+    steps.wait_until(lambda: len(pauses.taken) == 6)
     sender.close()
-    assert pauses == [notifier.RETRY_INTERVAL, notifier.INTERVAL]
+    shortest, longest = notifier.INTERVAL, notifier.MAX_INTERVAL
+    assert pauses.taken == [shortest, 2 * shortest, longest, longest, longest, shortest]
+
+
+def test_pause_after_a_failure_is_longer_than_between_batches() -> None:
+    sender = notifier_of(Server(failures=1))
+    pauses = sender._closing = Pauses(lambda: None, 0)
+    sender.notify({ONE})
+    steps.wait_until(lambda: len(pauses.taken) == 1)
+    sender.notify({TWO})
+    steps.wait_until(lambda: len(pauses.taken) == 2)
+    sender.close()
+    assert pauses.taken == [notifier.RETRY_INTERVAL, notifier.INTERVAL]
 
 
 def test_store_without_writes_opens_no_connection_and_no_thread() -> None:

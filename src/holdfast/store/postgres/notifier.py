@@ -18,8 +18,8 @@ from holdfast.store import notifications
 
 logger = logging.getLogger("holdfast.store")
 
-# Seconds between two batches; longer if more than FEW writes were made since the last one.
-INTERVAL, BUSY_INTERVAL, FEW = 0.025, 0.1, 2
+# Seconds between two batches: doubled from the first to the second value while writes go on.
+INTERVAL, MAX_INTERVAL = 0.025, 0.1
 # After a failure: a server without a free connection is not asked for one with every write.
 RETRY_INTERVAL = 1.0
 # Seconds that closing a store waits for its last notifications.
@@ -49,7 +49,6 @@ class Notifier:
         """Identifies the driver, so that it can ignore its own notifications."""
         self._connection: Any = None
         self._pending: dict[notifications.Hint, None] = {}  # an ordered set
-        self._writes = 0
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
@@ -62,7 +61,6 @@ class Notifier:
             if self._closing.is_set():
                 return
             self._pending.update(dict.fromkeys(hints))
-            self._writes += 1
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="holdfast-notify", daemon=True)
                 self._thread.start()
@@ -77,14 +75,14 @@ class Notifier:
             self._thread.join(CLOSE_TIMEOUT)
 
     def _run(self) -> None:
+        pause = INTERVAL / 2  # the first batch is already pending
         while True:
             with self._changed:
+                pause = min(2 * pause, MAX_INTERVAL) if self._pending else INTERVAL
                 self._changed.wait_for(lambda: self._pending or self._closing.is_set())
                 batch, self._pending = self._pending, {}
-                writes, self._writes = self._writes, 0
             if not batch:
                 break
-            pause = INTERVAL if writes <= FEW else BUSY_INTERVAL
             try:
                 with self._translating():
                     self._send(batch)
