@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from holdfast import SessionDB, errors, types
-from holdfast.store import fault_points
-from holdfast.store.postgres import fast_append
+from holdfast.store import fault_points, log
+from holdfast.store.driver import Row
+from holdfast.store.postgres import fast_append, transaction
+from holdfast.store.postgres.driver import PostgresDriver
 from tests import postgres
 from tests.contract import steps
 from tests.store import hosts
@@ -64,7 +68,7 @@ SHARED = ["append.queued", "append.committing", "append.flushing", "append.commi
 
 @pytest.fixture
 def db() -> SessionDB:
-    made = SessionDB(postgres.fresh())
+    made = SessionDB(postgres.fresh(), write_timeout=2.0)
     steps.begin(made, "talk", "a", "b")
     return made
 
@@ -127,3 +131,52 @@ def test_stored_uid_and_ended_conversation_take_the_transaction(db: SessionDB, p
         assert points[:2] + points[2:4] == ["append.queued", "append.committing", "append.queued", "append.begun"]
         db.end_conversation("talk", "done")
         assert db.append_message("talk", role="user", content="d").resumed
+
+
+# --- outcomes that are unknown ---------------------------------------------------------------------------
+
+
+def test_append_whose_flush_fails_is_found_by_the_transaction(pair: hosts.Pair, points: list[str]) -> None:
+    steps.begin(pair.one, "talk", "a")
+    for each in (pair.one, pair.other) * 2:
+        each.append_message("talk", role="user", content="x")
+    # The append is committed already: StoreBusy, as which a cancelled statement is reported, would deny it.
+    driver = pair.one.driver
+    assert isinstance(driver, PostgresDriver)
+    driver._sql["flush_wal"] = "SELECT pg_cancel_backend(pg_backend_pid()), pg_sleep(60)"
+    points.clear()
+    receipt = pair.one.append_message("talk", role="user", content="y")
+    assert (receipt.seq, receipt.duplicate) == (6, True)
+    assert points[2:5] == ["append.flushing", "append.queued", "append.begun"]
+    assert steps.contents(pair.other.transcript("talk")) == ["a", "x", "x", "x", "x", "y"]
+
+
+@pytest.fixture
+def lost_group(db: SessionDB, monkeypatch: pytest.MonkeyPatch) -> log.AppendRequest:
+    """An append whose shared statement was committed, after which the connection was lost."""
+
+    def lose(tx: transaction.Transaction, query: str, /, **values: Any) -> list[Row]:
+        rows = execute(tx, query, **values)
+        if query == "append_to_each":
+            raise errors.StoreUnreachable("here", "lost")
+        return rows
+
+    execute = transaction.Transaction.all
+    monkeypatch.setattr(transaction.Transaction, "all", lose)
+    request = db.append_step("talk", [types.NewMessage(role="user", content="c")])
+    assert db.driver.append_to_each([request]) == [None]
+    return request
+
+
+def test_append_of_a_lost_group_is_found_by_the_retry(db: SessionDB, lost_group: log.AppendRequest) -> None:
+    with db:
+        (receipt,) = db.driver.write("append", lost_group)
+        assert (receipt.seq, receipt.duplicate) == (3, True)
+        assert steps.contents(db.transcript("talk")) == ["a", "b", "c"]
+
+
+def test_append_of_a_lost_group_is_never_reported_as_not_written(db: SessionDB, lost_group: log.AppendRequest) -> None:
+    with db, postgres.psycopg.connect(db.driver.target) as other:
+        other.execute("SELECT 1 FROM conversations FOR UPDATE")
+        with pytest.raises(errors.StoreUnreachable):
+            db.driver.write("append", lost_group)

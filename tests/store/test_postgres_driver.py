@@ -249,7 +249,7 @@ def test_a_step_that_went_on_after_a_refusal_is_not_taken_for_done() -> None:
             tx.one("route_insert", key="", conversation=None, at=1.0)
 
     with SessionDB(postgres.fresh()) as db:
-        with pytest.raises(errors.StoreRefused, match="undone"):
+        with pytest.raises(errors.StoreRefused, match="rolled back"):
             db.driver.write("test", step)
         assert db.admin.get_meta("noted") is None
 

@@ -28,7 +28,7 @@ def _kept(tx: Tx, *keys: str) -> None:
 
 
 def test_what_is_done_later_is_done_before_the_next_question_and_before_the_commit() -> None:
-    keys = [f"key {number}" for number in range(transaction.MANY + 2)]
+    keys = [f"key {number}" for number in range(transaction.MAX_DEFERRED + 2)]
     with SessionDB(postgres.fresh()) as db:
 
         def step(tx: Tx) -> None:

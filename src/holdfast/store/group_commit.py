@@ -239,6 +239,7 @@ class _Group:
     def __init__(self, steps: Sequence[write_step.WriteStep[Any]]) -> None:
         self._steps = steps
         self._retry_states: list[dict[Any, Any]] = [{} for _ in steps]
+        self.lost = next((lost for step in steps if (lost := getattr(step.run, "lost", None))), None)
         self.has_failed = False
         """Whether a step failed in a way that has undone the whole transaction."""
 

@@ -26,7 +26,9 @@ from holdfast.store.driver import Row, Tx
 class AppendRequest:
     """An append, validated and encoded. It is the step that a driver runs, once or several times."""
 
-    __slots__ = ("create", "created", "expect_head", "is_retry", "lease", "messages", "new_id", "now", "session_id")
+    __slots__ = (
+        *("create", "created", "expect_head", "is_retry", "lease", "lost", "messages", "new_id", "now", "session_id"),
+    )
 
     def __init__(
         self,
@@ -48,6 +50,8 @@ class AppendRequest:
         """Whether the last attempt created the conversation."""
         # A uid generated for this request can only be stored by an earlier attempt of this request.
         self.is_retry = not all(message.minted for message in messages)
+        self.lost: errors.StoreUnreachable | None = None
+        """The error of an earlier attempt in a shared statement, which may have been committed."""
 
     def __call__(self, tx: Tx) -> list[types.Receipt]:
         return append(tx, self)

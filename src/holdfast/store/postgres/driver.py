@@ -156,9 +156,11 @@ class PostgresDriver:
     def _translate(self, error: Exception) -> errors.StoreError:
         return postgres_errors.translate(error, self._connector.location)
 
-    def _retry_policy(self, seconds: float | None = None) -> postgres_errors.RetryPolicy:
+    def _retry_policy(
+        self, seconds: float | None = None, lost: errors.StoreUnreachable | None = None
+    ) -> postgres_errors.RetryPolicy:
         seconds = self.write_timeout if seconds is None else seconds
-        return postgres_errors.RetryPolicy(seconds, ATTEMPTS, writable=self._connector.writable)
+        return postgres_errors.RetryPolicy(seconds, ATTEMPTS, writable=self._connector.writable, lost=lost)
 
     def _retry(self, work: Callable[[transaction.Transaction], T], seconds: float | None = None) -> T:
         """Run work that is safe to repeat; retry it on another connection for some seconds."""
@@ -173,7 +175,7 @@ class PostgresDriver:
     # --- writing -------------------------------------------------------------------------------------
 
     def write(self, operation: str, step: Callable[[Tx], T], begin: str = "BEGIN", *, durable: bool = True) -> T:
-        retries = self._retry_policy()
+        retries = self._retry_policy(lost=getattr(step, "lost", None))
         if not isinstance(step, log.AppendRequest):
             return self._run(operation, step, begin if durable else begin + _UNSYNCED, retries)
         receipts = self._append_fast(step, retries) or self._run(operation, step, begin, retries)
@@ -218,10 +220,8 @@ class PostgresDriver:
             row = self._execute_append(values)
         except errors.StoreError as error:
             request.is_retry = True  # it may have been committed
-            if isinstance(error, errors.StoreUnreachable):
+            if isinstance(error, errors.StoreUnreachable) or not postgres_errors.should_run_in_transaction(error):
                 retries.retry_or_raise(error)
-            elif not postgres_errors.should_run_in_transaction(error):
-                raise
             return None
         if row is None:
             return None
@@ -242,9 +242,10 @@ class PostgresDriver:
                 if fault_points.hook is not None:
                     fault_points.reach("append", "committing")
                 rows = tx.all("append_to_each", **values)
-        except errors.StoreError:
+        except errors.StoreError as error:
             for index in included:
                 requests[index].is_retry = True  # it may have been committed
+                requests[index].lost = error if isinstance(error, errors.StoreUnreachable) else None
             return receipts
         if fault_points.hook is not None:
             fault_points.reach("append", "committed")
@@ -266,10 +267,19 @@ class PostgresDriver:
             if row is not None and values["unsynced"]:
                 if fault_points.hook is not None:
                     fault_points.reach("append", "flushing")
-                tx.one("flush_wal")
+                self._flush_wal(tx)
         if row is not None and fault_points.hook is not None:
             fault_points.reach("append", "committed")
         return row
+
+    def _flush_wal(self, tx: transaction.Transaction) -> None:
+        """Wait until the append that was just committed is on disk. Any failure leaves its outcome unknown."""
+        try:
+            tx.one("flush_wal")
+        except errors.StoreUnreachable:
+            raise
+        except errors.StoreError as error:
+            raise errors.StoreUnreachable(self._connector.location, str(error)) from None
 
     # --- notifications -------------------------------------------------------------------------------
 

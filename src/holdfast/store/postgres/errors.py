@@ -150,15 +150,18 @@ def should_run_in_transaction(error: errors.StoreError) -> bool:
 class RetryPolicy:
     """Limits how often and how long a step is retried.
 
-    A refused login is retried, since the store was open before. With `writable`, so is a read-only server.
+    A refused login is retried, since the store was open before. With `writable`, so is a read-only server. `lost` is
+    the error of an earlier attempt that may have been committed.
     """
 
-    def __init__(self, seconds: float, attempts: int, *, writable: bool = True) -> None:
+    def __init__(
+        self, seconds: float, attempts: int, *, writable: bool = True, lost: errors.StoreUnreachable | None = None
+    ) -> None:
         self._unavailable = (_LOGIN_REFUSED, "25006") if writable else (_LOGIN_REFUSED,)
         self._until = time.monotonic() + seconds
         self._left = attempts
         self._refused = False
-        self._lost: errors.StoreUnreachable | None = None
+        self._lost = lost
         self._pause = 0.01
 
     def retry_or_raise(self, error: errors.StoreError) -> None:

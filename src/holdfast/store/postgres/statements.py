@@ -1,4 +1,4 @@
-"""Send statements to PostgreSQL over one connection: prepared from the second time on, and several in one round trip.
+"""Send statements to PostgreSQL over one connection: prepared from the second use on, and several in one round trip.
 
 A cursor of psycopg costs more than an append may take, so statements are passed to libpq directly. psycopg converts the
 values and waits for the results.
@@ -24,7 +24,7 @@ _PLACE = re.compile(r"%(?:\((\w+)\)s|%)")
 
 
 class Statement(NamedTuple):
-    """A query as libpq takes it, and which value stands where."""
+    """A query as libpq takes it, and the names of its parameters in order."""
 
     sql: bytes
     names: tuple[str, ...]
@@ -41,7 +41,7 @@ def statement(query: str) -> Statement:
 
 
 Kind = tuple[str, tuple[int, ...] | None]
-"""A query and the types of its values."""
+"""The name of a query and the types of its values; each kind is prepared by itself."""
 Call = str | tuple[str, dict[str, Any]]
 """A statement as SQL without values, or a query by name with its values."""
 
@@ -55,16 +55,12 @@ class Wire:
         self._server = connection.pgconn
         self._convert = psycopg.adapt.Transformer(connection)
         self._automatic = psycopg.adapt.PyFormat.AUTO
-        self._answered = psycopg.generators.execute
-        self._send = psycopg.generators.send
-        self._fetch = psycopg.generators.fetch_many
-        self._refusal = psycopg.errors.error_from_result
-        # By the query and the types of its values. None: it was asked once, and is prepared when it comes again.
+        # The names of prepared statements. None: the query was used once, and is prepared when it is used again.
         self._prepared: dict[Kind, bytes | None] = {}
         self._numbers = itertools.count(1)
 
-    def ask(self, query: str, values: dict[str, Any]) -> Any:
-        """What the server answers to one query."""
+    def execute(self, query: str, values: dict[str, Any]) -> Any:
+        """Execute a query and return libpq's result."""
         asked, convert = statement(self._sql[query]), self._convert
         given = convert.dump_sequence([values[name] for name in asked.names], (self._automatic,) * len(asked.names))
         kind = (query, convert.types)
@@ -72,34 +68,33 @@ class Wire:
         if name is None:
             name = b"%s_%d" % (query.encode(), next(self._numbers))
             self._server.send_prepare(name, asked.sql, convert.types)
-            self.answer()
+            self.result()
             self._prepared[kind] = name
         if name:
             self._server.send_query_prepared(name, given, convert.formats, _BINARY)
         else:
             self._prepared[kind] = None
             self._server.send_query_params(asked.sql, given, convert.types, convert.formats, _BINARY)
-        return self.answer()
+        return self.result()
 
-    def command(self, sql: str) -> bytes:
-        """Statements without values or rows; what the last of them came to."""
+    def command(self, sql: str) -> None:
+        """Execute statements without values or rows."""
         self._server.send_query(sql.encode())
-        came: bytes = self.answer().command_status or b""
-        return came
+        self.result()
 
-    def answer(self) -> Any:
-        *_, answer = self._connection.wait(self._answered(self._server))
-        if answer.status not in (_DONE, _ROWS):
-            raise self._refusal(answer, "utf-8")
-        return answer
+    def result(self) -> Any:
+        """Wait for the result of the statement that was sent; of several, return the last one."""
+        *_, result = self._connection.wait(psycopg.generators.execute(self._server))
+        if result.status not in (_DONE, _ROWS):
+            raise psycopg.errors.error_from_result(result, "utf-8")
+        return result
 
-    def rows(self, answer: Any, most: int | None = None) -> list[Row]:
-        """The rows of the answer that came last."""
-        found = answer.ntuples if most is None else min(most, answer.ntuples)
-        if not found:
+    def rows(self, result: Any, limit: int | None = None) -> list[Row]:
+        count = result.ntuples if limit is None else min(limit, result.ntuples)
+        if not count:
             return []
-        self._convert.set_pgresult(answer)
-        rows: list[Row] = self._convert.load_rows(0, found, tuple)
+        self._convert.set_pgresult(result)
+        rows: list[Row] = self._convert.load_rows(0, count, tuple)
         return rows
 
     def pipeline(self, calls: Sequence[Call]) -> list[Any]:
@@ -114,25 +109,25 @@ class Wire:
                     command()
                 expected += [False] * (len(commands) - 1) + [True]
             self._server.pipeline_sync()
-            answers = self._connection.wait(self._results(len(expected) + 1))
+            results = self._connection.wait(self._results(len(expected) + 1))
         finally:
             if not self._connection.closed:
                 self._server.exit_pipeline_mode()
-        for answer in answers:
-            if answer.status not in (_DONE, _ROWS, _SYNC, _ABORTED):
-                raise self._refusal(answer, "utf-8")
+        for result in results:
+            if result.status not in (_DONE, _ROWS, _SYNC, _ABORTED):
+                raise psycopg.errors.error_from_result(result, "utf-8")
         self._prepared.update(prepared)
-        return [answer for answer, wanted in zip(answers, expected, strict=False) if wanted]
+        return [result for result, wanted in zip(results, expected, strict=False) if wanted]
 
     def _results(self, expected: int) -> Generator[Any, Any, list[Any]]:
-        yield from self._send(self._server)
+        yield from psycopg.generators.send(self._server)
         results = list[Any]()
         while len(results) < expected:
-            results.append((yield from self._fetch(self._server))[-1])
+            results.append((yield from psycopg.generators.fetch_many(self._server))[-1])
         return results
 
     def _commands(self, call: Call, prepared: dict[Kind, bytes | None]) -> list[Callable[[], None]]:
-        """Return the messages of one call: a query that comes for the second time is prepared first."""
+        """Return the messages of one call: a query that is used for the second time is prepared first."""
         if isinstance(call, str):
             return [partial(self._server.send_query_params, call.encode(), None)]
         query, values = call

@@ -1,7 +1,7 @@
 """A transaction on PostgreSQL that takes as few round trips as possible.
 
 BEGIN is sent with the first statement, changes whose result no caller needs are sent with the next statement, and
-COMMIT is sent with the last ones. The ROLLBACK that ends a transaction without changes is not waited for.
+COMMIT is sent with the last ones. The ROLLBACK that ends a read is not waited for.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from holdfast.store.postgres import errors as postgres_errors
 from holdfast.store.postgres import nul_text, statements
 from holdfast.store.postgres.connection import Connection
 
-# So many changes are gathered before they are sent.
-MANY = 500
+# Deferred changes are sent when there are so many, at the latest.
+MAX_DEFERRED = 500
 # Queries whose last column is the time at the server, so that a lease costs no round trip of its own for it.
 CLOCKED = frozenset(("lock_conversation", "claim_row"))
 # Seconds for which the clock of this host measures the time since the server's time was read.
@@ -29,47 +29,60 @@ CLOCK_AGE = 10.0
 
 _IN_TRANSACTION = 2  # as libpq numbers it
 _NOW = "SELECT extract(epoch FROM clock_timestamp())::double precision"
-_UNDONE = "The database has undone the step: something in it was refused before."
+_ROLLED_BACK = "The database has rolled back the step because it refused an earlier statement of it."
 
 
 class Transaction:
-    """One transaction on one connection. `failed` translates an error of psycopg."""
+    """The store's `Tx` on one connection, for one transaction after the other."""
 
     def __init__(
         self,
         connection: Connection,
         sql: Mapping[str, str],
-        failed: Callable[[Exception], errors.StoreError],
+        translate: Callable[[Exception], errors.StoreError],
         clock: Callable[[], float] | None,
     ) -> None:
         self.connection = connection
         self.operation = "read"
         self.shared = False
-        self.answered = False
-        """Whether the server has answered a statement of this transaction."""
-        self._wire = statements.Wire(connection, sql)
-        self._commander = connection.cursor()
-        self._server = connection.pgconn
-        self._translated, self._clock = failed, clock
-        self._seen: tuple[float, float] | None = None
         self.retry_state: dict[Any, Any] = {}
         self.recorder = notifications.Recorder()
-        self._how: tuple[str, ...] = ()
-        self._unsent: tuple[str, ...] = ()
-        """The statements that begin the transaction, until they are sent with the first one."""
-        self._gathered: list[Query] = []
+        self.answered = False
+        """Whether the server has answered a statement since `begin`."""
+        self._wire = statements.Wire(connection, sql)
+        self._cursor = connection.cursor()
+        self._server = connection.pgconn
+        self._translate, self._clock = translate, clock
+        self._server_time: tuple[float, float] | None = None
+        """The time at the server, and the monotonic time of this host when it was read."""
+        self._begin: tuple[str, ...] = ()
+        """The statements that begin a transaction."""
+        self._has_begun = True
+        """Whether they were sent; otherwise they are sent with the next statement."""
+        self._committed = False
+        """Whether `finish` has committed everything that was sent."""
+        self._deferred: list[Query] = []
         self._rolling_back = False
         """Whether a ROLLBACK was sent whose result is still to be read."""
 
+    def begin(self, operation: str, statements: str) -> None:
+        """Begin a transaction with the next statement; `statements` are separated by semicolons."""
+        self.operation, self.recorder = operation, notifications.Recorder()
+        if self._server_time is not None and time.monotonic() - self._server_time[1] > CLOCK_AGE:
+            self._server_time = None
+        self._begin = tuple(each.strip() for each in statements.split(";"))
+        self._has_begun = self._committed = False
+        self.shared = self.answered = False
+
     def one(self, query: str, /, **values: Any) -> Row | None:
-        found = self._read(query, self._ask((query, values)), 1)
-        return found[0] if found else None
+        rows = self._rows(query, self._execute((query, values)), 1)
+        return rows[0] if rows else None
 
     def all(self, query: str, /, **values: Any) -> list[Row]:
-        return self._read(query, self._ask((query, values)))
+        return self._rows(query, self._execute((query, values)))
 
     def run(self, query: str, /, **values: Any) -> int:
-        changed: int = self._ask((query, values)).command_tuples or 0
+        changed: int = self._execute((query, values)).command_tuples or 0
         if changed:
             self.recorder.record_change(query, values)
         if fault_points.hook is not None:
@@ -81,140 +94,119 @@ class Transaction:
             self.run(query, **values)  # each is a point of its own
             return
         self.recorder.record_change(query, values)
-        self._gathered.append((query, values))
-        if len(self._gathered) >= MANY:
-            self._flush()
+        self._deferred.append((query, values))
+        if len(self._deferred) >= MAX_DEFERRED:
+            self._send()
 
     def batch(self, *queries: Query) -> list[list[Row]]:
         if fault_points.hook is not None:
-            return [self._reached(query) for query in queries]
+            return [self._reach(query) for query in queries]
         return self._results(queries, self._send(*queries))
 
     def finish(self, *queries: Query) -> list[list[Row]]:
         if self.shared or fault_points.hook is not None:
             return self.batch(*queries)
-        *answers, committed = self._send(*queries, "COMMIT")
-        self._unsent = self._how
-        self._check_committed(committed)
-        return self._results(queries, answers)
+        return self._results(queries, self._send_and_commit(*queries))
 
-    def _reached(self, query: Query) -> list[Row]:
-        answer = self._ask(query)
-        (rows,) = self._results((query,), [answer])
-        if not answer.command_status.startswith(b"SELECT"):  # reads are no points
+    def commit(self) -> None:
+        if not self._committed or self._deferred:
+            self._send_and_commit()
+
+    def _send_and_commit(self, *queries: Query) -> list[Any]:
+        *results, commit = self._send(*queries, "COMMIT")
+        # PostgreSQL reports no error when the COMMIT of a failed transaction rolls it back.
+        if commit.command_status != b"COMMIT":
+            raise errors.StoreRefused(_ROLLED_BACK)
+        # A query after this one begins another transaction.
+        self._committed, self._has_begun = True, False
+        return results
+
+    def _reach(self, query: Query) -> list[Row]:
+        result = self._execute(query)
+        (rows,) = self._results((query,), [result])
+        if not result.command_status.startswith(b"SELECT"):  # reads are no points
             fault_points.reach(self.operation, query[0])
         return rows
 
-    def _results(self, queries: tuple[Query, ...], answers: list[Any]) -> list[list[Row]]:
-        for (query, values), answer in zip(queries, answers, strict=True):
-            if answer.command_tuples:
+    def _results(self, queries: tuple[Query, ...], results: list[Any]) -> list[list[Row]]:
+        for (query, values), result in zip(queries, results, strict=True):
+            if result.command_tuples:
                 self.recorder.record_change(query, values)
-        return [self._read(query, answer) for (query, _), answer in zip(queries, answers, strict=True)]
+        return [self._rows(query, result) for (query, _), result in zip(queries, results, strict=True)]
 
-    def _read(self, query: str, answer: Any, most: int | None = None) -> list[Row]:
-        rows = self._wire.rows(answer, most)
+    def _rows(self, query: str, result: Any, limit: int | None = None) -> list[Row]:
+        rows = self._wire.rows(result, limit)
         if query in CLOCKED and rows:
-            self._seen = (rows[0][-1], time.monotonic())
+            self._server_time = (rows[0][-1], time.monotonic())
             rows = [row[:-1] for row in rows]
             if query == "lock_conversation":
                 self.recorder.record_lock(rows[0])
         return rows if query not in nul_text.READS else [nul_text.unescape(row) for row in rows]
 
-    def _ask(self, query: Query) -> Any:
+    def _execute(self, query: Query) -> Any:
         return self._send(query)[-1]
 
-    def _flush(self) -> None:
-        self._send()
-
     def _send(self, *calls: statements.Call) -> list[Any]:
-        """Send what is still unsent and then these; return the results of these."""
-        first: list[statements.Call] = [*self._unsent, *map(self._folded, self._gathered)]
-        folded = [call if isinstance(call, str) else self._folded(call) for call in calls]
-        self._unsent, self._gathered = (), []
-        if not first and not folded:
+        """Send BEGIN and the deferred changes, if there are any, and then these; return the results of these."""
+        first: list[statements.Call] = [*(() if self._has_begun else self._begin), *map(_escape, self._deferred)]
+        escaped = [_escape(call) for call in calls]
+        if not first and not escaped:
             return []
+        self._has_begun, self._committed, self._deferred = True, False, []
         try:
             self._await_rollback()
-            if not first and len(folded) == 1 and not isinstance(folded[0], str):
-                answers = [self._wire.ask(*folded[0])]
+            if not first and len(escaped) == 1 and not isinstance(escaped[0], str):
+                results = [self._wire.execute(*escaped[0])]
             else:
-                answers = self._wire.pipeline([*first, *folded])[len(first) :]
+                results = self._wire.pipeline([*first, *escaped])[len(first) :]
             self.answered = True
-            return answers
+            return results
         except psycopg.Error as error:
-            failure = self._failed(error)
-        # Outside of the handler: the error at hand may quote the row that was refused.
-        raise failure
-
-    def _folded(self, query: Query) -> Query:
-        name, values = query
-        return (name, nul_text.escape(values)) if name in nul_text.WRITES else query
-
-    def _failed(self, error: Exception) -> errors.StoreError:
-        failure = self._translated(error)
+            failure = self._translate(error)
         if postgres_errors.should_close_connection(failure):
             self.connection.close()
-        return failure
+        # Outside of the handler: psycopg's error may quote the row that was refused.
+        raise failure
 
     def execute(self, sql: str, values: Any = None) -> Any:
-        """SQL that is no query by name: the driver's own. Without values it may be several statements."""
-        self._flush()
+        """Execute SQL of the driver itself; without values it may be several statements."""
+        self._send()
         self._await_rollback()
-        return self._commander.execute(sql, values, prepare=False)
+        return self._cursor.execute(sql, values, prepare=False)
 
-    def command(self, sql: str) -> None:
-        """The same, where nothing is answered."""
-        self._flush()
+    def _command(self, sql: str) -> None:
+        self._send()
         self._await_rollback()
         self._wire.command(sql)
 
-    def commit(self) -> None:
-        """Commit, unless `finish` did. PostgreSQL reports no error when a refused step is committed all the same."""
-        if self._how and self._unsent == self._how and self.answered and not self._gathered:
-            return
-        (committed,) = self._send("COMMIT")
-        self._check_committed(committed)
-
-    def _check_committed(self, answer: Any) -> None:
-        if answer.command_status != b"COMMIT":
-            raise errors.StoreRefused(_UNDONE)
-
     @contextlib.contextmanager
     def savepoint(self) -> Iterator[None]:
-        self.command("SAVEPOINT step")
+        self._command("SAVEPOINT step")
         try:
             yield
-            self._flush()
+            self._send()
         except BaseException:
-            self._gathered.clear()
+            self._deferred.clear()
             if not self.connection.closed:
-                self.command("ROLLBACK TO SAVEPOINT step; RELEASE SAVEPOINT step")
+                self._command("ROLLBACK TO SAVEPOINT step; RELEASE SAVEPOINT step")
             raise
-        self.command("RELEASE SAVEPOINT step")
+        self._command("RELEASE SAVEPOINT step")
 
     @property
     def clock(self) -> LeaseClock:
-        """The server's, unless one was given: hosts need not agree about the time."""
+        """The server's clock, unless another one was given: the clocks of two hosts may differ."""
         if self._clock is not None:
             return LeaseClock(UNIX, self._clock(), 0.0)
-        if self._seen is None:
+        if self._server_time is None:
             (now,) = self.execute(_NOW).fetchone()
-            self._seen = (now, time.monotonic())
-        then, at = self._seen
+            self._server_time = (now, time.monotonic())
+        then, at = self._server_time
         return LeaseClock(UNIX, then + time.monotonic() - at, 0.0)
 
-    def begin(self, operation: str, how: str) -> None:
-        """Begin with the next statement; `how` is a list of statements separated by semicolons."""
-        self.operation, self.recorder = operation, notifications.Recorder()
-        if self._seen is not None and time.monotonic() - self._seen[1] > CLOCK_AGE:
-            self._seen = None
-        self._how = self._unsent = tuple(each.strip() for each in how.split(";") if each.strip())
-        self.shared = self.answered = False
-
     def end(self) -> bool:
-        """Leave the transaction; whether the connection is fit for another."""
-        self._gathered.clear()
-        self._how = self._unsent = ()
+        """Roll back what was not committed; return whether the connection can be used again."""
+        self._deferred.clear()
+        self._begin, self._has_begun = (), True
         if self.connection.closed:
             return False
         if self._server.transaction_status == _IN_TRANSACTION and self.operation == "read":
@@ -231,4 +223,10 @@ class Transaction:
     def _await_rollback(self) -> None:
         if self._rolling_back:
             self._rolling_back = False
-            self._wire.answer()
+            self._wire.result()
+
+
+def _escape(call: statements.Call) -> statements.Call:
+    if isinstance(call, str) or call[0] not in nul_text.WRITES:
+        return call
+    return call[0], nul_text.escape(call[1])
