@@ -271,8 +271,8 @@ def meanwhile(other: SessionDB, at_point: AtPoint, change: Callable[[], object])
 
 
 @pytest.mark.parametrize("deleted_before", [False, True])
-def test_what_came_for_a_conversation_that_is_refused_at_last_goes_again(
-    make_db: MakeDb, export: Path, at_point: AtPoint, deleted_before: bool
+def test_attachments_of_a_conversation_refused_while_writing_are_collected(
+    make_db: MakeDb, export: Path, at_point: AtPoint, clock: steps.Clock, deleted_before: bool
 ) -> None:
     db, other = make_db(), make_db("other")
     backends.spoiled.add(db)
@@ -285,6 +285,9 @@ def test_what_came_for_a_conversation_that_is_refused_at_last_goes_again(
     meanwhile(other, at_point, lambda: steps.begin(other, "talk", "mine"))
     report = other.admin.import_from(export)
     assert (report.outcomes[0].outcome, report.blobs, report.lost_blobs) == ("conflict", 0, ())
+    assert other.blobs.collect().blobs == 0
+    clock.advance(25 * HOUR)
+    assert other.blobs.collect().blobs == 1
     assert empty(other)
 
 

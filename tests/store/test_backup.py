@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from holdfast import SessionDB, errors, types
-from holdfast.store import fault_points
+from holdfast.store import fault_points, store_meta
 from holdfast.store.backup import backup
 from tests.contract import steps
 
@@ -247,9 +247,9 @@ def test_restored_store_is_no_backup_itself(open_db: Open, copy: Path) -> None:
     db.admin.backup(copy)
     assert backup.made_at(db.driver, copy) == steps.Clock()()
     other.admin.restore(copy)
-    assert other.admin.get_meta(backup.MARK) is None
+    assert other.admin.get_meta(store_meta.BACKUP) is None
     with pytest.raises(errors.InvalidArgument):
-        other.admin.set_meta(backup.MARK, "1.0")
+        other.admin.set_meta(store_meta.BACKUP, "1.0")
 
 
 def test_attachment_that_is_gone_comes_back(db: SessionDB, copy: Path) -> None:

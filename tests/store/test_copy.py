@@ -388,7 +388,7 @@ def test_a_store_that_can_only_be_read_is_copied_and_left_as_it_was() -> None:
         assert source.admin.get_meta(store_meta.STORE_ID) is None
         # Named since, it is still the one the copy is of.
         with SessionDB(address) as first:
-            backup_schedule.known(first.driver)
+            backup_schedule.identify(first.driver)
         assert source.admin.copy_to(target.admin).already_there
 
 

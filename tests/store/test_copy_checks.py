@@ -53,7 +53,7 @@ def test_a_copy_that_is_not_sound_is_not_called_finished(monkeypatch: pytest.Mon
 def test_a_store_is_known_as_itself_by_more_than_its_path(tmp_path: Path) -> None:
     one, other = tmp_path / "one.db", tmp_path / "other.db"
     with SessionDB(one) as source:
-        backup_schedule.known(source.driver)  # which gives it a name
+        backup_schedule.identify(source.driver)  # which gives it a name
     shutil.copy(one, other)
     with SessionDB(one) as source, SessionDB(other) as target:
         with pytest.raises(errors.CopyRefused, match="same store"):

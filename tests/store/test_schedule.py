@@ -178,7 +178,7 @@ def test_folder_without_one_gets_one_however_new_the_last_is(open_db: Open, tmp_
 
 def test_folder_seen_empty_before_another_made_one_gets_no_second(open_db: Open) -> None:
     db, now = open_db(), steps.Clock()()
-    claim = backup_schedule.Claim(now, 3600.0, bare=now - 60)
+    claim = backup_schedule.Claim(now, 3600.0, missing=now - 60)
     note(db, store_meta.BACKUP_DONE, repr(now - 1))
     assert not db.driver.write("claim", claim.take)
     note(db, store_meta.BACKUP_DONE, repr(now - 60))
@@ -255,5 +255,5 @@ def test_blobs_of_the_store_are_no_place_for_backups(open_db: Open) -> None:
     ],
 )
 def test_backups_that_do_not_come_are_told_of(done: str | None, failed: str | None, says: str | None) -> None:
-    told = backup_schedule.late(done, failed, 24, now=1000.0)
+    told = backup_schedule.overdue_warning(done, failed, 24, now=1000.0)
     assert told is None if says is None else says in str(told)

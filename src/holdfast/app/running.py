@@ -258,7 +258,7 @@ async def late_backups(store: async_db.AsyncSessionDB, kept: config.Backup) -> s
     )
     if kept.folder is None or (done is None and failed is None):
         return None
-    said = backup_schedule.late(done, failed, kept.every_hours, time.time())
+    said = backup_schedule.overdue_warning(done, failed, kept.every_hours, time.time())
     return said and f"{said} `holdfast backup` says what is in the way."
 
 

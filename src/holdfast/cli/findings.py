@@ -191,7 +191,7 @@ def of_claim(claimed_at: str | None) -> Iterator[Finding]:
         since = time.time() - float(claimed_at or "")
     except ValueError:
         return
-    if since > backup_schedule.CLAIM_LASTS:
+    if since > backup_schedule.CLAIM_TTL_SECONDS:
         what = f"A scheduled backup was begun {text.when(float(claimed_at or ''))} and never finished."
         yield Finding("note", "backup", what, "Nothing: the next one that is due goes ahead.")
 
@@ -200,7 +200,7 @@ def of_schedule(kept: config.Backup, done_at: str | None, failed_at: str | None)
     """Backups that the settings ask for and that do not come."""
     if kept.folder is None:
         return
-    what = backup_schedule.late(done_at, failed_at, kept.every_hours, time.time())
+    what = backup_schedule.overdue_warning(done_at, failed_at, kept.every_hours, time.time())
     if what is not None:
         advice = f"Run `holdfast backup`: it makes one in {kept.folder} now, or says what is in the way."
         yield Finding("note", "backup", what, advice)

@@ -8,7 +8,6 @@ consistent with each other, and left out otherwise.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -116,13 +115,11 @@ class _Rebuild:
         sessions = self._sessions()
         kept = self._compactions(sessions) if sessions else {}
         single = self._single()
-        versions = [self._version(single, {}, False)]
+        versions = [self._version(single, {}, False, messages)]
         if sessions:
             more = [(kept, True), (kept, False), ({}, False)]
-            versions = [*(self._version(sessions, used, hides) for used, hides in more), *versions]
-        texts = [found.body for found in self._good.values()]
-        filled = [(self._add_messages(lines, messages), omitted) for lines, omitted in versions]
-        return Candidates(self._name, filled, self.lost, texts)
+            versions = [*(self._version(sessions, used, hides, messages) for used, hides in more), *versions]
+        return Candidates(self._name, versions, self.lost, [found.body for found in self._good.values()])
 
     def _miss(self, what: str, first: int | None = None, last: int | None = None) -> None:
         self.lost.append(reports.Lost(what, self._name, first, last))
@@ -156,7 +153,7 @@ class _Rebuild:
         return found
 
     def _messages(self) -> dict[int, transfer_format.Message]:
-        told, at, gap = {}, self._row[5] if self._row else 0.0, 0
+        lines, at, gap = {}, self._row[5] if self._row else 0.0, 0
         for seq in range(self._base + 1, self._last + 2):
             found = self._good.get(seq)
             if (found is not None or seq > self._last) and gap:
@@ -166,8 +163,8 @@ class _Rebuild:
                 break
             gap = gap or (0 if found else seq)
             at = found.at if found else float(at)
-            told[seq] = _line(seq, found, at)
-        return told
+            lines[seq] = _line(seq, found, at)
+        return lines
 
     # --- sessions ------------------------------------------------------------------------------------------
 
@@ -252,9 +249,13 @@ class _Rebuild:
         return kept
 
     def _version(
-        self, sessions: list[transfer_format.Session], kept: dict[int, transfer_format.Compaction], hides: bool
+        self,
+        sessions: list[transfer_format.Session],
+        kept: dict[int, transfer_format.Compaction],
+        hides: bool,
+        messages: dict[int, transfer_format.Message],
     ) -> tuple[list[transfer_format.Line], list[reports.Lost]]:
-        """Return all lines but the messages, and what this version leaves out."""
+        """Return the lines of a version, and what it leaves out."""
         omitted = (
             [] if kept or not self._rows.compactions.get(self._key) else [reports.Lost("its summaries", self._name)]
         )
@@ -268,23 +269,25 @@ class _Rebuild:
         if self._row is not None and self._row[11] is None:
             active = None
         head = self._conversation(sessions, active, epochs, events, kept)
-        told: list[transfer_format.Line] = [head]
-        since, on = 0, None
-        for session in sessions:
-            opened = kept.get(session.ordinal)
-            if opened:
-                told += _views(events, on, opened.base_epoch, since, opened.epoch)
-            told.append(session)
-            if opened:
-                told.append(opened)
-                since = on = opened.epoch
-        told += _views(events, on, active, since, head.epoch + 1)
-        told += [
+
+        def messages_of(session: transfer_format.Session) -> list[transfer_format.Message]:
+            last = self._last if session.last_seq is None else session.last_seq
+            numbers = range(session.first_seq, last + 1)
+            return [msgspec.structs.replace(messages[n], session=session.ordinal) for n in numbers]
+
+        history = transfer_format.order_lines(
+            head,
+            sessions,
+            lambda after: next((made for made in kept.values() if made.epoch > after), None),
+            lambda after, before: [event for event in events if after < event[0] < before],
+            messages_of,
+        )
+        routes = [
             transfer_format.Route(key=key, version=version, updated_at=float(at))
             for key, conversation, version, at in self._rows.routes.values()
             if conversation == self._key
         ]
-        return told, omitted
+        return [head, *history, *routes], omitted
 
     def _conversation(
         self,
@@ -316,23 +319,6 @@ class _Rebuild:
             folder=_folder(row[18]),
             metadata=_metadata(row[19]),
         )
-
-    def _add_messages(
-        self, lines: list[transfer_format.Line], messages: dict[int, transfer_format.Message]
-    ) -> list[transfer_format.Line]:
-        """Insert the messages after their session and the compaction that opened it."""
-        told: list[transfer_format.Line] = []
-        waiting: Iterator[transfer_format.Message] = iter(())
-        for line in lines:
-            if not isinstance(line, transfer_format.Compaction):
-                told += waiting
-                waiting = iter(())
-            told.append(line)
-            if isinstance(line, transfer_format.Session):
-                last = self._last if line.last_seq is None else line.last_seq
-                numbers = range(line.first_seq, last + 1)
-                waiting = iter([msgspec.structs.replace(messages[n], session=line.ordinal) for n in numbers])
-        return [*told, *waiting]
 
 
 def _metadata(found: str | None) -> dict[str, Any]:
@@ -376,19 +362,3 @@ def _events(rows: list[tuple[Any, ...]]) -> list[tuple[int, int, int, int | None
     hidden = [(epoch, low, high, None) for epoch, low, high, _ in rows]
     shown = [(shown, low, high, epoch) for epoch, low, high, shown in rows if shown is not None]
     return sorted({*hidden, *shown}, key=lambda event: (event[0], event[1]))
-
-
-def _views(
-    events: list[tuple[int, int, int, int | None]], on: int | None, active: int | None, after: int, before: int
-) -> list[transfer_format.Line]:
-    told: list[transfer_format.Line] = (
-        [transfer_format.ActiveCompaction(compaction_epoch=active)] if on != active else []
-    )
-    for at, low, high, hidden in events:
-        if after < at < before:
-            told.append(
-                transfer_format.Hide(epoch=at, from_seq=low, to_seq=high)
-                if hidden is None
-                else transfer_format.Show(epoch=hidden, from_seq=low, shown_epoch=at)
-            )
-    return told

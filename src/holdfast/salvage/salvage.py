@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast import errors, reports
 from holdfast.salvage import page_reader, rebuild, recovered_rows
-from holdfast.store import fsck, store_meta
+from holdfast.store import fsck, store_meta, validation
 from holdfast.store.backup import atomic_file
 from holdfast.store.blobs import blobs
 from holdfast.store.blobs import files as blob_files
@@ -54,7 +54,8 @@ def salvage(
     Raises StoreBusy while a process has the damaged store open, StoreUnusable when it cannot be read or the new one
     cannot be written. The damaged store is not changed, and after an error there is no new one.
     """
-    paths = _checked(damaged, new)
+    given = {"damaged": damaged, "new": new}
+    paths = [os.path.realpath(validation.check_path(path, name)) for name, path in given.items()]
     code = "import sys; from holdfast.salvage import salvage; salvage.child(*sys.argv[1:])"
     with subprocess.Popen([sys.executable, "-c", code, *paths], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -88,16 +89,6 @@ def child(damaged: str, new: str) -> None:
         send({"error": [type(error).__name__, str(error)]})
 
 
-def _checked(*paths: object) -> list[str]:
-    found = []
-    for path in paths:
-        given = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-        if not isinstance(given, str) or not given or "\0" in given:
-            raise errors.InvalidArgument("`damaged` and `new` must be paths.")
-        found.append(os.path.realpath(given))
-    return found
-
-
 def run(damaged: str, new: str, progress: Callable[[int, int], None] | None = None) -> reports.SalvageReport:
     """Salvage in this process, which must not have the damaged store open."""
     began = time.monotonic()
@@ -112,11 +103,11 @@ def run(damaged: str, new: str, progress: Callable[[int, int], None] | None = No
         found.gather(row for row in file.doubtful_rows() if recovered_rows.is_verifiable(row))
     lost = _list_damage(wal, file, found)
     with atomic_file.replace(new, "salvage") as temp:
-        missed, placeholders = _write(
-            found, temp, blob_files.BlobFiles(f"{damaged}.blobs"), blob_files.BlobFiles(f"{new}.blobs")
-        )
-        conversations, sessions, messages = _finish(temp, new)
-    counts = (conversations, sessions, messages - placeholders)
+        missed, placeholders = _write(found, temp, blobs.files_next_to(damaged), blobs.files_next_to(new))
+        # Closed before it is renamed, so that all of it is in one file.
+        with contextlib.closing(sqlite_driver.SqliteDriver(temp, durability="process-crash")) as driver:
+            report = fsck.require_sound(fsck.check(driver), new)
+    counts = (report.conversations, report.sessions, report.messages - placeholders)
     return reports.SalvageReport(new, *counts, tuple(lost + missed), time.monotonic() - began)
 
 
@@ -215,9 +206,9 @@ def _replay(driver: Driver, lines: list[transfer_format.Line]) -> None:
     head = lines[0]
     assert isinstance(head, transfer_format.Conversation)
     validator = validate.ConversationValidator(head)
-    for number, line in enumerate(lines):
-        validator.check(number, line)
-    validator.finish(len(lines))
+    for line in lines:
+        validator.check(line)
+    validator.finish()
     writing = replay.Replay(head)
     driver.write("salvage", lambda tx: writing.run(tx, enumerate(lines), len(lines)))
 
@@ -253,14 +244,3 @@ def _settle(tx: Tx, found: recovered_rows.RecoveredRows, sizes: dict[str, int]) 
     for memory in found.memories():
         records_memory.keep(tx, memory)
     store_meta.begin_generation(tx, found.generation + 1)
-
-
-def _finish(temp: str, new: str) -> tuple[int, int, int]:
-    """Check the new store and close it, so that all of it is in one file. Raises CopyDamaged."""
-    with contextlib.closing(sqlite_driver.SqliteDriver(temp, durability="process-crash")) as driver:
-        report = fsck.check(driver)
-    if not report.ok:
-        raise errors.CopyDamaged(new, [f"{bad.promise} {bad.detail}" for bad in report.violations])
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(f"{temp}.queue")
-    return report.conversations, report.sessions, report.messages

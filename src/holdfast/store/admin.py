@@ -144,7 +144,7 @@ class Admin(backups.Backups, retention.Retention, export.Exports, import_.Import
 
     def is_unfinished_copy(self) -> bool:
         """Return whether this store is a copy that was begun and not finished."""
-        return self.driver.read(store_copy.unfinished)
+        return self.driver.read(store_copy.is_unfinished)
 
     def backup_made_at(self, path: str | os.PathLike[str]) -> float | None:
         """Return when the backup at this path was made."""

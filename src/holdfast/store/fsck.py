@@ -66,6 +66,13 @@ def check(driver: Readable, progress: Progress | None = None, *, schema: bool = 
     return types.Report(*counts, tuple(found + violations), time.monotonic() - began)
 
 
+def require_sound(report: types.Report, path: str) -> types.Report:
+    """Return the report of a copy. Raises CopyDamaged if it lists violations."""
+    if not report.ok:
+        raise errors.CopyDamaged(path, [f"{bad.promise} {bad.detail}" for bad in report.violations])
+    return report
+
+
 def _integrity_errors(driver: Readable) -> list[str]:
     try:
         return driver.integrity_errors()

@@ -8,6 +8,7 @@ number, NaN is in no range. Text is compared here, because msgspec has no constr
 from __future__ import annotations
 
 import functools
+import os
 import typing
 from typing import Annotated, Any, TypeVar
 
@@ -102,6 +103,13 @@ def check_id(value: object, name: str = "session_id") -> str:
 
 def check_optional_id(value: object, name: str = "session_id") -> str | None:
     return None if value is None else check_text(value, name, MAX_ID)
+
+
+def check_path(value: object, name: str) -> str:
+    path = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise invalid(name, "the path of a file", value)
+    return path
 
 
 def check_route(value: object, name: str = "route") -> str:

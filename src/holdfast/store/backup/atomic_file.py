@@ -18,31 +18,31 @@ from holdfast import errors
 from holdfast.store import fault_points, leases
 from holdfast.store.sqlite import paths as sqlite_paths
 
+# The name of a temporary file contains the beginning of the name of the file.
+_MAX_NAME = 50
 _NAME = re.compile(r"\.([0-9a-f]{8})-(\d+)-(\d*)-[0-9a-f]+\.draft(-\w+|\.queue)?$")
 
 
 @contextlib.contextmanager
-def replace(path: str, operation: str) -> Iterator[str]:
-    """Yield an empty temporary file. When the block succeeds, sync it and rename it to `path`."""
-    folder, name = os.path.split(os.path.abspath(path))
-    with translate_errors(path):
-        prepare_folder(folder)
-        temp = create(folder, name)
-    try:
+def replace(path: str, operation: str, *, private: bool = True) -> Iterator[str]:
+    """Yield an empty temporary file. When the block succeeds, sync it and rename it to `path`.
+
+    With `private`, create the folder if it is missing, and refuse one that other users can write to.
+    """
+    if private:
+        with translate_errors(path):
+            prepare_folder(os.path.dirname(os.path.abspath(path)))
+    with temporary_file(path) as temp:
         yield temp
         with translate_errors(path):
             rename_into_place(temp, path, operation)
-    except BaseException:
-        discard(temp)
-        raise
 
 
 @contextlib.contextmanager
 def temporary_file(path: str) -> Iterator[str]:
     """Yield an empty temporary file in the folder of `path`, and remove it when the block ends."""
-    folder, name = os.path.split(os.path.abspath(path))
     with translate_errors(path):
-        temp = create(folder, name)
+        temp = create(*os.path.split(os.path.abspath(path)))
     try:
         yield temp
     finally:
@@ -59,7 +59,7 @@ def create(folder: str, name: str) -> str:
     """Create an empty temporary file for a name with mode 0600, and remove those that dead processes left."""
     remove_abandoned(folder, name)
     me = leases.this_process(None)
-    temp = os.path.join(folder, f".{name}.{_host(me)}-{me.pid}-{me.started}-{me.nonce}.draft")
+    temp = os.path.join(folder, f".{name[:_MAX_NAME]}.{_host(me)}-{me.pid}-{me.started}-{me.nonce}.draft")
     os.close(os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     return temp
 
@@ -104,10 +104,10 @@ def remove_abandoned(folder: str, name: str | None = None) -> int:
 def find_abandoned(folder: str, name: str | None = None) -> list[str]:
     me, found = leases.this_process(None), []
     for entry in sorted(os.listdir(folder)):
-        named = _NAME.search(entry) if entry.startswith("." if name is None else f".{name}.") else None
-        if named is None or named[1] != _host(me):
+        match = _NAME.search(entry) if entry.startswith("." if name is None else f".{name[:_MAX_NAME]}.") else None
+        if match is None or match[1] != _host(me):
             continue
-        if msgspec.structs.replace(me, pid=int(named[2]), started=named[3]).is_dead():
+        if msgspec.structs.replace(me, pid=int(match[2]), started=match[3]).is_dead():
             found.append(os.path.join(folder, entry))
     return found
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from holdfast import errors, reports, types
-from holdfast.store import fsck, store_meta
+from holdfast.store import fsck, store_meta, validation
 from holdfast.store.backup import atomic_file
 from holdfast.store.backup import schedule as backup_schedule
 from holdfast.store.blobs import blobs
@@ -25,7 +25,6 @@ from holdfast.store.search import search
 from holdfast.store.sqlite import paths as sqlite_paths
 from holdfast.store.transfer import copy as store_copy
 
-MARK = store_meta.BACKUP
 # The driver whose stores are files.
 FILE = "sqlite"
 NOT_SENT = "Not sent: the store was restored from a backup."
@@ -51,10 +50,8 @@ class Backups(blobs.UsesBlobs):
     def check_backup(self, path: str | os.PathLike[str]) -> types.Report:
         """Count what a backup holds, and check it as `restore` does first."""
         source = _source(self.driver, path)
-        with _temporary_file(self.driver) as temp:
-            _copy_backup(self.driver, source, temp)
-            with _open_current(self.driver, temp, source) as copy:
-                return fsck.check(copy)
+        with _copy_backup(self.driver, source) as temp, _open_current(self.driver, temp, source) as copy:
+            return fsck.check(copy)
 
     def restore(self, path: str | os.PathLike[str], *, progress: Progress | None = None) -> reports.RestoreReport:
         """Replace everything the store holds by a backup that passed every check of fsck.
@@ -66,13 +63,14 @@ class Backups(blobs.UsesBlobs):
         began = time.monotonic()
         if self.driver.name != FILE:
             return _restore_by_copy(self, source, progress)
-        with _temporary_file(self.driver) as temp:
-            _copy_backup(self.driver, source, temp)
-            report, wanted = _check_backup(self.driver, temp, source)
+        with _copy_backup(self.driver, source) as temp:
+            with _open_current(self.driver, temp, source) as copy:
+                report = fsck.require_sound(fsck.check(copy), source)
+                wanted = copy.read(blobs.read_digests)
             lost = blobs.copy_contents(self._blob_files, blobs.files_next_to(source), wanted)
             change = _NextState()
             self.driver.replace_with(temp, change, progress)
-        forget_index(self.driver, self.searcher)
+        store_copy.discard_index(self)
         counts = (report.conversations, report.sessions, report.messages)
         seconds = time.monotonic() - began
         return reports.RestoreReport(source, change.generation, *counts, lost, tuple(change.brought_back), seconds)
@@ -86,17 +84,17 @@ class Backups(blobs.UsesBlobs):
         of this store are kept. Of several processes that call this at the same time, one makes the backup.
         """
         backup_schedule.check(every_hours, keep)
-        home, now = os.path.realpath(_text(folder)), self._clock()
-        store, done = backup_schedule.known(self.driver)
-        earlier = backup_schedule.scheduled(home, store)
+        home, now = os.path.realpath(validation.check_path(folder, "folder")), self._clock()
+        store, done = backup_schedule.identify(self.driver)
+        earlier = backup_schedule.find(home, store)
         claim = backup_schedule.Claim(now, every_hours * 3600, None if earlier else done)
         if not self.driver.write("claim", claim.take):
             return None
         try:
             if os.path.isdir(home):
                 atomic_file.remove_abandoned(home)  # Names contain the time, so no later backup has the same name.
-            near = blob_files.BlobFiles(f"{earlier[-1]}.blobs") if earlier else None
-            target = _target(self.driver, backup_schedule.free(home, store, now), False)
+            near = blobs.files_next_to(earlier[-1]) if earlier else None
+            target = _target(self.driver, backup_schedule.next_path(home, store, now), False)
             with _as_file(self.driver, target) as driver:
                 report = _backup(driver, self._blob_files, target, now, None, near)
         except BaseException as error:
@@ -105,16 +103,10 @@ class Backups(blobs.UsesBlobs):
                 self.driver.write("claim", partial(claim.fail, record=isinstance(error, Exception)))
             raise
         self.driver.write("claim", claim.fulfil)
-        others = [path for path in backup_schedule.scheduled(home, store) if path != report.path]
+        others = [path for path in backup_schedule.find(home, store) if path != report.path]
         for old in others[: max(0, len(others) + 1 - keep)]:
             _discard(old)
         return report
-
-
-def forget_index(driver: Driver, searcher: search.Searcher) -> None:
-    """Discard the search index, which may hold words of removed messages. The next search rebuilds it."""
-    searcher.close()
-    driver.drop_search_index()
 
 
 # --- backup --------------------------------------------------------------------------------------------
@@ -133,8 +125,8 @@ def _backup(
     with atomic_file.replace(target, "backup") as temp:
         driver.copy_to(temp, partial(_mark, now=now), progress)
         with contextlib.closing(driver.open_copy(temp)) as copy:
-            report = _require_sound(fsck.check(copy), target)
-            wanted = [row[0] for row in copy.read(lambda tx: tx.all("blobs_all"))]
+            report = fsck.require_sound(fsck.check(copy), target)
+            wanted = copy.read(blobs.read_digests)
         lost = blobs.copy_contents(copies, attachments, wanted, near)
         size = os.path.getsize(temp)
     # After the rename: until then, the earlier backup needs its attachments.
@@ -157,25 +149,12 @@ def _as_file(driver: Driver, target: str, progress: Progress | None = None) -> I
 
 
 def _mark(tx: Tx, now: float) -> None:
-    tx.run("meta_set", key=MARK, value=repr(now))
+    tx.run("meta_set", key=store_meta.BACKUP, value=repr(now))
     backup_schedule.forget_attempts(tx)
 
 
-def _require_sound(report: types.Report, path: str) -> types.Report:
-    if not report.ok:
-        raise errors.CopyDamaged(path, [f"{bad.promise} {bad.detail}" for bad in report.violations])
-    return report
-
-
-def _text(path: object) -> str:
-    given = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-    if not isinstance(given, str) or not given or "\0" in given:
-        raise errors.InvalidArgument("The path of a backup must be text.")
-    return given
-
-
 def _target(driver: Driver, path: object, overwrite: bool) -> str:
-    target = os.path.realpath(_text(path))
+    target = os.path.realpath(validation.check_path(path, "path"))
     if driver.has_file:
         sqlite_paths.refuse_own(driver.path, target)
     if os.path.isdir(target):
@@ -193,7 +172,7 @@ def is_backup(driver: Driver, path: str) -> bool:
     """Tell whether `backup` made this file and it was not opened as a store since."""
     try:
         with contextlib.closing(driver.open_copy(path)) as copy:
-            return not copy.was_opened() and copy.read(lambda tx: tx.one("meta_get", key=MARK)) is not None
+            return not copy.was_opened() and copy.read(lambda tx: tx.one("meta_get", key=store_meta.BACKUP)) is not None
     except errors.StoreError:
         return False
 
@@ -202,7 +181,7 @@ def made_at(driver: Driver, path: str | os.PathLike[str]) -> float | None:
     """Return the time of a backup, or None if it is not recorded."""
     source = _source(driver, path)
     with _blame_backup(source), contextlib.closing(driver.open_copy(source)) as copy:
-        at = copy.read(lambda tx: backup_schedule.noted(tx, MARK))
+        at = copy.read(lambda tx: backup_schedule.read_time(tx, store_meta.BACKUP))
     return at if at > 0 else None
 
 
@@ -210,23 +189,12 @@ def made_at(driver: Driver, path: str | os.PathLike[str]) -> float | None:
 
 
 def _source(driver: Driver, path: object) -> str:
-    source = os.path.realpath(_text(path))
+    source = os.path.realpath(validation.check_path(path, "path"))
     if not os.path.isfile(source):
         raise errors.CopyRefused(f"There is no backup at {errors.shown(source, 250)}.")
     if driver.has_file and source == driver.path:
         raise errors.CopyRefused(f"{source} is the store itself.")
     return source
-
-
-@contextlib.contextmanager
-def _temporary_file(driver: Driver) -> Iterator[str]:
-    """Yield a temporary file in the folder of the store, which is private and on the disk with room for it."""
-    if driver.has_file:
-        with atomic_file.temporary_file(driver.path) as temp:
-            yield temp
-        return
-    with tempfile.TemporaryDirectory() as folder, atomic_file.temporary_file(os.path.join(folder, "store")) as temp:
-        yield temp
 
 
 @contextlib.contextmanager
@@ -238,9 +206,15 @@ def _blame_backup(source: str) -> Iterator[None]:
         raise errors.CopyDamaged(source, [str(error.__cause__ or error)]) from error
 
 
-def _copy_backup(driver: Driver, source: str, temp: str) -> None:
-    with _blame_backup(source), contextlib.closing(driver.open_copy(source)) as copy:
-        copy.copy_to(temp)
+@contextlib.contextmanager
+def _copy_backup(driver: Driver, source: str) -> Iterator[str]:
+    """Yield a temporary copy of a backup in the folder of the store, which is private and on the disk with room."""
+    with contextlib.ExitStack() as stack:
+        folder = os.path.dirname(driver.path) if driver.has_file else stack.enter_context(tempfile.TemporaryDirectory())
+        temp = stack.enter_context(atomic_file.temporary_file(os.path.join(folder, "restore")))
+        with _blame_backup(source), contextlib.closing(driver.open_copy(source)) as copy:
+            copy.copy_to(temp)
+        yield temp
 
 
 @contextlib.contextmanager
@@ -255,15 +229,9 @@ def _open_current(driver: Driver, temp: str, source: str) -> Iterator[Driver]:
             yield copy
 
 
-def _check_backup(driver: Driver, temp: str, source: str) -> tuple[types.Report, list[str]]:
-    with _open_current(driver, temp, source) as copy:
-        report = _require_sound(fsck.check(copy), source)
-        return report, [row[0] for row in copy.read(lambda tx: tx.all("blobs_all"))]
-
-
 def refuse_filled(driver: Driver) -> None:
     """Refuse to restore into a PostgreSQL store that holds data, because other hosts may write to it."""
-    if driver.name != FILE and not driver.read(store_copy.can_begin):
+    if driver.name != FILE and not driver.read(store_copy.can_copy_into):
         raise errors.CopyRefused(
             f"{driver.path} holds data already. A backup can be restored into an empty PostgreSQL store only: name "
             "another schema or database, restore there, and use that one."
@@ -272,12 +240,10 @@ def refuse_filled(driver: Driver) -> None:
 
 def _restore_by_copy(store: Backups, source: str, progress: Progress | None) -> reports.RestoreReport:
     refuse_filled(store.driver)
-    with _temporary_file(store.driver) as temp:
-        _copy_backup(store.driver, source, temp)
-        _check_backup(store.driver, temp, source)
-        with _open_current(store.driver, temp, source) as copy:
-            copy.write("restore", settle_open_mail)
-            done = store_copy.copy_from(copy, blobs.files_next_to(source), store, progress)
+    with _copy_backup(store.driver, source) as temp, _open_current(store.driver, temp, source) as copy:
+        fsck.require_sound(fsck.check(copy), source)
+        copy.write("restore", settle_open_mail)
+        done = store_copy.copy_from(copy, blobs.files_next_to(source), store, progress)
     counts = (done.conversations, done.sessions, done.messages)
     return reports.RestoreReport(source, done.generation, *counts, done.lost_blobs, (), done.seconds)
 
@@ -302,18 +268,18 @@ class _NextState:
 
     def __call__(self, old: Tx, new: Tx) -> None:
         deleted: list[Row] = []
-        identity: Row | None = None
+        store_id: Row | None = None
         self.generation = store_meta.generation(new) + 1
         # The store to be replaced may be damaged.
         with contextlib.suppress(errors.StoreCorrupt, errors.StoreBroken):
             self.generation = max(self.generation, store_meta.generation(old) + 1)
-            identity = old.one("meta_get", key=store_meta.STORE_ID)
+            store_id = old.one("meta_get", key=store_meta.STORE_ID)
             deleted = old.all("tombstones_all")
         store_meta.begin_generation(new, self.generation)
         settle_open_mail(new)
-        new.run("meta_delete", key=MARK)
+        new.run("meta_delete", key=store_meta.BACKUP)
         backup_schedule.forget_attempts(new)
-        backup_schedule.keep_identity(new, identity)
+        backup_schedule.keep_id(new, store_id)
         for id_, at in deleted:
             if not new.run("tombstone_keep", id=id_, at=at) and new.one("conversation_key", id=id_):
                 self.brought_back.append(id_)
@@ -322,4 +288,4 @@ class _NextState:
 def _discard(path: str) -> None:
     with atomic_file.translate_errors(path), contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-    blob_files.BlobFiles(f"{path}.blobs").remove_all()
+    blobs.files_next_to(path).remove_all()

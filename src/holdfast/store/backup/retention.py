@@ -25,7 +25,7 @@ from holdfast.store.transfer import export, import_
 from holdfast.store.transfer import format as transfer_format
 
 
-class Retention(blobs.UsesBlobs):
+class Retention(export.Exports):
     """The methods of `db.admin` that remove conversations and scrub files."""
 
     searcher: search.Searcher
@@ -180,10 +180,7 @@ class _Archived(NamedTuple):
 
 
 def _archive_path(driver: Driver, archive: object) -> str:
-    given = os.fspath(archive) if isinstance(archive, str | os.PathLike) else None
-    if not isinstance(given, str) or not given or "\0" in given:
-        raise errors.InvalidArgument("The path of an archive must be text.")
-    path = os.path.abspath(given)
+    path = os.path.abspath(validation.check_path(archive, "archive"))
     if driver.has_file:
         sqlite_paths.refuse_own(driver.path, os.path.realpath(path))
     return path
@@ -193,7 +190,7 @@ def _archive(store: Retention, path: str, names: list[str], progress: Progress |
     """Write an archive and its attachments, and verify it."""
     with atomic_file.replace(path, "prune") as temp:
         with atomic_file.translate_errors(path), open(temp, "w", encoding="utf-8", newline="\n") as file:
-            wanted = _VerificationStore(store.driver).export_to(file, names, progress=progress).blobs
+            wanted = store.export_to(file, names, progress=progress).blobs
         fault_points.reach("prune", "exported")
         with atomic_file.translate_errors(path):
             _verify(store.driver, path, temp)

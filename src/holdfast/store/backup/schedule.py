@@ -17,9 +17,9 @@ from holdfast.store import store_meta, validation
 from holdfast.store.backup import atomic_file
 from holdfast.store.driver import Driver, Row, Tx
 
-CLAIM_LASTS = 3600.0
+CLAIM_TTL_SECONDS = 3600.0
 # Backups are overdue after this many intervals.
-LATE = 2
+OVERDUE_INTERVALS = 2
 _STAMP = "%Y%m%d-%H%M%S"
 _ID = re.compile(r"[0-9a-f]{8}")
 _NEVER = float("-inf")
@@ -30,23 +30,25 @@ def check(every_hours: object, keep: object) -> None:
     validation.check(validation.whole_number(1, 10_000), keep=keep)
 
 
-class Known(NamedTuple):
-    """What the file names of a store's backups begin with: the name of the store, which may be common, and its id."""
+class StoreName(NamedTuple):
+    """The beginning of the file names of a store's backups: the stem of its own name and its id."""
 
     stem: str
     id: str
 
 
-def known(driver: Driver) -> tuple[Known, float]:
-    """Return the identity of the store, and when its last scheduled backup was made."""
-    row, done = driver.read(lambda tx: (tx.one("meta_get", key=store_meta.STORE_ID), noted(tx, store_meta.BACKUP_DONE)))
+def identify(driver: Driver) -> tuple[StoreName, float]:
+    """Return the name of the store, with a new id if it has none, and when its last scheduled backup was made."""
+    row, done = driver.read(
+        lambda tx: (tx.one("meta_get", key=store_meta.STORE_ID), read_time(tx, store_meta.BACKUP_DONE))
+    )
     if row is None or not _ID.fullmatch(str(row[0])):
-        row = (driver.write("claim", partial(_named, fresh=secrets.token_hex(4))),)
+        row = (driver.write("claim", partial(_assign_id, fresh=secrets.token_hex(4))),)
     stem = os.path.splitext(os.path.basename(driver.path))[0] if driver.has_file else "store"
-    return Known(stem, row[0]), done
+    return StoreName(stem, row[0]), done
 
 
-def _named(tx: Tx, fresh: str) -> str:
+def _assign_id(tx: Tx, fresh: str) -> str:
     tx.one("lock_meta")
     row = tx.one("meta_get", key=store_meta.STORE_ID)
     if row is not None and _ID.fullmatch(str(row[0])):
@@ -58,19 +60,19 @@ def _named(tx: Tx, fresh: str) -> str:
 class Claim(NamedTuple):
     """One attempt at a backup, recorded in the store, so that other processes do not begin another.
 
-    `bare` is the time of the last backup if the folder has no backup: then one is due.
+    `missing` is the time of the last backup if the folder does not have it: then one is due.
     """
 
     now: float
     every: float
-    bare: float | None
+    missing: float | None
 
     def take(self, tx: Tx) -> bool:
         """Claim the backup if it is due and not claimed. The claim of a dead process expires after an hour."""
         tx.one("lock_meta")
-        done = noted(tx, store_meta.BACKUP_DONE)
-        recent = 0 <= self.now - done < self.every and done != self.bare
-        taken = self.every > 0 and 0 <= self.now - noted(tx, store_meta.BACKUP_CLAIMED) < CLAIM_LASTS
+        done = read_time(tx, store_meta.BACKUP_DONE)
+        recent = 0 <= self.now - done < self.every and done != self.missing
+        taken = self.every > 0 and 0 <= self.now - read_time(tx, store_meta.BACKUP_CLAIMED) < CLAIM_TTL_SECONDS
         if recent or taken:
             return False
         tx.run("meta_set", key=store_meta.BACKUP_CLAIMED, value=repr(self.now))
@@ -81,35 +83,35 @@ class Claim(NamedTuple):
         forget_attempts(tx)
 
     def fail(self, tx: Tx, record: bool) -> None:
-        if noted(tx, store_meta.BACKUP_CLAIMED) == self.now:
+        if read_time(tx, store_meta.BACKUP_CLAIMED) == self.now:
             tx.run("meta_delete", key=store_meta.BACKUP_CLAIMED)
         if record:
             tx.run("meta_set", key=store_meta.BACKUP_FAILED, value=repr(self.now))
 
 
-def late(done: str | None, failed: str | None, every_hours: float, now: float) -> str | None:
+def overdue_warning(done: str | None, failed: str | None, every_hours: float, now: float) -> str | None:
     """Return a warning if backups fail or are overdue, else None. Times are given as the store records them."""
     made = _number(done)
     if failed is not None:
         return "The last attempt at a scheduled backup failed."
     if made == _NEVER:
         return "No scheduled backup has been made yet."
-    return None if 0 <= now - made <= LATE * every_hours * 3600 else "Scheduled backups are overdue."
+    return None if 0 <= now - made <= OVERDUE_INTERVALS * every_hours * 3600 else "Scheduled backups are overdue."
 
 
-def noted(tx: Tx, key: str) -> float:
+def read_time(tx: Tx, key: str) -> float:
     row = tx.one("meta_get", key=key)
     return _number(row[0] if row else None)
 
 
-def _number(noted: str | None) -> float:
+def _number(text: str | None) -> float:
     try:
-        return _NEVER if noted is None else float(noted)
+        return _NEVER if text is None else float(text)
     except ValueError:
         return _NEVER
 
 
-def free(folder: str, store: Known, now: float) -> str:
+def next_path(folder: str, store: StoreName, now: float) -> str:
     """Return a file name with this time, or with the first later second whose name is free."""
     names = _names(folder)
     while True:
@@ -119,7 +121,7 @@ def free(folder: str, store: Known, now: float) -> str:
         now += 1
 
 
-def scheduled(folder: str, store: Known) -> list[str]:
+def find(folder: str, store: StoreName) -> list[str]:
     """Return the scheduled backups of this store, oldest first."""
     form = re.compile(re.escape(f"{store.stem}-{store.id}") + r"-\d{8}-\d{6}\.db")
     return [os.path.join(folder, name) for name in sorted(_names(folder)) if form.fullmatch(name)]
@@ -139,8 +141,8 @@ def forget_attempts(tx: Tx) -> None:
         tx.run("meta_delete", key=key)
 
 
-def keep_identity(tx: Tx, identity: Row | None) -> None:
+def keep_id(tx: Tx, row: Row | None) -> None:
     """Keep the id of the store in a restore: with another id it would manage another store's scheduled backups."""
     tx.run("meta_delete", key=store_meta.STORE_ID)
-    if identity is not None:
-        tx.run("meta_set", key=store_meta.STORE_ID, value=identity[0])
+    if row is not None:
+        tx.run("meta_set", key=store_meta.STORE_ID, value=row[0])

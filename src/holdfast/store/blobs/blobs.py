@@ -14,7 +14,6 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import BinaryIO
 
 import msgspec
@@ -121,15 +120,13 @@ def _store(
     media_type: str,
     now: float,
     *,
-    importing: Callable[[Tx], None] | None = None,
+    keep_type: bool = False,
 ) -> types.Blob:
-    """Store staged content. An import is notified in the transaction, and keeps the media type of a known blob."""
+    """Store staged content. With `keep_type`, a blob that the store knows keeps its media type."""
 
     def step(tx: Tx) -> types.Blob:
-        if importing is not None:
-            importing(tx)
-        known = None if importing is None else look(tx, staged.digest)
-        blob = types.Blob(staged.digest, staged.size, known.media_type if known else media_type, now)
+        earlier = look(tx, staged.digest) if keep_type else None
+        blob = types.Blob(staged.digest, staged.size, earlier.media_type if earlier else media_type, now)
         # The row first: it waits for a collection that is running, which may remove the content.
         tx.run("blob_put", **msgspec.structs.asdict(blob))
         with atomic_file.translate_errors(files.folder):
@@ -145,9 +142,7 @@ def _store(
 def _open(content: bytes | str | os.PathLike[str]) -> BinaryIO:
     if isinstance(content, bytes | bytearray | memoryview):
         return io.BytesIO(content)
-    path = os.fspath(content) if isinstance(content, str | os.PathLike) else None
-    if not isinstance(path, str) or "\0" in path:
-        raise errors.InvalidArgument("`content` must be bytes or the path of a file.")
+    path = validation.check_path(content, "content")
     sqlite_connection.refuse_live(path)
     with atomic_file.translate_errors(path):
         return open(path, "rb")
@@ -156,6 +151,11 @@ def _open(content: bytes | str | os.PathLike[str]) -> BinaryIO:
 def find_references(body: str) -> set[str]:
     """Return the digests that a body refers to. Quotes in text are escaped, so text never looks like a reference."""
     return set(_REFERENCE.findall(body)) if _KEY in body else set()
+
+
+def read_digests(tx: Tx) -> list[str]:
+    """Return the digests of all blobs of the store."""
+    return [row[0] for row in tx.all("blobs_all")]
 
 
 def files_next_to(path: str) -> blob_files.BlobFiles:
@@ -175,76 +175,47 @@ def copy_contents(
         return tuple(digest for digest in digests if not target.copy_from(source, digest, near))
 
 
-class Incoming:
-    """Stores the attachments of an import before the messages that refer to them, and counts what is lost.
-
-    `give_back` undoes it when the messages are refused.
-    """
+class IncomingBlobs:
+    """Stores the attachments of an import before the messages that refer to them."""
 
     def __init__(self, driver: Driver, files: blob_files.BlobFiles, source: blob_files.BlobFiles | None) -> None:
         self._driver = driver
         self._files = files
         self._source = source
         self._seen = set[str]()
-        # The blobs of the last call that nothing referred to before.
-        self._fresh: dict[str, types.Blob] = {}
-        self._before = (set[str](), 0, 0)
-        self._given_back = False
-        self.came = 0
-        self.lost: list[str] = []
+        self.stored = set[str]()
+        self.missing = set[str]()
 
-    def take(self, wanted: Mapping[str, types.Blob | None], *, named: bool) -> None:
-        """Store these blobs, as far as they are available. `named`: messages of the store refer to them already."""
-        self._fresh = {}
-        self._before = (set(self._seen), self.came, len(self.lost))
+    def store(self, wanted: Mapping[str, types.Blob | None], *, referenced: bool) -> None:
+        """Store these blobs as far as the source has them. `referenced`: messages of the store refer to them already.
+
+        If the messages are refused afterwards, `collect` removes the blobs like any others without references.
+        """
         for digest, blob in wanted.items():
-            if digest not in self._seen and not self._has(digest, blob, named) and not (blob and self._store(blob)):
-                self.lost.append(digest)
+            if digest in self._seen or self._has(digest, blob, referenced):
+                self._seen.add(digest)
+                continue
             self._seen.add(digest)
+            (self.stored if blob is not None and self._store(blob) else self.missing).add(digest)
 
-    def give_back(self) -> None:
-        """Undo the last call: its messages were refused."""
-        self._seen, self.came, lost = self._before
-        del self.lost[lost:]
-        if self._fresh:
-            self._given_back = True
-            self._driver.write("blob", self._drop)
-
-    def settle(self) -> None:
-        """Remove the blobs that were given back, unless another message refers to them by now."""
-        if self._given_back:
-            with atomic_file.translate_errors(self._files.folder):
-                collect(self._driver, self._files, float("-inf"), float("-inf"))
-
-    def _drop(self, tx: Tx) -> None:
-        for blob in self._fresh.values():
-            tx.run("blob_given_back", digest=blob.digest, at=blob.at)
-
-    def _has(self, digest: str, blob: types.Blob | None, named: bool) -> bool:
+    def _has(self, digest: str, blob: types.Blob | None, referenced: bool) -> bool:
         if self._files.state(digest) != "sound":
             return False
-        return named or blob is None or self._driver.write("blob", lambda tx: self._renew(tx, blob))
+        return referenced or blob is None or self._driver.write("blob", lambda tx: self._renew(tx, blob))
 
     def _renew(self, tx: Tx, blob: types.Blob) -> bool:
         """Reset the age of a blob, so that no collection removes it before a message refers to it."""
         tx.one("lock_blobs")
         if not self._files.has(blob.digest, tx):
             return False
-        self._note(tx, blob)
         tx.run("blob_known", **msgspec.structs.asdict(blob))
         return True
 
     def _store(self, blob: types.Blob) -> bool:
         staged = _stage(self._files, self._source, blob) if self._source is not None else None
         if staged is not None:
-            note = partial(self._note, blob=blob)
-            _store(self._driver, self._files, staged, blob.media_type, blob.at, importing=note)
-            self.came += 1
+            _store(self._driver, self._files, staged, blob.media_type, blob.at, keep_type=True)
         return staged is not None
-
-    def _note(self, tx: Tx, blob: types.Blob) -> None:
-        if not tx.one("blob_wanted", digest=blob.digest):
-            self._fresh[blob.digest] = blob
 
 
 def _stage(files: blob_files.BlobFiles, source: blob_files.BlobFiles, blob: types.Blob) -> blob_files.StagedBlob | None:

@@ -71,7 +71,7 @@ def copy_from(
             snapshot_copy.copy_attachments(snapshot, attachments, target._blob_files)
         if not filled:
             snapshot_copy.write(snapshot)
-        return snapshot_copy.find_differences(snapshot, leapt=finished)
+        return snapshot_copy.find_differences(snapshot, finished=finished)
 
     if differing := source.read(step):
         raise errors.CopyUnfinished(differing, finished)
@@ -108,11 +108,10 @@ def copy_to_file(source: Driver, target: Driver, progress: Progress | None = Non
     source.read(step)
 
 
-def unfinished(tx: Tx) -> bool:
+def is_unfinished(tx: Tx) -> bool:
     """Tell whether this store is a copy that was begun and not finished."""
-    return (
-        tx.one("meta_get", key=store_meta.COPY_OF) is not None and tx.one("meta_get", key=store_meta.COPIED_AT) is None
-    )
+    begun, finished = (tx.one("meta_get", key=key) for key in (store_meta.COPY_OF, store_meta.COPIED_AT))
+    return begun is not None and finished is None
 
 
 def count_messages(tx: Tx) -> tuple[int, int]:
@@ -121,9 +120,15 @@ def count_messages(tx: Tx) -> tuple[int, int]:
     return conversations, messages
 
 
-def can_begin(tx: Tx) -> bool:
+def can_copy_into(tx: Tx) -> bool:
     """Tell whether the store is empty or an unfinished copy."""
-    return not _has_data(tx) or unfinished(tx)
+    return not _has_data(tx) or is_unfinished(tx)
+
+
+def discard_index(store: Store) -> None:
+    """Discard the search index, which may hold words of removed messages. The next search rebuilds it."""
+    store.searcher.close()
+    store.driver.drop_search_index()
 
 
 # --- begin and finish ----------------------------------------------------------------------------------
@@ -169,15 +174,13 @@ def _refuse_same(source: Driver, target: Driver) -> None:
     if source is target or (source.path == target.path and source.path != ":memory:"):
         raise errors.CopyRefused("Both are the same store.")
     # Gives the target an id if it has none: two addresses of one empty store have nothing else in common.
-    target_id = backup_schedule.known(target)[0].id
+    target_id = backup_schedule.identify(target)[0].id
     if source.read(lambda tx: tx.one("meta_get", key=store_meta.STORE_ID)) == (target_id,):
         raise errors.CopyRefused("Both are the same store, or one is a copy of the other's files.")
 
 
 def _finish(source: Driver, target: Store) -> None:
-    report = fsck.check(target.driver, schema=True)
-    if not report.ok:
-        raise errors.CopyDamaged(target.driver.path, [f"{bad.promise} {bad.detail}" for bad in report.violations])
+    fsck.require_sound(fsck.check(target.driver, schema=True), target.driver.path)
     fault_points.reach("copy", "checked")
     source_generation = source.read(store_meta.generation)
     now = target._clock()
@@ -189,8 +192,7 @@ def _finish(source: Driver, target: Store) -> None:
             tx.run("meta_set", key=store_meta.COPIED_AT, value=repr(now))
 
     target.driver.write("copy", step)
-    target.searcher.close()
-    target.driver.drop_search_index()
+    discard_index(target)
 
 
 # --- write and verify ----------------------------------------------------------------------------------
@@ -209,7 +211,7 @@ class _SnapshotCopy:
 
     def copy_attachments(self, snapshot: Tx, source: blob_files.BlobFiles, target: blob_files.BlobFiles) -> None:
         """Copy contents before the rows that name them. A second run skips the contents that are in place."""
-        wanted = [row[0] for row in snapshot.all("blobs_all")]
+        wanted = blobs.read_digests(snapshot)
         self.lost = blobs.copy_contents(target, source, wanted) if wanted else ()
         fault_points.reach("copy", "attachments")
 
@@ -219,7 +221,7 @@ class _SnapshotCopy:
         fault_points.reach("copy", "written")
 
     def _write(self, tx: Tx, snapshot: Tx) -> None:
-        conversations = snapshot.all("copy_conversations")
+        conversations = snapshot.all("export_all")
         total = sum(messages for _, _, messages in conversations)
         done = self.rows = 0
         for key, _, messages in conversations:
@@ -227,7 +229,7 @@ class _SnapshotCopy:
             done += messages
             if self._progress:
                 self._progress(done, total)
-        keys = {id_: key for key, id_, _ in tx.all("copy_conversations")}
+        keys = {id_: key for key, id_, _ in tx.all("export_all")}
         for table in copy_tables.TABLES:
             self.rows += table.insert(tx, table.rows(snapshot), keys)
         copy_tables.copy_sequences(snapshot, tx)
@@ -242,32 +244,24 @@ class _SnapshotCopy:
         replay.Replay(digest.conversation).run(tx, enumerate(lines, 1), 0)
         self._written[key] = digest.digest()
 
-    def find_differences(self, snapshot: Tx, *, leapt: bool = False) -> list[str]:
-        """Name the conversations and tables that differ. `leapt`: the copy was finished, so ignore counters."""
-        return self._target.read(partial(self._compare, snapshot=snapshot, leapt=leapt))
+    def find_differences(self, snapshot: Tx, *, finished: bool = False) -> list[str]:
+        """Name the conversations and tables that differ. Ignore the counters that finishing the copy advanced."""
+        return self._target.read(partial(self._compare, snapshot=snapshot, finished=finished))
 
-    def _compare(self, tx: Tx, snapshot: Tx, leapt: bool) -> list[str]:
-        ending = transfer_format.EndBuilder()
-        found = []
-        target_keys = {id_: key for key, id_, _ in tx.all("copy_conversations")}
-        for key, id_, _ in snapshot.all("copy_conversations"):
+    def _compare(self, tx: Tx, snapshot: Tx, finished: bool) -> list[str]:
+        end = transfer_format.EndBuilder()
+        differing = []
+        target_keys = {id_: key for key, id_, _ in tx.all("export_all")}
+        for key, id_, _ in snapshot.all("export_all"):
             ours = self._written.get(key) or _digest_conversation(snapshot, key)
             target_key = target_keys.pop(id_, None)
             theirs = None if target_key is None else _digest_conversation(tx, target_key)
-            if theirs is None or ours.seal != theirs.seal or (not leapt and ours.counters != theirs.counters):
-                found.append(id_)
-            ending.add(ours.seal)
-        self.digest = ending.build().digest
-        return [
-            *found,
-            *target_keys,
-            *(table.name for table in copy_tables.TABLES if _differs(table, snapshot, tx, leapt)),
-        ]
-
-
-def _differs(table: copy_tables.Table, source: Tx, target: Tx, leapt: bool) -> bool:
-    pairs = itertools.zip_longest(table.rows(source), table.rows(target), fillvalue=())
-    return any(table.comparable(ours, leapt=leapt) != table.comparable(theirs, leapt=leapt) for ours, theirs in pairs)
+            if theirs is None or ours.seal != theirs.seal or (not finished and ours.counters != theirs.counters):
+                differing.append(id_)
+            end.add(ours.seal)
+        self.digest = end.build().digest
+        tables = (table.name for table in copy_tables.TABLES if table.differs(snapshot, tx, with_counter=not finished))
+        return [*differing, *target_keys, *tables]
 
 
 def _digest_conversation(tx: Tx, key: int) -> ConversationDigest:
@@ -285,17 +279,17 @@ class _DigestedLines:
         assert isinstance(first, transfer_format.Conversation)
         self.conversation = first
         self._lines = itertools.chain((first,), lines)
-        self._sealing = transfer_format.SealBuilder(first.id)
+        self._seal = transfer_format.SealBuilder(first.id)
 
     def __iter__(self) -> Iterator[transfer_format.Line]:
         for line in self._lines:
-            counted = line
+            sealed = line
             if isinstance(line, transfer_format.Conversation):
-                counted = msgspec.structs.replace(line, epoch=0, fence=0)
+                sealed = msgspec.structs.replace(line, epoch=0, fence=0)
             elif isinstance(line, transfer_format.Route):
-                counted = msgspec.structs.replace(line, version=0)
-            self._sealing.add(counted, transfer_format.encode(counted))
+                sealed = msgspec.structs.replace(line, version=0)
+            self._seal.add(sealed, transfer_format.encode(sealed))
             yield line
 
     def digest(self) -> ConversationDigest:
-        return ConversationDigest(self._sealing.build(), (self.conversation.epoch, self.conversation.fence))
+        return ConversationDigest(self._seal.build(), (self.conversation.epoch, self.conversation.fence))

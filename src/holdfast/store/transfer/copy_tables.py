@@ -37,7 +37,7 @@ class Table(NamedTuple):
     statements: tuple[Statement, ...]
     # Values that sort before every key. The number of them is the number of key columns.
     before_first: tuple[str | int, ...] = (0,)
-    # A column that the first write to the finished copy advances.
+    # A column that finishing the copy advances.
     counter: int | None = None
     # The column to insert by, where the key does not give the order in which rows were added.
     order: int | None = None
@@ -72,9 +72,12 @@ class Table(NamedTuple):
                 values[column] = keys[values[column]]
         return values
 
-    def comparable(self, row: Row, *, leapt: bool) -> Row:
-        """Return the part of a row that is equal in both stores. Finishing a copy advances its counters."""
-        return row if self.counter is None or not leapt else row[: self.counter] + row[self.counter + 1 :]
+    def differs(self, source: Tx, target: Tx, *, with_counter: bool) -> bool:
+        pairs = itertools.zip_longest(self.rows(source), self.rows(target), fillvalue=())
+        if with_counter or self.counter is None:
+            return any(ours != theirs for ours, theirs in pairs)
+        at = self.counter
+        return any(ours[:at] + ours[at + 1 :] != theirs[:at] + theirs[at + 1 :] for ours, theirs in pairs)
 
 
 def _if(column: str) -> Callable[[Values], bool]:

@@ -65,9 +65,9 @@ class Exports(blobs.UsesBlobs):
         attachments of the messages are copied to `<path>.blobs`; otherwise attachments are not exported.
         `progress` receives the numbers of messages written and of all messages.
         """
-        wanted = None if session_ids is None else _check_ids(session_ids)
+        wanted = _check_ids(session_ids)
         with _open_target(self.driver, write) as (put, path):
-            chosen = self.driver.read(lambda tx: _choose_all(tx) if wanted is None else _choose(tx, wanted))
+            chosen = self.driver.read(lambda tx: _choose(tx, wanted))
             report = _Export(self.driver, put, progress, sum(row[2] for row in chosen)).run(chosen, wanted)
             if path is None:
                 return report
@@ -88,7 +88,7 @@ class Exports(blobs.UsesBlobs):
         """
         if form not in render.FORMS:
             raise errors.InvalidArgument(f"`form` must be one of {', '.join(render.FORMS)}, not {errors.shown(form)}.")
-        wanted = None if session_ids is None else _check_ids(session_ids)
+        wanted = _check_ids(session_ids)
         with _open_target(self.driver, write) as (put, _):
             names = self.driver.read(lambda tx: _conversation_ids(tx, wanted))
             put(render.opening(", ".join(names[:3]) or "No conversations", form))
@@ -104,36 +104,29 @@ def _open_target(driver: Driver, write: Target) -> Iterator[tuple[Write, str | N
     if callable(found):
         yield found, None
     elif isinstance(write, os.PathLike):
-        with _replace_file(driver, os.fspath(write)) as opened:
+        with _replace_file(driver, validation.check_path(write, "write")) as opened:
             yield opened
     else:
         raise errors.InvalidArgument("Give a path, a text file, or a function that takes text.")
 
 
 @contextlib.contextmanager
-def _replace_file(driver: Driver, given: object) -> Iterator[tuple[Write, str]]:
-    if not isinstance(given, str) or "\0" in given:
-        raise errors.InvalidArgument("The path of an export must be text.")
+def _replace_file(driver: Driver, given: str) -> Iterator[tuple[Write, str]]:
     path = os.path.realpath(given)
     if driver.has_file:
         sqlite_paths.refuse_own(driver.path, path)
     with atomic_file.translate_errors(path):
         if os.path.isdir(path):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        folder, name = os.path.split(path)
-        temp = atomic_file.create(folder, name[:50])  # The name of a temporary file is longer.
-    try:
+    with atomic_file.replace(path, "export", private=False) as temp:
         with atomic_file.translate_errors(path), open(temp, "w", encoding="utf-8", newline="\n") as file:
             yield file.write, path
         fault_points.reach("export", "written")
-        with atomic_file.translate_errors(path):
-            atomic_file.rename_into_place(temp, path, "export")
-    except BaseException:
-        atomic_file.discard(temp)
-        raise
 
 
-def _check_ids(session_ids: object) -> list[str]:
+def _check_ids(session_ids: object) -> list[str] | None:
+    if session_ids is None:
+        return None
     if isinstance(session_ids, str) or not isinstance(session_ids, Sequence):
         raise errors.InvalidArgument("`session_ids` must be a list of session ids.")
     return [validation.check_id(session_id) for session_id in session_ids]
@@ -143,12 +136,10 @@ def _check_ids(session_ids: object) -> list[str]:
 Choice = tuple[int, str, int]
 
 
-def _choose_all(tx: Tx) -> list[Choice]:
-    return [(row[0], row[1], row[2]) for row in tx.all("export_all")]
-
-
-def _choose(tx: Tx, session_ids: Sequence[str]) -> list[Choice]:
-    """Choose conversations and their origins. An origin has a smaller key than its branches."""
+def _choose(tx: Tx, session_ids: Sequence[str] | None) -> list[Choice]:
+    """Choose conversations (None: all) and their origins. An origin has a smaller key than its branches."""
+    if session_ids is None:
+        return [(row[0], row[1], row[2]) for row in tx.all("export_all")]
     found: dict[int, Choice] = {}
     for session_id in session_ids:
         key: int | None = conversation_row.look(tx, session_id).key
@@ -232,39 +223,29 @@ def read_lines(tx: Tx, key: int) -> Iterator[transfer_format.Line]:
     values = _fields(transfer_format.Conversation, row, live=bool(row[6]), metadata=metadata)
     conversation = transfer_format.Conversation(**values)
     yield conversation
+    history = transfer_format.order_lines(
+        conversation,
+        _read_sessions(tx, key),
+        partial(_next_compaction, tx, key, conversation.id),
+        lambda after, before: tx.all("export_hides", conversation=key, after=after, before=before),
+        partial(_read_messages, tx, key, conversation),
+    )
     referenced = set[str]()
-    for line in _read_history(tx, key, conversation):
+    for line in history:
         if isinstance(line, transfer_format.Message):
             referenced |= blobs.find_references(bytes(line.body).decode())
         yield line
     for route in tx.all("export_routes", conversation=key):
         yield transfer_format.Route(**_fields(transfer_format.Route, route))
     for digest in sorted(referenced):
-        known = blobs.look(tx, digest)
-        size, media_type = (known.size, known.media_type) if known else (None, None)
+        blob = blobs.look(tx, digest)
+        size, media_type = (blob.size, blob.media_type) if blob else (None, None)
         yield transfer_format.Blob(digest=digest, size=size, media_type=media_type)
 
 
 def _fields(kind: type[msgspec.Struct], row: Row, **other: Any) -> dict[str, Any]:
     """Name the values of a row by the fields of a line, which are in the same order."""
     return {**dict(zip(kind.__struct_fields__, row, strict=True)), **other}
-
-
-def _read_history(tx: Tx, key: int, conversation: transfer_format.Conversation) -> Iterator[transfer_format.Line]:
-    active, since = None, 0
-    coming = _next_compaction(tx, key, conversation.id, 0)
-    for session in _read_sessions(tx, key):
-        opened = coming if coming and coming.session == session.ordinal else None
-        if opened:
-            yield from _read_view_changes(tx, key, (active, opened.base_epoch), since, opened.epoch)
-        yield session
-        if opened:
-            yield opened
-            active = since = opened.epoch
-            coming = _next_compaction(tx, key, conversation.id, since)
-        last = conversation.last_seq if session.last_seq is None else session.last_seq
-        yield from _read_messages(tx, key, conversation.id, session.first_seq - 1, last)
-    yield from _read_view_changes(tx, key, (active, conversation.compaction_epoch), since, conversation.epoch + 1)
 
 
 def _read_sessions(tx: Tx, key: int) -> Iterator[transfer_format.Session]:
@@ -285,31 +266,22 @@ def _next_compaction(tx: Tx, key: int, conversation_id: str, after: int) -> tran
     return transfer_format.Compaction(**_fields(transfer_format.Compaction, tuple(values), body=msgspec.Raw(row[7])))
 
 
-def _read_view_changes(
-    tx: Tx, key: int, active: tuple[int | None, int | None], after: int, before: int
-) -> Iterator[transfer_format.ActiveCompaction | transfer_format.Hide | transfer_format.Show]:
-    """Read the changes of the context between two compactions: undos and redos, hides and shows."""
-    if active[0] != active[1]:
-        yield transfer_format.ActiveCompaction(compaction_epoch=active[1])
-    for at, from_seq, to_seq, hidden in tx.all("export_hides", conversation=key, after=after, before=before):
-        if hidden is None:
-            yield transfer_format.Hide(epoch=at, from_seq=from_seq, to_seq=to_seq)
-        else:
-            yield transfer_format.Show(epoch=hidden, from_seq=from_seq, shown_epoch=at)
-
-
-def _read_messages(tx: Tx, key: int, conversation_id: str, after: int, last: int) -> Iterator[transfer_format.Message]:
+def _read_messages(
+    tx: Tx, key: int, conversation: transfer_format.Conversation, session: transfer_format.Session
+) -> Iterator[transfer_format.Message]:
+    conversation_id, after = conversation.id, session.first_seq - 1
+    last = conversation.last_seq if session.last_seq is None else session.last_seq
     while after < last:
         (upto,) = tx.one(
             "export_reach", conversation=key, after=after, upto=last, limit=BATCH_MESSAGES, room=BATCH_BYTES
         ) or (last,)
         for row in tx.all("export_messages", conversation=key, after=after, upto=upto):
-            seq, session, uid, role, at, body, redacted_at, digest = row
+            seq, ordinal, uid, role, at, body, redacted_at, digest = row
             if seq != after + 1 or message_codec.digest(conversation_id, seq, uid, role, body) != digest:
                 raise _damaged(conversation_id, f"Message {after + 1}")
             raw = msgspec.Raw(body) if body else transfer_format.NO_BODY
             yield transfer_format.Message(
-                seq=seq, session=session, uid=uid, role=role, at=at, body=raw, redacted_at=redacted_at
+                seq=seq, session=ordinal, uid=uid, role=role, at=at, body=raw, redacted_at=redacted_at
             )
             after = seq
         if after != upto:
@@ -317,8 +289,8 @@ def _read_messages(tx: Tx, key: int, conversation_id: str, after: int, last: int
 
 
 def _damaged(conversation_id: str, what: str) -> errors.StoreCorrupt:
-    damaged = f"{what} of conversation {errors.shown(conversation_id)} is missing or damaged."
-    return errors.StoreCorrupt(f"{damaged} Run `holdfast doctor`.")
+    name = errors.shown(conversation_id)
+    return errors.StoreCorrupt(f"{what} of conversation {name} is missing or damaged. Run `holdfast doctor`.")
 
 
 # --- a conversation for people -----------------------------------------------------------------------

@@ -8,6 +8,7 @@ refer to; and a seal over all of them. The end line seals the seals.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Annotated, Any
 
@@ -166,6 +167,44 @@ encode = msgspec.json.Encoder(order="sorted").encode
 _decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 decode = _decoder.decode
 decode_header = msgspec.json.Decoder(Header).decode
+
+
+def order_lines(
+    conversation: Conversation,
+    sessions: Iterable[Session],
+    next_compaction: Callable[[int], Compaction | None],
+    view_changes: Callable[[int, int], Iterable[Sequence[Any]]],
+    messages: Callable[[Session], Iterable[Message]],
+) -> Iterator[Line]:
+    """Yield the lines of a conversation up to its last message or change, in the order described above.
+
+    `next_compaction` returns the first compaction after an epoch. `view_changes` returns the hides and shows between
+    two epochs: the epoch, the range, and for a show the epoch of the hide that it ends.
+    """
+    active, since = None, 0
+    coming = next_compaction(0)
+    for session in sessions:
+        opened = coming if coming and coming.session == session.ordinal else None
+        if opened:
+            yield from _order_changes(active, opened.base_epoch, view_changes(since, opened.epoch))
+        yield session
+        if opened:
+            yield opened
+            active = since = opened.epoch
+            coming = next_compaction(since)
+        yield from messages(session)
+    yield from _order_changes(active, conversation.compaction_epoch, view_changes(since, conversation.epoch + 1))
+
+
+def _order_changes(before: int | None, after: int | None, changes: Iterable[Sequence[Any]]) -> Iterator[Line]:
+    """Yield the changes of the context between two compactions: undos and redos, hides and shows."""
+    if before != after:
+        yield ActiveCompaction(compaction_epoch=after)
+    for at, from_seq, to_seq, hidden in changes:
+        if hidden is None:
+            yield Hide(epoch=at, from_seq=from_seq, to_seq=to_seq)
+        else:
+            yield Show(epoch=hidden, from_seq=from_seq, shown_epoch=at)
 
 
 class SealBuilder:

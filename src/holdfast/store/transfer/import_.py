@@ -63,7 +63,7 @@ class Imports(blobs.UsesBlobs):
         """
         validation.check(validation.Flag, revive=revive)
         with _open_source(read) as (source, attachments):
-            incoming = blobs.Incoming(self.driver, self._blob_files, attachments)
+            incoming = blobs.IncomingBlobs(self.driver, self._blob_files, attachments)
             return _Import(self.driver, incoming, self._clock(), revive, progress).run(_read_lines(source))
 
 
@@ -76,9 +76,7 @@ def _open_source(read: Source | os.PathLike[str]) -> Iterator[tuple[Source, blob
     if not isinstance(read, os.PathLike):
         yield read, None
         return
-    path = os.fspath(read)
-    if not isinstance(path, str) or "\0" in path:
-        raise errors.InvalidArgument("The path of an export must be text.")
+    path = validation.check_path(read, "read")
     sqlite_connection.refuse_live(path)
     with atomic_file.translate_errors(path):
         file = open(path, "rb")  # noqa: SIM115 -- closed below, where errors are those of the store
@@ -200,9 +198,9 @@ class ConversationBuffer(AbstractContextManager["ConversationBuffer"]):
         if self.problem or self._validator is None:
             return
         try:
-            self._validator.check(number, line)
-        except errors.ImportInvalid as error:
-            self.problem = error
+            self._validator.check(line)
+        except errors.InvalidArgument as error:
+            self.refuse(number, str(error))
             return
         if isinstance(line, transfer_format.Blob):
             self.blobs.append(line)
@@ -217,9 +215,9 @@ class ConversationBuffer(AbstractContextManager["ConversationBuffer"]):
         if self.problem or self._validator is None:
             return
         try:
-            self._validator.finish(number)
-        except errors.ImportInvalid as error:
-            self.problem = error
+            self._validator.finish()
+        except errors.InvalidArgument as error:
+            self.refuse(number, str(error))
         if sealed != self._seal.build():
             self.refuse(number, f"lines of conversation {errors.shown(sealed.id)} were changed, lost or added")
 
@@ -237,23 +235,13 @@ class ConversationBuffer(AbstractContextManager["ConversationBuffer"]):
 # --- the whole file ----------------------------------------------------------------------------------
 
 
-# Errors that refuse one conversation. Any other error ends the import.
-_REFUSALS = (
-    errors.ImportConflict,
-    errors.IdTaken,
-    errors.ImportInvalid,
-    errors.InvalidArgument,
-    errors.ConversationDeleted,
-)
-
-
 class _Import:
     """The state of one import."""
 
     def __init__(
         self,
         driver: Driver,
-        incoming: blobs.Incoming,
+        incoming: blobs.IncomingBlobs,
         now: float,
         revive: bool,
         progress: Progress | None,
@@ -266,6 +254,7 @@ class _Import:
         self._outcomes: list[reports.ImportOutcome] = []
         self._end = transfer_format.EndBuilder()
         self._messages = 0
+        self._attachments = set[str]()
         # The id in this store of each conversation of the file; None: it was not imported.
         self._imported: dict[str, str | None] = {}
 
@@ -283,9 +272,8 @@ class _Import:
             self._refuse_incomplete(buffer, number, "the file ends inside a conversation")
         elif end is None:
             self._refuse(number, "the file has no end line: conversations may be missing")
-        self._incoming.settle()
-        lost = tuple(sorted(self._incoming.lost))
-        return reports.ImportReport(tuple(self._outcomes), self._messages, self._incoming.came, lost)
+        stored, missing = self._incoming.stored & self._attachments, self._incoming.missing & self._attachments
+        return reports.ImportReport(tuple(self._outcomes), self._messages, len(stored), tuple(sorted(missing)))
 
     def _add_line(
         self, source: InputLine, buffer: ConversationBuffer | None, end: transfer_format.End | None
@@ -388,27 +376,25 @@ class _Import:
 
         # Attachments are stored first, so that no message refers to a missing one; but not if the ids are refused.
         stored = self._driver.read(look)
-        known = {line.digest: _to_blob(line, self._now) for line in buffer.blobs}
-        self._incoming.take(known, named=stored)
+        attachments = {line.digest: _to_blob(line, self._now) for line in buffer.blobs}
+        self._incoming.store(attachments, referenced=stored)
 
         def step(tx: Tx) -> bool:
             # A concurrent import of the same file may have been faster.
             if _is_stored(tx, new_id, buffer, ids):
                 return False
             writer.run(tx, buffer.lines(), sealed_at)
-            for blob in filter(None, known.values()):
+            for blob in filter(None, attachments.values()):
                 tx.run("blob_known", **msgspec.structs.asdict(blob))
             return True
 
         try:
-            if stored or not self._driver.write("import", step):
-                return outcome("already_there")
+            written = not stored and self._driver.write("import", step)
         except errors.StoreRefused as error:
-            self._incoming.give_back()
             raise errors.ImportInvalid(writer.number, str(error)) from error
-        except _REFUSALS:
-            self._incoming.give_back()
-            raise
+        self._attachments.update(attachments)
+        if not written:
+            return outcome("already_there")
         self._messages += buffer.messages
         return outcome("imported", title=writer.title, routes=tuple(writer.routes))
 

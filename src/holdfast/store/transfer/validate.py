@@ -22,7 +22,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class ConversationValidator:
-    """Checks the lines of one conversation in order. Raises ImportInvalid for the first invalid line."""
+    """Checks the lines of one conversation in order. Raises InvalidArgument for the first invalid line."""
 
     def __init__(self, conversation: transfer_format.Conversation) -> None:
         self._conversation = conversation
@@ -32,24 +32,15 @@ class ConversationValidator:
         self._begun = False
         self._blobs = set[str]()
 
-    def check(self, number: int, line: transfer_format.Line) -> None:
-        try:
-            self._check(line)
-        except errors.InvalidArgument as error:
-            raise errors.ImportInvalid(number, str(error)) from None
-
-    def finish(self, number: int) -> None:
+    def finish(self) -> None:
         """Check that the conversation is complete."""
         declared, session = self._conversation, self._session
-        try:
-            self._check_session_complete()
-        except errors.InvalidArgument as error:
-            raise errors.ImportInvalid(number, str(error)) from None
+        self._check_session_complete()
         live = session is not None and session.ended_at is None
-        if (declared.head, declared.last_seq, declared.live) != (self._ordinal, self._seq, live):
-            raise errors.ImportInvalid(number, "the sessions and messages do not match the conversation's line.")
+        complete = (declared.head, declared.last_seq, declared.live) == (self._ordinal, self._seq, live)
+        _require(complete, "The sessions and messages do not match the conversation's line.")
 
-    def _check(self, line: transfer_format.Line) -> None:
+    def check(self, line: transfer_format.Line) -> None:
         match line:
             case transfer_format.Message():
                 self._check_message(line)
@@ -72,9 +63,8 @@ class ConversationValidator:
     def _check_message(self, line: transfer_format.Message) -> None:
         session = self._session
         _require(line.seq == self._seq + 1, f"Expected message {self._seq + 1}, not message {line.seq}.")
-        _require(
-            session is not None and line.session == session.ordinal, f"Message {line.seq} is in the wrong session."
-        )
+        in_session = session is not None and line.session == session.ordinal
+        _require(in_session, f"Message {line.seq} is in the wrong session.")
         ended = session is not None and session.last_seq is not None and line.seq > session.last_seq
         _require(not ended, f"Message {line.seq} is after the end of its session.")
         redacted = line.redacted_at is not None
@@ -134,9 +124,10 @@ def _check_body(text: bytes) -> str:
     for call in body.tool_calls:
         message_codec.tool_call(call)
     message_codec.check_metadata(body.metadata)
-    known = message_codec.exact(body, "message").encode()
+    stored = message_codec.exact(body, "message").encode()
     # An append stores empty text explicitly.
-    _require_canonical(text, (known, message_codec.encode("").encode()) if known == b"{}" else (known,), types.Body)
+    forms = (stored, message_codec.encode("").encode()) if stored == b"{}" else (stored,)
+    _require_canonical(text, forms, types.Body)
     return text.decode()
 
 

@@ -12,14 +12,6 @@ ON CONFLICT (digest) DO UPDATE SET at = excluded.at, dropped_at = NULL;
 -- name: blob_get
 SELECT digest, size, media_type, at FROM blobs WHERE digest = :digest;
 
--- name: blob_wanted
--- Tell whether a blob is known and not dropped.
-SELECT 1 FROM blobs WHERE digest = :digest AND dropped_at IS NULL;
-
--- name: blob_given_back
--- Drop a blob of a refused import, unless it was stored again since.
-UPDATE blobs SET dropped_at = :at WHERE digest = :digest AND at = :at;
-
 -- name: blobs_all
 -- List every blob.
 SELECT digest, size, at, dropped_at FROM blobs ORDER BY digest;

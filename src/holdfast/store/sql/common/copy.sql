@@ -68,10 +68,6 @@ SELECT digest, size, media_type, at, dropped_at FROM blobs WHERE digest > :after
 -- name: copy_meta
 SELECT key, value FROM meta ORDER BY key;
 
--- name: copy_conversations
--- List every conversation, an origin before its branches.
-SELECT key, id, last_seq - coalesce(forked_at, 0) FROM conversations ORDER BY key;
-
 -- name: copy_anything
 -- Tell whether a store holds any data.
 SELECT EXISTS (SELECT 1 FROM conversations) OR EXISTS (SELECT 1 FROM tombstones) OR EXISTS (SELECT 1 FROM routes)
