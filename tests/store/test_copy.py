@@ -52,7 +52,7 @@ def told(db: SessionDB) -> list[Any]:
 
 def rows(db: SessionDB, table: copy_tables.Table) -> list[Any]:
     found = db.driver.read(lambda tx: list(table.rows(tx)))
-    return [list(table.comparable(row, leapt=True)) for row in found]
+    return [list(table.comparable(row, finished=True)) for row in found]
 
 
 def furnish(db: SessionDB, clock: steps.Clock) -> None:

@@ -260,7 +260,7 @@ class _SnapshotCopy:
                 differing.append(id_)
             end.add(ours.seal)
         self.digest = end.build().digest
-        tables = (table.name for table in copy_tables.TABLES if table.differs(snapshot, tx, with_counter=not finished))
+        tables = (table.name for table in copy_tables.TABLES if table.differs(snapshot, tx, finished=finished))
         return [*differing, *target_keys, *tables]
 
 

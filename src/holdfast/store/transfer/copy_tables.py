@@ -72,12 +72,13 @@ class Table(NamedTuple):
                 values[column] = keys[values[column]]
         return values
 
-    def differs(self, source: Tx, target: Tx, *, with_counter: bool) -> bool:
+    def differs(self, source: Tx, target: Tx, *, finished: bool) -> bool:
         pairs = itertools.zip_longest(self.rows(source), self.rows(target), fillvalue=())
-        if with_counter or self.counter is None:
-            return any(ours != theirs for ours, theirs in pairs)
-        at = self.counter
-        return any(ours[:at] + ours[at + 1 :] != theirs[:at] + theirs[at + 1 :] for ours, theirs in pairs)
+        return any(self.comparable(a, finished=finished) != self.comparable(b, finished=finished) for a, b in pairs)
+
+    def comparable(self, row: Row, *, finished: bool) -> Row:
+        """Return the part of a row that is equal in both stores. Finishing a copy advances its counter."""
+        return row if self.counter is None or not finished else row[: self.counter] + row[self.counter + 1 :]
 
 
 def _if(column: str) -> Callable[[Values], bool]:
