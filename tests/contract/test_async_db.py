@@ -245,8 +245,8 @@ def test_bad_append_in_a_group_fails_alone(db: SessionDB, gate: Gate) -> None:
         )
         kinds = [type(outcome).__name__ for outcome in outcomes]
         assert kinds == ["Receipt", "UidReused", "NoSuchSession", "ConversationDeleted", "UidReused", "Receipt"]
-        # A server writes the appends to other conversations at the same time, and they may split the group.
-        assert gate.passed["append.committed"] - before == 2 or db.driver.concurrent_writes
+        # A server looks up the conversations of "nobody" and "gone", which may split the group in two.
+        assert gate.passed["append.committed"] - before in ((2, 3) if db.driver.concurrent_writes else (2,))
 
     run(story, db)
     assert steps.contents(db.transcript("talk")) == ["x", "first", "good 1", "good 2"]

@@ -1,6 +1,6 @@
-"""AsyncSessionDB: the same names as SessionDB, awaited. The only bridge between the two worlds.
+"""AsyncSessionDB: the methods of SessionDB as coroutines.
 
-Every call runs on a thread of a small pool. Appends and steps that change a row or two go through group_commit.
+Calls run on the threads of a small pool. Appends and steps that change a row or two go through group_commit.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class AsyncSessionDB(async_mirror.AsyncSessionBase):
         return self.db.path
 
     async def close(self) -> None:
-        """What was given to append, or shares commits, is written first; whoever comes later gets StoreClosed."""
+        """Write everything that was given to append or to share, then close; later calls raise StoreClosed."""
         if self.db.driver.pid != os.getpid():
             return  # its threads are the parent's
         self._closed = True
@@ -61,7 +61,7 @@ class AsyncSessionDB(async_mirror.AsyncSessionBase):
         self._writes.close()
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Any short call on the store, on one of its threads."""
+        """Run a short call on a thread of the pool."""
         self._check_open()
         return await self._pool.call(partial(contextvars.copy_context().run, call))
 
@@ -88,8 +88,7 @@ class AsyncSessionDB(async_mirror.AsyncSessionBase):
         create: types.NewConversation | None = None,
         lease: types.Lease | None = None,
     ) -> types.Receipt:
-        """As SessionDB.append_message. Cancelling the wait does not take the message back: it is written
-        once, as if nobody had stopped waiting."""
+        """As SessionDB.append_message. Cancelling the wait does not take the message back: it is written once."""
         message = types.NewMessage(
             role=role,
             content=content,
@@ -113,7 +112,7 @@ class AsyncSessionDB(async_mirror.AsyncSessionBase):
         create: types.NewConversation | None = None,
         lease: types.Lease | None = None,
     ) -> list[types.Receipt]:
-        """As SessionDB.append_messages: the batch shares its fate, and its commit with other appends."""
+        """As SessionDB.append_messages. A batch is written as a whole and may share its commit with others."""
         self._check_open()
         if messages in ([], ()):
             return []
@@ -121,13 +120,13 @@ class AsyncSessionDB(async_mirror.AsyncSessionBase):
         return await self._writes.append(request)
 
     async def share(self, step: write_step.WriteStep[T]) -> T:
-        """A small step, which shares a commit with those of other tasks."""
+        """Run a small step, which may share its commit with the steps of other tasks."""
         self._check_open()
         return await self._writes.write(step)
 
 
 async def kept(taking: Coroutine[Any, Any, T], give_back: Callable[[T], Coroutine[Any, Any, object]]) -> T:
-    """Take what must be given back: whoever is cancelled meanwhile gives it back first, if it was taken."""
+    """Await `taking`; a task that is cancelled meanwhile gives the result back before it ends."""
     task = asyncio.ensure_future(taking)
     try:
         return await asyncio.shield(task)
@@ -141,5 +140,5 @@ async def kept(taking: Coroutine[Any, Any, T], give_back: Callable[[T], Coroutin
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([back])
             if not back.cancelled():
-                back.exception()  # What could not be given back runs out by itself.
+                back.exception()  # retrieved, so that asyncio does not log it; a lease that was not released expires
         raise

@@ -1,7 +1,7 @@
-"""The compaction commit, and taking one back.
+"""Commit a compaction, read the current one, undo and redo.
 
-The lease saves work; the commit decides: it compares head, epoch and, when a lease was taken, token,
-under the conversation's lock. Its cost does not grow with the history: no message is touched.
+A lease only avoids duplicate work. The commit itself compares head, epoch and the token of the lease, if there is one,
+while it holds the lock of the conversation. It changes no message, so its cost does not grow with the log.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from holdfast.store.driver import Query, Row, Tx
 
 
 class Body(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a compaction says."""
+    """The stored content of a compaction."""
 
     summary: str = ""
     pinned: tuple[int, ...] = ()
@@ -25,7 +25,7 @@ class Body(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """A finished summary on its way to the commit."""
+    """A compaction to be committed, validated and encoded."""
 
     cut_seq: int
     seen_seq: int
@@ -62,10 +62,10 @@ def draft(
 
 
 def commit(tx: Tx, work: types.Lease | types.Snapshot, child_id: str, draft: Draft, now: float) -> types.Session:
-    """End the head, open its continuation, put the summary in force, and return the new head: all or nothing.
+    """End the head session, start its continuation with the compaction in force, and return the new head.
 
-    Raises LeaseLost when the lease is not held any more, Superseded when head or view changed meanwhile.
-    A commit repeated with the same child id finds its result and changes nothing.
+    Raises LeaseLost if the lease is no longer held, and Superseded if head, epoch or view changed since the snapshot.
+    A retry with the same child id finds its result and changes nothing.
     """
     lease = work if isinstance(work, types.Lease) else None
     seen = work.snapshot if isinstance(work, types.Lease) else work
@@ -105,7 +105,7 @@ def commit(tx: Tx, work: types.Lease | types.Snapshot, child_id: str, draft: Dra
 
 
 class _Look(NamedTuple):
-    """Everything that a commit compares, read in one round trip after the conversation was locked."""
+    """The rows that a commit compares, read in one round trip after the conversation was locked."""
 
     place: Row | None
     deleted: bool
@@ -150,7 +150,7 @@ def rotate(
     source: str,
     model: str | None,
 ) -> conversation_row.State:
-    """Write a compaction; the head is live, or was ended for this purpose."""
+    """Write a compaction and the session that continues with it. The head is live, or was ended for this purpose."""
     if here.live:
         tx.defer(
             "session_end",
@@ -207,19 +207,19 @@ def _check_cut(draft: Draft, seen: types.Snapshot, base: types.Compaction | None
 
 
 def current(tx: Tx, here: conversation_row.State) -> types.Compaction | None:
-    """The compaction the context stands on: the conversation's own, else the one inherited by a branch."""
+    """Return the compaction in force: that of the conversation itself, else the one that a branch inherits."""
     if here.compaction_epoch is not None:
         return at(tx, here.key, here.compaction_epoch)
     return _inherited(tx, here.origin, here.forked_at, here.forked_epoch)
 
 
 def _inherited(tx: Tx, origin: int | None, limit: int, epoch: int | None) -> types.Compaction | None:
-    # No epoch: nothing on the origin's own chain fits, so what the origin itself inherited may.
-    passed: set[int] = set()
+    # If no compaction of the origin is old enough, the branch may have the one that the origin inherits.
+    visited: set[int] = set()
     while origin is not None:
-        if origin in passed:
-            raise errors.StoreCorrupt("A conversation branches off itself.")
-        passed.add(origin)
+        if origin in visited:
+            raise errors.StoreCorrupt("A conversation is a branch of itself.")
+        visited.add(origin)
         found = newest_seen(tx, origin, epoch, limit)
         if found:
             return found
@@ -229,13 +229,13 @@ def _inherited(tx: Tx, origin: int | None, limit: int, epoch: int | None) -> typ
 
 
 def newest_seen(tx: Tx, key: int, epoch: int | None, limit: int) -> types.Compaction | None:
-    """Down the chain of bases from epoch: the newest compaction made from nothing after limit."""
+    """Return the newest compaction, from `epoch` down its chain of bases, that saw no message after `limit`."""
     while epoch is not None:
         found = at(tx, key, epoch)
         if found.seen_seq <= limit:
             return found
         if found.base_epoch is not None and found.base_epoch >= epoch:
-            raise errors.StoreCorrupt(f"Compaction {epoch} stands on one that came after it.")
+            raise errors.StoreCorrupt(f"Compaction {epoch} is based on a later one.")
         epoch = found.base_epoch
     return None
 
@@ -246,7 +246,7 @@ def at(tx: Tx, key: int, epoch: int) -> types.Compaction:
 
 def _required(epoch: int | None, rows: Sequence[Row]) -> types.Compaction:
     if not rows:
-        raise errors.StoreCorrupt(f"Compaction {epoch}, on which a context stands, does not exist.")
+        raise errors.StoreCorrupt(f"Compaction {epoch}, which is in force or the base of another, is missing.")
     return from_row(rows[0])
 
 
@@ -265,13 +265,13 @@ def from_row(row: Row) -> types.Compaction:
 
 
 def undo(tx: Tx, session_id: str) -> types.Compaction:
-    """The context stands on what the current compaction stood on; every message is still there."""
+    """Put the base of the current compaction in force again, and return the compaction that was undone."""
     here = conversation_row.lock(tx, session_id)
     meant = tx.retry_state.setdefault("undo", here.compaction_epoch)
     if meant is not None and not _in_force(tx, here, meant):
         return at(tx, here.key, meant)
     if here.compaction_epoch is None:
-        raise errors.NothingToUndo("This conversation stands on no compaction of its own.")
+        raise errors.NothingToUndo("This conversation has no compaction of its own.")
     undone = at(tx, here.key, here.compaction_epoch)
     conversation_row.moved(tx, here, compaction_epoch=undone.base_epoch, redo_epoch=undone.epoch)
     return undone
@@ -289,8 +289,8 @@ def redo(tx: Tx, session_id: str) -> types.Compaction:
 
 
 def _in_force(tx: Tx, here: conversation_row.State, epoch: int) -> bool:
-    """Whether the context stands on this compaction, itself or beneath those made since."""
-    stands = here.compaction_epoch
-    while stands is not None and stands > epoch:
-        stands = at(tx, here.key, stands).base_epoch
-    return stands == epoch
+    """Return whether this compaction is the current one or among its bases."""
+    base = here.compaction_epoch
+    while base is not None and base > epoch:
+        base = at(tx, here.key, base).base_epoch
+    return base == epoch

@@ -1,4 +1,4 @@
-"""Where a conversation stands, as seen under its lock; every step begins here."""
+"""The row of a conversation: lock it, which is how every write step begins, and change it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.store.driver import Row, Tx
 
 
 class State(NamedTuple):
-    """The row of a conversation, its head, and which of its sessions was asked for."""
+    """The row of a conversation with the id of its head session, and the ordinal of the session that was asked for."""
 
     key: int
     id: str
@@ -34,17 +34,17 @@ class State(NamedTuple):
 
 
 def lock(tx: Tx, session_id: str) -> State:
-    """The conversation of any of its session ids, locked until the transaction ends."""
+    """Lock the conversation of a session id until the transaction ends."""
     return _found(tx, session_id, tx.one("lock_conversation", id=validation.check_id(session_id)))
 
 
 def lock_all(tx: Tx, session_ids: Iterable[str]) -> None:
-    """The conversations of several, before any of them is locked by itself: everybody takes them in one order."""
+    """Lock several conversations, in an order that is the same for all writers, so that none deadlock."""
     tx.all("lock_conversations", ids=sorted(set(session_ids)))
 
 
 def look(tx: Tx, session_id: str) -> State:
-    """The same without the lock, for readers."""
+    """Read the conversation of a session id without locking it."""
     return _found(tx, session_id, tx.one("look_conversation", id=validation.check_id(session_id)))
 
 
@@ -60,7 +60,7 @@ def _found(tx: Tx, session_id: str, row: Row | None) -> State:
 
 
 def missing(tx: Tx, session_id: str) -> errors.NoSuchSession:
-    """The right error for an id nobody knows."""
+    """Return the error for an id that does not exist, which may have been deleted."""
     if tx.one("tombstone", id=session_id):
         return errors.ConversationDeleted(session_id)
     return errors.NoSuchSession(session_id)
@@ -78,7 +78,7 @@ def moved(
     compaction_epoch: int | None = _SAME,
     redo_epoch: int | None = _SAME,
 ) -> State:
-    """Change head, end or view; the epoch rises with it. This is the only place that does."""
+    """Change head, end or view, and increment the epoch. No other function changes the epoch."""
     after = here._replace(
         epoch=here.epoch + 1,
         head=here.head if head is None else head,
@@ -130,5 +130,5 @@ class NewId:
 
 
 def mint_session_id(now: float) -> str:
-    """Ids look like 20260527_234659_e65f0e: when it began (UTC), and six characters of chance."""
+    """Return an id such as 20260527_234659_e65f0e: the time in UTC and six random hexadecimal digits."""
     return time.strftime("%Y%m%d_%H%M%S", time.gmtime(now)) + "_" + os.urandom(3).hex()

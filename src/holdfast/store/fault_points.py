@@ -1,8 +1,7 @@
-"""Named points of every write, so that faults can be put exactly where they hurt.
+"""Named points of every write, at which tests inject faults.
 
-The driver announces each point it passes: `append.queued`, `append.begun`, `append.message_insert`,
-`append.committing`, `append.committed`, … With no hook set, which is always outside of fault tests, a
-point costs one comparison.
+A driver calls the hook at each point it reaches: `append.queued`, `append.begun`, `append.message_insert`,
+`append.committing`, `append.committed` and so on. Only tests set a hook; without one a point costs one comparison.
 """
 
 from __future__ import annotations

@@ -187,31 +187,32 @@ def seq_of(tx: Tx, session_id: str, uid: str) -> int | None:
 
 
 def transcript(tx: Tx, session_id: str, after: int = 0, upto: int | None = None) -> list[types.Message]:
-    """The whole log of the conversation, first to last, origins included, hidden turns too."""
+    """Return the log of a conversation in order, with the messages of its origins and with hidden messages."""
     here = conversation_row.look(tx, session_id)
     last = here.last_seq if upto is None else min(upto, here.last_seq)
     return between(tx, here, after, last)
 
 
 def context(tx: Tx, session_id: str, upto: int | None = None) -> types.Context:
-    """Pinned + summary + what comes after the cut and is not hidden, all of one snapshot."""
+    """Return the messages for the model: the pinned ones, the summary, and those after the cut, none of them hidden."""
     here = conversation_row.look(tx, session_id)
     last = here.last_seq if upto is None else min(upto, here.last_seq)
     compaction = compactions.current(tx, here)
     cut = compaction.cut_seq if compaction else 0
     tail = between(tx, here, cut, last)
-    pinned = [message for seq in _pinned(compaction, last) for message in between(tx, here, seq - 1, seq)]
+    pinned_seqs = [seq for seq in compaction.pinned if seq <= last] if compaction else []
+    pinned = [message for seq in pinned_seqs for message in between(tx, here, seq - 1, seq)]
     hidden = visibility.in_force(tx, here.key)
     if hidden:
         tail = [message for message in tail if not visibility.covers(hidden, message.seq)]
         pinned = [message for message in pinned if not visibility.covers(hidden, message.seq)]
     running: frozenset[str] = frozenset()
-    # One list: a pinned call may have its result after the cut.
-    shown = [*pinned, *_summary(compaction), *tail]
-    if tool_pairs.has_calls(shown):
-        shown, running = tool_pairs.arrange(shown, leases.turn_began(tx, here))
+    # Arranged as one list: a pinned tool call may have its result after the cut.
+    messages = [*pinned, *_summary_message(compaction), *tail]
+    if tool_pairs.has_calls(messages):
+        messages, running = tool_pairs.arrange(messages, leases.turn_began(tx, here))
     return types.Context(
-        shown,
+        messages,
         conversation_id=here.id,
         session_id=here.head_id,
         epoch=here.epoch,
@@ -222,12 +223,8 @@ def context(tx: Tx, session_id: str, upto: int | None = None) -> types.Context:
     )
 
 
-def _pinned(compaction: types.Compaction | None, last: int) -> list[int]:
-    return [seq for seq in compaction.pinned if seq <= last] if compaction else []
-
-
-def _summary(compaction: types.Compaction | None) -> list[types.Message]:
-    """The summary as the model sees it: one message, which stands in no log and has the cut's seq."""
+def _summary_message(compaction: types.Compaction | None) -> list[types.Message]:
+    """Return the summary as a message with the seq of the cut, or nothing if there is no summary."""
     if compaction is None or not compaction.summary:
         return []
     uid, body = f"summary:{compaction.epoch}", message_codec.written(compaction.summary)
@@ -235,28 +232,28 @@ def _summary(compaction: types.Compaction | None) -> list[types.Message]:
 
 
 def between(tx: Tx, here: conversation_row.State, after: int, upto: int) -> list[types.Message]:
-    """Messages with after < seq <= upto, going down the origins of a branch."""
+    """Return the messages with after < seq <= upto; those before a fork are read from the origin."""
     messages: list[types.Message] = []
     key, origin, forked_at = here.key, here.origin, here.forked_at
-    passed = {key}
+    visited = {key}
     while upto > after:
         if upto > forked_at:
-            messages = _stretch(tx, key, max(after, forked_at), upto) + messages
+            messages = _read_messages(tx, key, max(after, forked_at), upto) + messages
         if origin is None:
             break
         upto, key = min(upto, forked_at), origin
-        if key in passed:
-            raise errors.StoreCorrupt(f"The conversation {here.id} branches off itself.")
-        passed.add(key)
+        if key in visited:
+            raise errors.StoreCorrupt(f"The conversation {here.id} is a branch of itself.")
+        visited.add(key)
         origin, forked_at = (tx.one("origin_of", key=key) or (None, 0))[:2]
     return messages
 
 
-def _stretch(tx: Tx, key: int, after: int, upto: int) -> list[types.Message]:
+def _read_messages(tx: Tx, key: int, after: int, upto: int) -> list[types.Message]:
     rows = tx.all("messages_between", conversation=key, after=after, upto=upto)
     if not rows:
         return []
-    # The log is in session order, so the first and the last row bound the sessions to name.
+    # Sessions follow one another in the log, so all of them lie between those of the first and the last row.
     names: dict[int, str] = dict(tx.all("session_names", conversation=key, low=rows[0][2], high=rows[-1][2]))
     make = types.Message
     try:

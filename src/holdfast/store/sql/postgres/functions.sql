@@ -1,10 +1,9 @@
--- What must be looked at after a wait, and so cannot be one plain statement.
+-- Functions that lock a row and then read others.
 --
--- A statement sees what was committed before it began. One that waits for a row sees that row anew afterwards, but
--- what it joins to it as it was before the wait. Each statement of a function begins for itself: it locks first,
--- and looks then.
+-- A statement sees what was committed before it began. If it waits for a lock, it reads the locked row again, but not
+-- the rows joined to it. Each statement of a function has a snapshot of its own, so that one can lock and the next read.
 
--- Where the conversation of any session id stands, locked until the transaction ends, and the time it was then.
+-- The conversation of any session id, locked until the transaction ends, and the server's time after the lock.
 CREATE FUNCTION lock_conversation(asked_id text)
 RETURNS TABLE (key bigint, id text, owner text, source text, title text, head bigint, head_id text, live bigint,
                epoch bigint, last_seq bigint, compaction_epoch bigint, redo_epoch bigint, forked_at bigint,
@@ -47,7 +46,7 @@ BEGIN
   IF here.ordinal IS NULL OR here.live IS NULL OR (expect_head AND here.head <> here.ordinal) THEN RETURN; END IF;
   ahead := here.last_seq - seen;
   IF ahead < 0 OR ahead * 16 >= length(digests) THEN RETURN; END IF;
-  -- Nested, as a condition with a subquery is a query of its own, whatever stands before it.
+  -- Nested: PL/pgSQL executes a subquery in a condition even if the part before it is false.
   IF lease_token IS NOT NULL THEN
     IF NOT EXISTS (
       SELECT 1 FROM store.leases l

@@ -10,13 +10,13 @@ SELECT seq, uid, session, role, at, body FROM messages
  ORDER BY seq;
 
 -- name: append_message
--- A whole append where nothing is special; no row where something is.
+-- Append a message, or return no row if the append needs a transaction.
 SELECT a.* FROM append_message(:session, :conversation, :expect_head, :is_retry, :seen, :uid, :role, :at, :body,
                                :digests, :purpose, :token, :holder, :now, :unsynced) a
  WHERE a.seq IS NOT NULL;
 
 -- name: append_to_each
--- The same for a message to each of several conversations; those that another transaction has locked are left out.
+-- Append a message to each of several conversations, except those that another transaction has locked.
 WITH locked AS MATERIALIZED (
   SELECT id FROM conversations WHERE id = ANY (:conversations) FOR NO KEY UPDATE SKIP LOCKED)
 SELECT r.number, a.*
