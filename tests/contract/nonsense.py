@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast import NewConversation, NewMessage, SessionDB, errors, types
-from holdfast.store.mail import expiry
+from holdfast.store.mail import queue_status
 from tests.contract import mail, steps
 
 JUNK = [
@@ -159,7 +159,7 @@ CALLS: dict[str, Arguments | Callable[[SessionDB], Arguments]] = {
     "mail.backlog": {"limit": 3},
     "mail.failed": {"limit": 3},
     "mail.resend": {"outgoing_id": 1},
-    "mail.expire": {"days": 30, "window": expiry.Window()},
+    "mail.expire": {"days": 30, "window": queue_status.Window()},
     "mail.home_of": {"session_id": "talk"},
     "mail.forget_inbound": {"older_than_days": 30},
     "mail.acquire_chat_lease": {"key": "new", "ttl": 5, "holder": "me"},

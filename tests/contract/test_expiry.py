@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from holdfast import SessionDB, errors
-from holdfast.store.mail import expiry
+from holdfast.store.mail import queue_status
 from tests.contract import mail, steps
 
 
 def tidied(db: SessionDB, days: float = 30) -> list[int]:
     """How much each step forgot."""
-    window: expiry.Window | None = expiry.Window()
+    window: queue_status.Window | None = queue_status.Window()
     gone = list[int]()
     while window is not None:
         done = db.mail.expire(days, window)
@@ -25,7 +25,7 @@ def tidied(db: SessionDB, days: float = 30) -> list[int]:
 def test_what_was_settled_long_ago_is_forgotten_however_little_is_looked_at_at_once(
     db: SessionDB, clock: steps.Clock, monkeypatch: pytest.MonkeyPatch, most: int, rounds: int
 ) -> None:
-    monkeypatch.setattr(expiry, "MOST", most)
+    monkeypatch.setattr(queue_status, "EXPIRY_BATCH", most)
     a, b = mail.came(db, "a", "b")
     claim = db.mail.acquire_chat_lease(mail.CLAIM)
     db.mail.begin_inbound(claim, a.id, "talk", [b.id])
@@ -52,7 +52,7 @@ def test_what_was_settled_long_ago_is_forgotten_however_little_is_looked_at_at_o
 
 
 def test_no_step_looks_at_more_than_a_few(db: SessionDB, clock: steps.Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expiry, "MOST", 4)
+    monkeypatch.setattr(queue_status, "EXPIRY_BATCH", 4)
     for arrival in mail.came(db, *map(str, range(10))):
         db.mail.settle_inbound(None, arrival.id, "ignored", outgoing=[mail.reply()])
         db.mail.mark_failed(db.mail.replies(arrival.id)[0].id, "gone")

@@ -7,7 +7,7 @@ import logging
 
 from holdfast import errors
 from holdfast.store import async_db
-from holdfast.store.mail import expiry
+from holdfast.store.mail import queue_status
 
 logger = logging.getLogger("holdfast.app")
 
@@ -32,7 +32,7 @@ async def looking_after(store: async_db.AsyncSessionDB, days: float) -> None:
 
 async def once(store: async_db.AsyncSessionDB, days: float, breath: float = BREATH) -> int:
     """All that is old, step by step; how much it was."""
-    window: expiry.Window | None = expiry.Window()
+    window: queue_status.Window | None = queue_status.Window()
     gone = 0
     while window is not None:
         done = await store.mail.expire(days, window)

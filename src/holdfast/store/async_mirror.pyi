@@ -8,9 +8,8 @@ from holdfast import reports, types
 from holdfast.store import fsck, schema_plan, write_step
 from holdfast.store.admin import Admin
 from holdfast.store.driver import Progress as DriverProgress
-from holdfast.store.mail.expiry import Tidied, Window
 from holdfast.store.mail.inbound import Choose as InboundChoose
-from holdfast.store.mail.queue_status import Unsent, Waiting
+from holdfast.store.mail.queue_status import Tidied, Unsent, Waiting, Window
 from holdfast.store.search import indexer
 from holdfast.store.transfer import render
 from holdfast.store.transfer.export import Target as ExportTarget

@@ -1,4 +1,4 @@
-"""ChatLeases: leases on chats, for the process that works on a chat or sends to it.
+"""Leases on chats, for the process that works on a chat or sends to it.
 
 A lease only avoids duplicate work; outcomes are recorded once without it. Its token increases each time it is taken,
 and every write under a lease compares the token in the same transaction, so a holder that was overtaken writes nothing.

@@ -1,9 +1,9 @@
-"""People: who may talk to the agent from outside, and how strangers ask to.
+"""Contacts: who may talk to the agent from outside, and pairing codes for strangers.
 
-Nobody is known until somebody lets them in: by name, or by a code that the stranger was given and brings to whoever
-runs this. Of a code only a digest is kept; it is good for an hour, and once. What tells a stranger their code is sent
-like anything else and waits in the store until then, so it waits without one: the code is made when it is sent. Whoever
-guesses is stopped after a few wrong ones, in all processes and after a restart, for that is kept in rows too.
+A sender is a stranger until an operator allows them, by name or by a pairing code that the stranger passes on. Only a
+digest of a code is stored; it is valid for an hour, and once. The message with the code is queued without it: the code
+is made when the message is sent. After five wrong codes none is accepted for an hour, in all processes and after a
+restart.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.store import validation
 from holdfast.store.driver import Row, Tx
 from holdfast.store.facet import Facet
 
-# Without those that look like others: 0 and O, 1 and I and L, 2 and Z, 5 and S, 8 and B, U and V.
+# Without characters that look alike: 0 and O, 1 and I and L, 2 and Z, 5 and S, 8 and B, U and V.
 ALPHABET = "34679ACDEFGHJKMNPQRTWXY"
 LENGTH = 8
 GOOD_FOR = 3600.0
@@ -28,7 +28,7 @@ MOST_WAITING = 100
 FAILURES = 5
 LOCKED_FOR = 3600.0
 MAX_NAME = 100
-# Wrong codes that were given for no platform in particular.
+# The platform name that counts wrong codes given without a platform.
 ANYWHERE = "*"
 
 
@@ -36,19 +36,19 @@ class Contacts(Facet):
     """`db.contacts`: who may talk to the agent from outside, and pairing codes for strangers."""
 
     def get(self, platform: str, sender: str) -> types.Contact | None:
-        """Somebody who was let in, or denied; None: a stranger."""
+        """Return a contact who was allowed or denied; None for a stranger."""
         where, who = _checked(platform, sender)
         return self.driver.read(lambda tx: get(tx, where, who))
 
     def all(self, platform: str | None = None) -> list[types.Contact]:
-        """All who were let in or denied."""
+        """Return all contacts who were allowed or denied."""
         where = None if platform is None else validation.check_platform(platform)
         return self.driver.read(lambda tx: [_person(row) for row in tx.all("people_all", platform=where)])
 
     def allow(
         self, platform: str, sender: str, role: types.ContactRole = "user", by: str = "", name: str = ""
     ) -> types.Contact:
-        """Let somebody in, as a user or an admin, whatever was said of them before."""
+        """Allow a sender as a user or an admin, also one who was denied."""
         if role not in ("user", "admin"):
             raise errors.InvalidArgument("`role` must be user or admin.")
         where, who = _checked(platform, sender)
@@ -56,27 +56,27 @@ class Contacts(Facet):
         return self.driver.write("people", lambda tx: put(tx, where, who, role, called, giver, now))
 
     def deny(self, platform: str, sender: str, by: str = "") -> types.Contact:
-        """Let somebody in no more; a code they were given is void."""
+        """Deny a sender; their pairing code becomes invalid."""
         where, who = _checked(platform, sender)
         giver, now = cleaned(by), self._clock()
         return self.driver.write("people", lambda tx: put(tx, where, who, "denied", "", giver, now))
 
     def forget(self, platform: str, sender: str) -> bool:
-        """Know nothing of somebody any more: a stranger again; whether anything was known."""
+        """Delete a contact, who is a stranger again; return whether there was one."""
         where, who = _checked(platform, sender)
         return self.driver.write("people", lambda tx: forget(tx, where, who))
 
     def mark_stranger_notified(self, platform: str, sender: str, now: float | None = None) -> bool:
-        """Whether a stranger is to be told that they are one: the first time only, and then never again."""
+        """Record that a stranger is notified; return True the first time only."""
         where, who = _checked(platform, sender)
         when = self._clock() if now is None else validation.check_time(now)
         return self.driver.write("people", lambda tx: told(tx, where, who, when))
 
     def create_pairing_code(self, platform: str, sender: str, name: str = "", now: float | None = None) -> str | None:
-        """A code for a stranger to bring to whoever runs this.
+        """Return a code that a stranger passes on to the operator.
 
-        None: they are known (or denied), had one within ten minutes, too many wait, or wrong codes were given too
-        often.
+        None if the sender was allowed or denied, got a code within ten minutes, too many strangers wait, or the
+        platform is locked after wrong codes.
         """
         where, who = _checked(platform, sender)
         when = self._clock() if now is None else validation.check_time(now)
@@ -85,22 +85,19 @@ class Contacts(Facet):
         return code if self.driver.write("people", lambda tx: ask(tx, asked)) else None
 
     def pair(self, platform: str | None, code: str, by: str = "") -> types.Contact:
-        """Let in whoever was given this code, on this platform or (None) on any; PairingRefused."""
+        """Allow the stranger with this code, on one platform or (None) on any; PairingRefused for a wrong code."""
         where = None if platform is None else validation.check_platform(platform)
         if not isinstance(code, str):
             raise errors.InvalidArgument("`code` must be text.")
         given, giver, now = spelled(code), cleaned(by), self._clock()
-        # Raised out here: a failure that is raised in a transaction would not be counted.
+        # Raised outside of the transaction, whose rollback would undo the count of failures.
         found = self.driver.write("people", lambda tx: pair(tx, where, given, giver, now))
         if isinstance(found, errors.PairingRefused):
             raise found
         return found
 
     def renew_pairing_code(self, platform: str, sender: str) -> str | None:
-        """Another code for a stranger who was given one, which is void from then on.
-
-        None: theirs has run out, was used or taken back.
-        """
+        """Replace the code of a stranger and return the new one; None if the old one expired, was used or withdrawn."""
         where, who = _checked(platform, sender)
         code, salt, now = minted(), os.urandom(16), self._clock()
         values = {"digest": digested(code, salt), "salt": salt, "expires_at": now + GOOD_FOR, "now": now}
@@ -115,7 +112,7 @@ def minted() -> str:
 
 
 class Asked(NamedTuple):
-    """A stranger who asks, and the code they were given."""
+    """A stranger who asks for access, and their code."""
 
     platform: str
     sender: str
@@ -137,12 +134,12 @@ def cleaned(name: object) -> str:
 
 
 def spelled(code: str) -> str:
-    """A code as it was given out, however it was typed."""
+    """Normalize a typed code: upper case, letters and digits only."""
     return "".join(each for each in code[:100].upper() if each.isalnum())
 
 
 def digested(code: str, salt: bytes) -> bytes:
-    """A code lives for an hour, so a quick digest does; the salt keeps it from being looked up."""
+    """Digest a code. A fast digest is enough for an hour; the salt prevents a lookup table."""
     return blake2b(code.encode(), digest_size=32, salt=salt, person=b"pairing").digest()
 
 
@@ -176,7 +173,7 @@ def ask(tx: Tx, asked: Asked) -> bool:
     tx.run("stranger_met", **who)
     before, digest = tx.one("stranger_asked", **who) or (None, None)
     if digest == asked.digest:
-        return True  # by an attempt that nobody heard the end of
+        return True  # an earlier attempt whose commit outcome is unknown
     if get(tx, asked.platform, asked.sender) is not None or locked(tx, asked.platform, asked.at):
         return False
     waiting = tx.one("strangers_waiting", platform=asked.platform, now=asked.at) or (0,)
@@ -194,7 +191,7 @@ def pair(tx: Tx, platform: str | None, code: str, by: str, now: float) -> types.
     if left > 0:
         return errors.PairingRefused(locked_for=left)
     match = None
-    # Every one is looked at: how long it takes tells nothing of how near a guess was.
+    # All codes are compared, so that the duration reveals nothing about a guess.
     for where, who, name, digest, salt in tx.all("strangers_with_codes", platform=platform, now=now):
         if hmac.compare_digest(bytes(digest), digested(code, bytes(salt))):
             match = (where, who, name)
@@ -204,14 +201,14 @@ def pair(tx: Tx, platform: str | None, code: str, by: str, now: float) -> types.
         return put(tx, match[0], match[1], "user", match[2], by, now)
     done = tx.retry_state.get("paired")
     if done is not None and (person := get(tx, done[0], done[1])) is not None:
-        return person  # by an attempt that nobody heard the end of
+        return person  # an earlier attempt whose commit outcome is unknown
     so_far = failures if now < failed_at + LOCKED_FOR else 0
     tx.run("lockout_set", platform=bucket, failures=so_far + 1, at=now)
     return errors.PairingRefused(locked_for=_locked_for(so_far + 1, now, now))
 
 
 def locked(tx: Tx, platform: str, now: float) -> bool:
-    """Whether too many wrong codes were given for this platform."""
+    """Return whether a platform is locked after too many wrong codes."""
     failures, failed_at = tx.one("lockout_get", platform=platform) or (0, 0.0)
     return _locked_for(failures, failed_at, now) > 0
 

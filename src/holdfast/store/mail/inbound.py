@@ -1,4 +1,4 @@
-"""Inbound: inbound messages of chat platforms, and their outcomes.
+"""Inbound messages of chat platforms, and their outcomes.
 
 The platform's own message id is the key, so a message that is delivered repeatedly is one row. The session of its turn
 is fixed by the first attempt, so a process that takes over after a crash continues in the same session. A message is
@@ -27,7 +27,7 @@ from holdfast.store.mail import chat_leases, outbox
 
 LONGEST = 1_000_000
 MAX_JOINED = 1_000
-# How long what was settled is remembered, so that it is known when it is delivered again.
+# How long settled messages are kept, to recognise repeated deliveries.
 REMEMBERED_DAYS = 30.0
 _REFUSED = "There is no message {seq} that it could have become."
 
@@ -36,7 +36,7 @@ Choose = Callable[[Sequence[types.InboundMessage], types.Route], tuple[int, str,
 
 
 class Body(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is stored of what was said, as JSON."""
+    """The text and parts of an inbound message, as stored in JSON."""
 
     text: str = ""
     parts: list[dict[str, Any]] = []
@@ -86,7 +86,7 @@ class InboundMessages(Facet):
         return self.driver.read(lambda tx: _one(tx, "arrival_by_key", platform=where, key=name))
 
     def inbound_with_prefix(self, platform: str, prefix: str, limit: int = 100) -> list[types.InboundMessage]:
-        """Return the arrivals of a platform whose keys begin with `prefix`, newest first."""
+        """Return the inbound messages of a platform whose keys begin with `prefix`, newest first."""
         validation.check(validation.WholeNumber, limit=limit)
         first = validation.check_id(prefix, "prefix")
         between = {"first": first, "last": f"{first[:-1]}{chr(ord(first[-1]) + 1)}"}
@@ -96,7 +96,7 @@ class InboundMessages(Facet):
         )
 
     def last_inbound(self, session_id: str, platform: str) -> types.InboundMessage | None:
-        """Return the latest arrival of a platform that became a message of this conversation."""
+        """Return the latest inbound message of a platform that became a message of this conversation."""
         where = validation.check_platform(platform)
         return self.driver.read(
             lambda tx: _one(tx, "arrival_last", conversation=conversation_row.look(tx, session_id).key, platform=where)
@@ -129,11 +129,11 @@ class InboundMessages(Facet):
         ttl: float = chat_leases.CHAT_LEASE_TTL,
         limit: int = 100,
     ) -> write_step.WriteStep[types.TakenUp]:
-        """Claim a route, look at what waits there and begin with what `choose` says, in one.
+        """Take the chat lease of a route and begin with the message that `choose` selects, in one transaction.
 
-        `choose` is given what is open and what the route names, and says which is begun, in which conversation, with
-        which others; or None. It must be quick, and may be asked again. With `lease` that one is used and LeaseLost
-        raised when it was taken over; else Busy, when another has it. Nothing is claimed where nothing waits, unless
+        `choose` gets the open messages and the route. It returns the message, the session of its turn and the messages
+        to join into it, or None; it must be quick, and may be called again. A given `lease` is used instead (LeaseLost
+        when it was taken over). Busy when another holder has the lease. Without open messages no lease is taken, unless
         `idle`.
         """
         validation.check(validation.WholeNumber, limit=limit)
@@ -149,14 +149,14 @@ class InboundMessages(Facet):
     def begin_inbound(
         self, lease: types.ChatLease, inbound_id: int, target: str, joined: Sequence[int] = ()
     ) -> types.InboundMessage | None:
-        """Say that its turn begins, in the conversation of `target`; as it stands then. None: it is settled.
+        """Record that the turn of a message begins in the session `target`; return it, or None if it is settled.
 
-        The first attempt decides: a target that is stored already is what is given back, and what is joined is
-        joined by the first attempt only. LeaseLost when the lease was taken over.
+        The first attempt decides: later ones return its target and join no messages. LeaseLost when the lease was
+        taken over.
         """
         chat_leases.checked(lease)
         chosen = check_choice(inbound_id, target, joined)
-        # Not synced: whatever the turn writes comes after it in the same log, and brings it along.
+        # Not synced: the writes of the turn come later in the same log and are.
         return self.driver.write("begin", lambda tx: begin(tx, lease, *chosen), durable=False)
 
     @write_step.shareable
@@ -171,11 +171,11 @@ class InboundMessages(Facet):
         outgoing: Sequence[types.NewOutgoing] = (),
         release: bool = False,
     ) -> write_step.WriteStep[bool]:
-        """Say what became of it, and write down what is to be sent because of it: both or neither.
+        """Record the outcome of a message and queue the replies to it, in one transaction.
 
-        Whether this was the first to say so; if not, nothing is written. What was joined into it has the same
-        outcome. `seq` is the message of that conversation it became, InvalidArgument when that is not it. LeaseLost
-        when the lease was taken over. With `release` the lease is given back in the same transaction.
+        Returns whether this call was the first; if not, nothing is written. Joined messages get the same outcome. `seq`
+        is the message that it became; InvalidArgument if the conversation has no such message. LeaseLost when the lease
+        was taken over. With `release`, the lease is released in the same transaction.
         """
         if lease is not None:
             chat_leases.checked(lease)
@@ -200,7 +200,7 @@ class InboundMessages(Facet):
         return write_step.WriteStep("settle", lambda tx: settle(tx, settling), refused=refused)
 
     def home_of(self, session_id: str) -> types.Home | None:
-        """Where the conversation was last spoken to from; None when that was never from outside."""
+        """Return the chat of the last inbound message of the conversation, or None."""
 
         def look(tx: Tx) -> types.Home | None:
             row = tx.one("arrival_home", conversation=conversation_row.look(tx, session_id).key)
@@ -209,24 +209,24 @@ class InboundMessages(Facet):
         return self.driver.read(look)
 
     def forget_inbound(self, older_than_days: float = REMEMBERED_DAYS) -> int:
-        """Forget what was settled that long ago, and what was sent because of it; how many arrivals went.
+        """Delete messages that were settled that long ago, with their replies; return how many.
 
-        One that is delivered once more after that is a new one. Where a conversation was last spoken to from stays,
-        and so does what is not delivered yet. The messages themselves are in the log.
+        A platform that delivers one of them again creates a new message. The last message of each conversation stays,
+        as do undelivered replies. The log of the conversation does not change.
         """
         validation.check(validation.Duration, older_than_days=older_than_days)
         now = self._clock()
         return self.driver.write("tidy", lambda tx: forget(tx, now - older_than_days * 86_400, now))
 
     def counts(self) -> dict[str, int]:
-        """How much is open: arrivals, the routes they wait on, what is to be sent; and what could not be."""
+        """Count open inbound messages, their routes, undelivered messages and failed ones."""
         names = ("arrivals_open", "routes_waiting", "outgoing_open", "outgoing_failed")
         row = self.driver.read(lambda tx: tx.one("mail_counts")) or (0, 0, 0, 0)
         return dict(zip(names, row, strict=True))
 
 
 class Taking(msgspec.Struct, frozen=True):
-    """A route to be taken up, checked."""
+    """The validated arguments of take_up."""
 
     route: str
     choose: Choose
@@ -273,8 +273,10 @@ def _route_with_inbox(key: str, rows: Sequence[Row]) -> tuple[types.Route, bool]
 
 
 class Settling(NamedTuple):
-    """What is said of an arrival, checked. The uid is minted before the first attempt: a repeated one finds that it
-    was the first itself."""
+    """The validated arguments of settle_inbound.
+
+    The uid was minted before the first attempt: a retry recognises its own outcome by it.
+    """
 
     lease: types.ChatLease | None
     id: int
@@ -288,7 +290,7 @@ class Settling(NamedTuple):
 
 
 def check_choice(inbound_id: int, target: str, joined: object) -> tuple[int, str, tuple[int, ...]]:
-    """What is to be begun, where, and with which others."""
+    """Validate a message to begin with, its target, and the messages that are joined into it."""
     if not isinstance(joined, list | tuple) or len(joined) > MAX_JOINED:
         raise errors.InvalidArgument(f"`joined` must be a list of at most {MAX_JOINED:,} ids.")
     for each in (inbound_id, *joined):
@@ -379,7 +381,7 @@ def forget(tx: Tx, before: float, now: float) -> int:
     tx.run("outgoing_forget", before=before)
     tx.run("strangers_forget", before=before)
     gone = 0
-    # What was joined goes before what it was joined into.
+    # A foreign key: joined messages are deleted before the message they were joined into.
     while count := tx.run("arrivals_forget", before=before):
         gone += count
     if gone:

@@ -1,7 +1,7 @@
-"""The inbox: what came in for a conversation, and is answered once.
+"""The inbox of a conversation: entries that are answered once.
 
-Whoever sends the same thing again uses the same key, and it is one row. It waits until somebody says what
-became of it; the first to say so wins, and that is never rewritten. It goes with its conversation.
+An entry that is sent again with the same key is one row. It is open until it is settled; the first outcome is final.
+It is deleted with its conversation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from holdfast.store.facet import Facet
 from holdfast.store.mail import outbox
 
 LONGEST = 1_000_000
-# What the keys of notices begin with that a process has ended.
+# The prefix of the keys of notices that a process has ended.
 PROCESS = "process:"
 
 
@@ -23,10 +23,10 @@ class Inbox(Facet):
     """The inbox methods of `db.mail`: messages for a conversation that are answered once."""
 
     def add_inbox_entry(self, session_id: str, key: str, text: str, *, kind: str = "notice") -> types.InboxEntry:
-        """Keep something for a conversation until it is answered; the same key again gives the stored row.
+        """Store an entry until it is answered; the same key again returns the stored entry.
 
-        IdTaken when the key names something else already: another text, another kind, another conversation. (Where
-        the text was redacted since, nobody can tell, and the stored row is given.)
+        IdTaken when the key belongs to an entry with another text, kind or conversation. If the stored text was
+        redacted, texts are not compared.
         """
         named, sort, said, now = (
             _checked_key(key),
@@ -39,22 +39,22 @@ class Inbox(Facet):
         )
 
     def inbox_entries(self, session_id: str | None = None, limit: int = 100) -> list[types.InboxEntry]:
-        """What waits to be answered, oldest first: in one conversation, or in all."""
+        """Return the open entries of one conversation, or of all, oldest first."""
         validation.check(validation.WholeNumber, limit=limit)
         return self.driver.read(lambda tx: _waiting(tx, session_id, limit))
 
     def open_inboxes(self, limit: int = 100) -> list[types.OpenInbox]:
-        """Conversations with a chat in which something waits to be answered; what waits longest first."""
+        """Return the conversations with a chat and open entries, the one with the oldest entry first."""
         validation.check(validation.WholeNumber, limit=limit)
         return self.driver.read(lambda tx: [types.OpenInbox(*row) for row in tx.all("inbound_homes", limit=limit)])
 
     def settle_inbox_entry(
         self, entry_id: int, outcome: str, seq: int | None = None, outgoing: Sequence[types.NewOutgoing] = ()
     ) -> bool:
-        """Say what became of it, and which message of its conversation it is; whether this was the first to say so.
+        """Record the outcome of an entry and the message it became; return whether this call was the first to do so.
 
-        What is to be sent because of it is written down with that: both or neither. False, too, when it is gone with
-        its conversation. InvalidArgument when there is no such message.
+        `outgoing` is inserted in the same transaction. False, too, when the entry was deleted with its conversation.
+        InvalidArgument when the conversation has no message `seq`.
         """
         validation.check(validation.WholeNumber, entry_id=entry_id)
         validation.check(validation.OptionalNumber, seq=seq)
@@ -86,7 +86,7 @@ def settle(
     now: float,
     parts: Sequence[outbox.Prepared] = (),
 ) -> bool:
-    """The uid is minted before the first attempt: a repeated one finds that it was the first itself."""
+    """Settle an entry. The uid was minted before the first attempt: a retry recognises its own outcome by it."""
     where = tx.one("inbound_conversation", id=entry_id) if parts else None
     here = conversation_row.lock(tx, where[0]) if where is not None else None
     try:

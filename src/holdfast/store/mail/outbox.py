@@ -33,7 +33,7 @@ class Named(msgspec.Struct, frozen=True):
 
 
 class Body(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is stored of what is to be said, as JSON."""
+    """The text and attachments of an outbound message, as stored in JSON."""
 
     text: str = ""
     attachments: tuple[Named, ...] = ()
@@ -46,7 +46,7 @@ class Address(msgspec.Struct, frozen=True):
 
 
 class Prepared(NamedTuple):
-    """Something to be sent, checked and encoded."""
+    """A validated and encoded outbound message."""
 
     values: dict[str, Any]
 
@@ -62,10 +62,10 @@ class Outbox(Facet):
         inbound_id: int | None = None,
         conversation_id: str | None = None,
     ) -> types.Outgoing:
-        """Have something sent by itself: a question or a notice in the middle of a turn.
+        """Queue a message that is not a reply: a question or a notice in the middle of a turn.
 
-        The same key again gives what is stored. `inbound_id` is what is being answered meanwhile: then it can go
-        nowhere else than the reply, and StoreRefused says so.
+        The same key again returns the stored message. `inbound_id` is the message being answered; StoreRefused if the
+        new one is addressed to another chat.
         """
         (ready,) = prepared([new], self._clock())
         validation.check(validation.OptionalNumber, inbound_id=inbound_id)
@@ -105,12 +105,10 @@ class Outbox(Facet):
     def begin_sending(
         self, lease: types.ChatLease | None, outgoing_id: int
     ) -> write_step.WriteStep[types.Outgoing | None]:
-        """Say that it is about to be sent; as it stands then. None: it went out already, or never will.
+        """Record an attempt to send a message and return it; None if it was delivered or failed for good.
 
-        Without a lease for what only one process can send.
-
-        LeaseLost when the lease was taken over; SendRefused when it would go elsewhere than what it answers came
-        from, though the database takes no such thing.
+        No lease is needed for messages that only one process can send. LeaseLost when the lease was taken over;
+        SendRefused when the message is addressed to another chat than the message it answers.
         """
         if lease is not None:
             chat_leases.checked(lease)
@@ -119,9 +117,9 @@ class Outbox(Facet):
 
     @write_step.shareable
     def mark_delivered(self, outgoing_id: int, external: str | None = None) -> write_step.WriteStep[bool]:
-        """It went out, and the platform calls it `external`; whether this was the first to say how it ended.
+        """Record a delivery under the platform's id `external`; return whether this call was the first to end it.
 
-        It takes no lease: whoever has sent something says so, whoever has the lease by then.
+        It needs no lease: a process may report its delivery after it lost the lease.
         """
         validation.check(validation.WholeNumber, outgoing_id=outgoing_id)
         name, now = None if external is None else _clipped(external, validation.MAX_ID), self._clock()
@@ -130,7 +128,7 @@ class Outbox(Facet):
         )
 
     def mark_failed(self, outgoing_id: int, error: str, retry_at: float | None = None) -> bool:
-        """It could not be sent: to be tried again from then on, or (None) never; whether that was written."""
+        """Record a failed attempt: retry at `retry_at`, or (None) never; return whether it was recorded."""
         validation.check(validation.WholeNumber, outgoing_id=outgoing_id)
         due = None if retry_at is None else validation.check_time(retry_at)
         said, now = _clipped(error, 500) or "failed", self._clock()
