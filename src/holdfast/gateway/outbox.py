@@ -1,8 +1,8 @@
-"""The sender: what is in the outbox goes out, in order for each chat, until the platform has taken it.
+"""Send the messages of the outbox, in order for each chat, until the platform accepts them.
 
-It is marked once the platform has it, and what is marked is never sent again. What nobody knows of, since a process
-died between the two, is sent again under the same id. Whatever is about to go elsewhere than its turn came from is
-refused here, too, though the store would not have taken it.
+A message is marked as delivered after the platform accepted it, and is never sent again then. If the process dies in
+between, the message is sent again under the same id. A message that is addressed to another chat than the message it
+answers is refused here too, although the store does not accept one.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ MOST = 200
 AT_ONCE = 32
 """How many messages of one platform are on their way at the same time; never two to one chat."""
 TRIES, FEW = 20, 8
-"""How often a message is tried; where nobody knows what is wrong, seldom: what waits behind it waits as long."""
+"""The attempts at a message; fewer after an unexpected error, because later messages to the chat wait for it."""
 FIRST, LONGEST = 1.0, 600.0
 """Seconds until a message is tried again, twice as many each time."""
 LATEST = 3600.0
-"""Seconds after which it is tried again, however long the platform asks to wait."""
+"""The longest pause in seconds that a platform may ask for."""
 TAKES = 60.0
 """Seconds one sending may take."""
 
 
 def pause(attempts: int, retry_after: float | None = None) -> float:
-    """How long to wait after so many attempts, and never less than the platform asks for."""
+    """Return the pause after this many attempts, at least as long as the platform asks for."""
     return max(min(FIRST * 2.0 ** min(max(attempts - 1, 0), 20), LONGEST), min(retry_after or 0.0, LATEST))
 
 
 class Sender:
-    """Sends what goes out by one platform. `run` is called once."""
+    """Sends the messages of one platform. `run` is called once."""
 
     def __init__(self, db: async_db.AsyncSessionDB, platform: port.Platform, clock: Callable[[], float]) -> None:
         self._db, self._platform, self._clock = db, platform, clock
@@ -55,16 +55,16 @@ class Sender:
         """Chats in `_sending` that may have another message due once theirs is sent."""
         self._claims: dict[str, tuple[types.ChatLease, float]] = {}
         self._unmarked: dict[int, str] = {}
-        """What the platform has taken while the store could not be told so: it is not sent again for that."""
+        """Messages that were sent and not yet marked as delivered, with their external ids; they are not sent again."""
         self._elsewhere: dict[str, float] = {}
         """Chats that another process sends to, or that could not be sent to, and until when they are left alone."""
 
     def wake(self) -> None:
-        """There may be something to send."""
+        """Look for due messages now."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Until cancelled; what is on its way then is waited for."""
+        """Send until cancelled, then wait for the messages being sent."""
         with self._db.notifications.listen(self._heard):
             try:
                 while True:
@@ -76,13 +76,13 @@ class Sender:
                 await self._leave()
 
     async def drained(self) -> None:
-        """Until nothing is due that is this process's to send."""
+        """Wait until this process has no due message to send."""
         while self._sending or await self._due():
             self.wake()
             await asyncio.sleep(SOON)
 
     async def _due(self) -> list[types.Outgoing]:
-        """What is for this process to send; so much of what others have to may be due that it hides the rest."""
+        """Return the due messages of this process; look further when those of other processes fill the list."""
         for limit in (MOST, 100 * MOST):
             found = await self._db.mail.due_outgoing(self._platform.name, limit, self._clock())
             mine = [each for each in found if self._is_mine(each)]
@@ -130,7 +130,7 @@ class Sender:
             self.wake()
 
     async def _chat(self, outgoing: types.Outgoing) -> None:
-        """The border to a platform: whatever goes wrong with one message is written down, and stops no other."""
+        """Send one message. Any error is logged and affects no other chat."""
         try:
             claim = await self._claim(outgoing.chat)
             asked = self._clock()
@@ -178,7 +178,7 @@ class Sender:
         await self._db.mail.mark_failed(outgoing.id, str(error))
 
     async def _sent(self, claim: types.ChatLease | None, outgoing: types.Outgoing) -> str:
-        """What the platform calls it; the claim is kept while that takes long, so that nobody else sends it, too."""
+        """Send a message and return the platform's id of it; renew the lease meanwhile."""
         if claim is None:
             async with asyncio.timeout(TAKES):
                 return await self._platform.send(outgoing)
@@ -214,7 +214,7 @@ class Sender:
     # --- claims: kept for a while, as one message seldom comes alone -----------------------------------
 
     async def _claim(self, chat: str) -> types.ChatLease | None:
-        """The right to send to a chat; Busy where another process does. None where no other can."""
+        """Return the lease on a chat, or None if no other process can send to it; Busy if another process holds it."""
         if self._alone:
             return None
         known = self._claims.get(chat)
@@ -258,12 +258,12 @@ class Senders:
         self._each = {name: Sender(db, platform, clock) for name, platform in platforms.items()}
 
     def wake(self, platform: str) -> None:
-        """There may be something to send by this platform; if it is another process's, that one is told otherwise."""
+        """Let the sender of this platform look for due messages, if this process has one."""
         if platform in self._each:
             self._each[platform].wake()
 
     async def drain(self, seconds: float) -> None:
-        """Until all that is due now has gone out or failed, or the time is over."""
+        """Wait until all due messages were sent or failed, or the time is over."""
         if seconds <= 0:
             return
         try:

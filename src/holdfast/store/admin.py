@@ -81,7 +81,7 @@ class Admin(backups.Backups, retention.Retention, export.Exports, import_.Import
     # --- upkeep --------------------------------------------------------------------------------------
 
     def finalize_orphaned_sessions(self, older_than_days: float = 7) -> int:
-        """End live continuations that nothing stands behind (docs/concepts.md); return how many."""
+        """End live continuations without a compaction (docs/concepts.md); return how many."""
         validation.check(validation.Duration, older_than_days=older_than_days)
         now = self._clock()
         return self.driver.write("upkeep", lambda tx: upkeep.finalize_orphans(tx, older_than_days, now))

@@ -251,8 +251,8 @@ def decode_holder(text: str) -> Holder:
 def _host() -> str:
     """Return a name for this boot of this machine that is unique even if host names are not.
 
-    A boot id is made of chance at every start. Where there is none, the address of the network card stands for the
-    machine (or chance, if that has none: then nothing is ever known of another process).
+    A boot id is random at every start. Without one, the address of the network card is used, or a random number if
+    there is none: then no other process is recognised as dead.
     """
     told = (alive.boot_id() or f"{uuid.getnode():x}", alive.machine_id())
     return f"{socket.gethostname()}/{blake2b(' '.join(told).encode(), digest_size=8).hexdigest()}"
