@@ -53,8 +53,8 @@ def test_a_write_is_done_once_though_its_commit_or_the_answer_to_it_was_lost(
     address = postgres.fresh()
     with SessionDB(address) as db, SessionDB(network.through(address)) as far:
         args = steps.STEPS[name].prepare(db, "cut")
-        # A compaction is committed by the one statement it is.
-        network.trap(b"commit_plain" if name.startswith("commit") else b"COMMIT", fate)
+        # An append under a lease is committed by the one statement it is.
+        network.trap(b"append_message" if name == "append_fenced" else b"COMMIT", fate)
         steps.STEPS[name].run(far, args)
         assert network.sprung == 1
         found, wanted = steps.observe(db, "cut"), undisturbed(db, name)
@@ -108,7 +108,7 @@ def test_a_compaction_whose_child_nobody_named_is_committed_once(fate: str, netw
     with SessionDB(address) as db, SessionDB(network.through(address)) as far:
         steps.say(db, "c")
         lease = db.acquire_lease("c", "compact", "me")
-        network.trap(b"commit_plain", fate)
+        network.trap(b"COMMIT", fate)
         made = far.commit_compaction(lease, summary="gist", cut_seq=2)
         assert network.sprung == 1
         assert made == db.head("c")
@@ -147,6 +147,7 @@ def test_a_turn_cut_off_past_its_expiry_cannot_append_while_a_take_over_holds_th
         outcome = Background(lambda: far.append_message("c", role="user", content="late", uid="late", lease=lost))
 
         def take_over(tx: Any) -> None:
+            tx.shared = True  # the transaction stays open after it
             leases.acquire(tx, "c", "turn", leases.this_process("near"), 30)
             network.flow()
             storms.wait_until(lambda: storms.waits("late"), "the late message waits for the row")
