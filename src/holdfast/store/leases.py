@@ -254,8 +254,8 @@ def _host() -> str:
     A boot id is random at every start. Without one, the address of the network card is used, or a random number if
     there is none: then no other process is recognised as dead.
     """
-    told = (alive.boot_id() or f"{uuid.getnode():x}", alive.machine_id())
-    return f"{socket.gethostname()}/{blake2b(' '.join(told).encode(), digest_size=8).hexdigest()}"
+    machine = (alive.boot_id() or f"{uuid.getnode():x}", alive.machine_id())
+    return f"{socket.gethostname()}/{blake2b(' '.join(machine).encode(), digest_size=8).hexdigest()}"
 
 
 @functools.cache

@@ -137,7 +137,7 @@ def schema_of(form: type[msgspec.Struct]) -> dict[str, Any]:
         (whole,), parts = msgspec.json.schema_components([form])
         found: dict[str, Any] = _resolved(whole, parts, ())
     except TypeError as error:
-        raise errors.InvalidArgument(f"A type of {form.__name__} cannot be told to a model: {error}.") from None
+        raise errors.InvalidArgument(f"A type of {form.__name__} cannot be described to a model: {error}.") from None
     found.pop("title", None)
     return {"properties": {}, **found}
 

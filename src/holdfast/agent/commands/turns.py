@@ -75,9 +75,7 @@ async def _taken_back(asked: port.Asked, count: int, again: bool = False) -> tup
         raise errors.InvalidArgument(await _too_few(asked, context, len(begun)))
     taken = begun[-count:]
     if again and taken[0].redacted:
-        raise errors.InvalidArgument(
-            f"Message {taken[0].seq} was redacted: its words are gone, so nobody can ask again."
-        )
+        raise errors.InvalidArgument(f"Message {taken[0].seq} was redacted, so it cannot be sent again.")
     hidden = await db.hide(here, taken[0].seq, context.last_seq)
     if (await db.context(here)).cut_seq >= taken[0].seq:
         raise errors.ShowRefused(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from holdfast import errors
 from holdfast.store import fault_points
@@ -52,7 +52,7 @@ class BlobTables(blob_files.BlobFiles):
         except BaseException:
             found.close()
             raise
-        return found  # type: ignore[return-value]
+        return cast("BinaryIO", found)
 
     def _read(self, tx: Tx, digest: str, into: tempfile.SpooledTemporaryFile[bytes]) -> int:
         number = 0

@@ -70,7 +70,7 @@ class Contacts(Facet):
         """Record that a stranger is notified; return True the first time only."""
         where, who = _checked(platform, sender)
         when = self._clock() if now is None else validation.check_time(now)
-        return self.driver.write("people", lambda tx: told(tx, where, who, when))
+        return self.driver.write("people", lambda tx: record_notice(tx, where, who, when))
 
     def create_pairing_code(self, platform: str, sender: str, name: str = "", now: float | None = None) -> str | None:
         """Return a code that a stranger passes on to the operator.
@@ -161,11 +161,11 @@ def forget(tx: Tx, platform: str, sender: str) -> bool:
     return tx.run("person_forget", platform=platform, sender=sender) + stranger > 0
 
 
-def told(tx: Tx, platform: str, sender: str, now: float) -> bool:
+def record_notice(tx: Tx, platform: str, sender: str, now: float) -> bool:
     tx.run("stranger_met", platform=platform, sender=sender)
     if tx.run("stranger_told", platform=platform, sender=sender, at=now) == 1:
-        tx.retry_state["told"] = True
-    return bool(tx.retry_state.get("told", False))
+        tx.retry_state["noticed"] = True
+    return bool(tx.retry_state.get("noticed", False))
 
 
 def ask(tx: Tx, asked: Asked) -> bool:

@@ -1,5 +1,5 @@
 -- name: claims_all
--- Every claim somebody has.
+-- Every claim that has a holder.
 SELECT key, token, holder, expires, boot FROM claims WHERE holder IS NOT NULL ORDER BY key;
 
 -- name: claim_put
@@ -23,5 +23,5 @@ UPDATE claims SET expires = :expires, boot = :boot WHERE key = :key;
 UPDATE claims SET holder = NULL WHERE key = :key AND token = :token AND holder IS NOT NULL RETURNING token;
 
 -- name: restore_claims
--- Whoever had one on what was there before has none on what is there now.
+-- A restore voids every claim.
 UPDATE claims SET token = greatest(token + 1, :counter), holder = NULL;

@@ -6,7 +6,7 @@ SELECT platform, sender, role, name, at, given_by FROM people
  WHERE CAST(:platform AS text) IS NULL OR platform = :platform ORDER BY platform, sender;
 
 -- name: person_put
--- What is said of somebody last holds; a name that is not given now was given before.
+-- The last role of a contact holds; without a new name the stored one stays.
 INSERT INTO people (platform, sender, role, name, at, given_by) VALUES (:platform, :sender, :role, :name, :at, :by)
 ON CONFLICT (platform, sender) DO UPDATE
    SET role = excluded.role, name = CASE WHEN excluded.name = '' THEN people.name ELSE excluded.name END,

@@ -31,5 +31,5 @@ UPDATE messages SET body = '', digest = :digest, redacted_at = :at
  WHERE message_at(messages, :conversation, :seq) AND redacted_at IS NULL;
 
 -- name: message_identity
--- What a digest covers beside the body.
+-- The fields that a digest covers in addition to the body.
 SELECT uid, role, redacted_at IS NOT NULL FROM messages WHERE message_at(messages, :conversation, :seq);

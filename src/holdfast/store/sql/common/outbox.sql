@@ -59,8 +59,8 @@ UPDATE outbox SET due_at = :at, error = :error WHERE id = :id AND delivered_at I
 RETURNING id;
 
 -- name: outgoing_redact_message
--- What was sent of a message goes with it. Where nobody said which message it was, all of its turn goes: that which
--- began with the last thing that came in before the message.
+-- Redact the deliveries of a message. A delivery that names no message is redacted with its turn: the one that began
+-- with the last inbound message before the redacted one.
 UPDATE outbox
    SET body = '', redacted_at = :at, failed_at = CASE WHEN delivered_at IS NULL THEN coalesce(failed_at, CAST(:at AS double precision)) END,
        error = CASE WHEN delivered_at IS NULL AND failed_at IS NULL THEN 'redacted' ELSE error END

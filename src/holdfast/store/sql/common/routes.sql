@@ -12,7 +12,7 @@ SELECT r.key, c.id, r.version FROM routes r LEFT JOIN conversations c ON c.key =
 INSERT INTO routes (key, conversation, version, updated_at) VALUES (:key, :conversation, 1, :at);
 
 -- name: route_swap
--- A route is bound anew, by whoever saw its last version.
+-- Compare and swap: only a caller that read the last version may bind the route.
 UPDATE routes SET conversation = :conversation, version = version + 1, updated_at = :at
  WHERE key = :key AND version = :version;
 
